@@ -1,0 +1,203 @@
+//! Tensor dimensions: static, symbolic, or algebraic over symbols, always in canonical form.
+//!
+//! Arithmetic normalizes, so equality of two dims is equality of their forms. All arithmetic is checked: a
+//! result beyond 64 bits, or an expression beyond [`MAX_TERMS`] terms, is an error and never a wrong size.
+
+mod expr;
+mod parse;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+pub use expr::{Expr, MAX_TERMS};
+
+use crate::{Error, Result, bail};
+
+/// The size of one axis of a tensor.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Dim {
+    /// A known size.
+    Static(i64),
+    /// An unknown size with a name; equal names are equal sizes.
+    Symbolic(Arc<str>),
+    /// An expression over symbols that is neither of the above.
+    Algebraic(Arc<Expr>),
+}
+
+/// The sizes that symbols have in one execution.
+pub type Bindings = BTreeMap<Arc<str>, i64>;
+
+impl Dim {
+    /// A symbolic dim; the name is an identifier.
+    pub fn symbolic(name: &str) -> Result<Dim> {
+        let mut chars = name.chars();
+        let head = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_');
+        if !head || !chars.all(|c| c.is_alphanumeric() || c == '_') {
+            bail!(
+                value,
+                "Invalid name for symbolic dimension: '{name}'; expected letters, digits and underscores, \
+                 not starting with a digit"
+            );
+        }
+        Ok(Dim::Symbolic(name.into()))
+    }
+
+    /// The size, if it is known.
+    pub fn as_static(&self) -> Option<i64> {
+        match self {
+            Dim::Static(size) => Some(*size),
+            _ => None,
+        }
+    }
+
+    /// The sum.
+    pub fn add(&self, other: &Dim) -> Result<Dim> {
+        self.expr().add(&other.expr()).map(Dim::from_expr)
+    }
+
+    /// The difference.
+    pub fn sub(&self, other: &Dim) -> Result<Dim> {
+        self.expr().add(&other.expr().scale(-1)?).map(Dim::from_expr)
+    }
+
+    /// The product.
+    pub fn mul(&self, other: &Dim) -> Result<Dim> {
+        self.expr().mul(&other.expr()).map(Dim::from_expr)
+    }
+
+    /// The quotient, rounded down.
+    pub fn floor_div(&self, other: &Dim) -> Result<Dim> {
+        self.expr().floor_div(&other.expr()).map(Dim::from_expr)
+    }
+
+    /// What floor division leaves, with the sign of the divisor: `a - (a // b) * b`.
+    pub fn modulo(&self, other: &Dim) -> Result<Dim> {
+        self.sub(&self.floor_div(other)?.mul(other)?)
+    }
+
+    /// The negation.
+    pub fn neg(&self) -> Result<Dim> {
+        self.expr().scale(-1).map(Dim::from_expr)
+    }
+
+    /// The names it depends on, sorted.
+    pub fn parameters(&self) -> Vec<Arc<str>> {
+        let mut names = std::collections::BTreeSet::new();
+        match self {
+            Dim::Static(_) => {}
+            Dim::Symbolic(name) => {
+                names.insert(name.clone());
+            }
+            Dim::Algebraic(expr) => expr.collect_symbols(&mut names),
+        }
+        names.into_iter().collect()
+    }
+
+    /// The dim with some symbols replaced by other dims.
+    pub fn substitute(&self, replace: &dyn Fn(&str) -> Option<Dim>) -> Result<Dim> {
+        match self {
+            Dim::Static(_) => Ok(self.clone()),
+            Dim::Symbolic(name) => Ok(replace(name).unwrap_or_else(|| self.clone())),
+            Dim::Algebraic(expr) => expr.substitute(&|name| replace(name).map(|d| d.expr())).map(Dim::from_expr),
+        }
+    }
+
+    /// The size under bindings; an error if a symbol is unbound, a division by zero or an overflow happens.
+    pub fn evaluate(&self, bindings: &Bindings) -> Result<i64> {
+        let bound = self.substitute(&|name| bindings.get(name).map(|&size| Dim::Static(size)))?;
+        bound.as_static().ok_or_else(|| {
+            let unbound: Vec<_> = bound.parameters().iter().map(|p| format!("'{p}'")).collect();
+            Error::value(format!(
+                "cannot evaluate {self}: symbolic dimension {} is not bound to a size",
+                unbound.join(", ")
+            ))
+        })
+    }
+
+    /// Learns from the actual size of an axis: binds the one unknown symbol where the dim is linear in it.
+    /// Returns whether all symbols of the dim are bound afterwards; sizes are compared by the caller.
+    pub fn bind(&self, size: i64, bindings: &mut Bindings) -> Result<bool> {
+        let rest = self.substitute(&|name| bindings.get(name).map(|&s| Dim::Static(s)))?;
+        let found = match &rest {
+            Dim::Static(_) => return Ok(true),
+            Dim::Symbolic(name) => Some((name.clone(), size)),
+            Dim::Algebraic(expr) => expr.solve(size),
+        };
+        Ok(found.map(|(name, value)| bindings.insert(name, value)).is_some())
+    }
+
+    fn expr(&self) -> Expr {
+        match self {
+            Dim::Static(size) => Expr::constant(*size),
+            Dim::Symbolic(name) => Expr::symbol(name.clone()),
+            Dim::Algebraic(expr) => (**expr).clone(),
+        }
+    }
+
+    fn from_expr(expr: Expr) -> Dim {
+        match (expr.as_constant(), expr.as_symbol()) {
+            (Some(size), _) => Dim::Static(size),
+            (_, Some(name)) => Dim::Symbolic(name),
+            _ => Dim::Algebraic(Arc::new(expr)),
+        }
+    }
+}
+
+/// Prints `x + 4`; with `{:#}` the leaves are written as constructors: `Dim('x') + Dim(4)`.
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dim::Static(size) if f.alternate() => write!(f, "Dim({size})"),
+            Dim::Static(size) => write!(f, "{size}"),
+            Dim::Symbolic(name) if f.alternate() => write!(f, "Dim('{name}')"),
+            Dim::Symbolic(name) => f.write_str(name),
+            Dim::Algebraic(expr) => expr.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:#}")
+    }
+}
+
+macro_rules! from_integers {
+    ($($int:ty)*) => {$(
+        impl From<$int> for Dim {
+            fn from(size: $int) -> Dim {
+                Dim::Static(size as i64)
+            }
+        }
+    )*};
+}
+from_integers!(i32 i64 u32);
+
+impl TryFrom<usize> for Dim {
+    type Error = Error;
+
+    fn try_from(size: usize) -> Result<Dim> {
+        i64::try_from(size).map(Dim::Static).map_err(|_| Error::value(format!("dimension {size} exceeds 64 bits")))
+    }
+}
+
+/// Panics on a name that is no identifier; names from outside go through [`Dim::symbolic`].
+impl From<&str> for Dim {
+    #[track_caller]
+    fn from(name: &str) -> Dim {
+        match Dim::symbolic(name) {
+            Ok(dim) => dim,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl From<&Dim> for Dim {
+    fn from(dim: &Dim) -> Dim {
+        dim.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;

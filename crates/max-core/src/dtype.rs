@@ -1,0 +1,241 @@
+//! Element types: one table of names, codes and sizes, and the rules by which two of them meet.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// What family an element type belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Family {
+    Bool,
+    Signed,
+    Unsigned,
+    Float,
+}
+
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, $family:ident, $bits:literal;)*) => {
+        /// The type of the elements of a tensor. The discriminants are the public numeric codes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum DType { $($(#[$doc])* $variant = $code,)* }
+
+        impl DType {
+            /// Every element type.
+            pub const ALL: &'static [DType] = &[$(DType::$variant),*];
+
+            const fn row(self) -> (&'static str, Family, usize) {
+                match self { $(DType::$variant => ($name, Family::$family, $bits),)* }
+            }
+        }
+    };
+}
+
+dtypes! {
+    /// True or false, one byte each.
+    Bool = 1, "bool", Bool, 8;
+    /// 8-bit float: 4 exponent bits, no infinities.
+    Float8E4M3FN = 66, "float8_e4m3fn", Float, 8;
+    /// 8-bit float: 4 exponent bits, no infinities, no negative zero.
+    Float8E4M3FNUZ = 67, "float8_e4m3fnuz", Float, 8;
+    /// 8-bit float: 5 exponent bits.
+    Float8E5M2 = 68, "float8_e5m2", Float, 8;
+    /// 8-bit float: 5 exponent bits, no infinities, no negative zero.
+    Float8E5M2FNUZ = 69, "float8_e5m2fnuz", Float, 8;
+    /// IEEE half precision.
+    Float16 = 70, "float16", Float, 16;
+    /// The upper half of a float32.
+    BFloat16 = 71, "bfloat16", Float, 16;
+    /// IEEE single precision.
+    Float32 = 72, "float32", Float, 32;
+    /// IEEE double precision.
+    Float64 = 73, "float64", Float, 64;
+    /// Unsigned 8-bit integer.
+    UInt8 = 134, "uint8", Unsigned, 8;
+    /// Signed 8-bit integer.
+    Int8 = 135, "int8", Signed, 8;
+    /// Unsigned 16-bit integer.
+    UInt16 = 136, "uint16", Unsigned, 16;
+    /// Signed 16-bit integer.
+    Int16 = 137, "int16", Signed, 16;
+    /// Unsigned 32-bit integer.
+    UInt32 = 138, "uint32", Unsigned, 32;
+    /// Signed 32-bit integer.
+    Int32 = 139, "int32", Signed, 32;
+    /// Unsigned 64-bit integer.
+    UInt64 = 140, "uint64", Unsigned, 64;
+    /// Signed 64-bit integer.
+    Int64 = 141, "int64", Signed, 64;
+}
+
+impl DType {
+    /// The documented name, such as `float32`.
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The documented numeric code, such as 72 for `float32`.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The element type of a numeric code.
+    pub fn from_code(code: u8) -> Result<DType> {
+        DType::ALL
+            .iter()
+            .copied()
+            .find(|d| d.code() == code)
+            .ok_or_else(|| Error::value(format!("{code} is not the code of a dtype")))
+    }
+
+    /// The size of one element in bytes.
+    pub const fn size_in_bytes(self) -> usize {
+        self.row().2 / 8
+    }
+
+    /// The alignment one element wants, in bytes.
+    pub const fn align(self) -> usize {
+        self.size_in_bytes()
+    }
+
+    /// Whether it is a floating-point type of any width.
+    pub fn is_float(self) -> bool {
+        self.row().1 == Family::Float
+    }
+
+    /// Whether it is one of the four 8-bit floats.
+    pub fn is_float8(self) -> bool {
+        self.is_float() && self.size_in_bytes() == 1
+    }
+
+    /// Whether it is one of the two 16-bit floats.
+    pub fn is_half(self) -> bool {
+        self.is_float() && self.size_in_bytes() == 2
+    }
+
+    /// Whether it is an integer type; `bool` is not.
+    pub fn is_integral(self) -> bool {
+        self.is_signed_integral() || self.is_unsigned_integral()
+    }
+
+    /// Whether it is a signed integer type.
+    pub fn is_signed_integral(self) -> bool {
+        self.row().1 == Family::Signed
+    }
+
+    /// Whether it is an unsigned integer type.
+    pub fn is_unsigned_integral(self) -> bool {
+        self.row().1 == Family::Unsigned
+    }
+
+    /// The number of significand bits, the implicit one included, of a float; the value bits of an integer.
+    fn precision(self) -> u32 {
+        match self {
+            DType::Bool => 1,
+            DType::Float8E4M3FN | DType::Float8E4M3FNUZ => 4,
+            DType::Float8E5M2 | DType::Float8E5M2FNUZ => 3,
+            DType::BFloat16 => 8,
+            DType::Float16 => 11,
+            DType::Float32 => 24,
+            DType::Float64 => 53,
+            int => self.size_in_bytes() as u32 * 8 - u32::from(int.is_signed_integral()),
+        }
+    }
+
+    /// Whether every value of `self` is a value of `wide` too.
+    pub fn fits(self, wide: DType) -> bool {
+        if self == wide || self == DType::Bool {
+            return true;
+        }
+        match (self.row().1, wide.row().1) {
+            (Family::Unsigned, Family::Unsigned | Family::Signed)
+            | (Family::Signed, Family::Signed)
+            | (Family::Unsigned | Family::Signed, Family::Float) => self.precision() <= wide.precision(),
+            (Family::Float, Family::Float) => self.size_in_bytes() < wide.size_in_bytes(),
+            _ => false,
+        }
+    }
+
+    /// The dtype in which two tensors meet: the one of the two that holds both exactly.
+    pub fn promote(self, other: DType) -> Result<DType> {
+        match (self.fits(other), other.fits(self)) {
+            (true, _) => Ok(other),
+            (_, true) => Ok(self),
+            _ => Err(Error::value(format!(
+                "Unsafe cast: neither {self} nor {other} holds all values of both; \
+                 insert an explicit cast of one operand"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for DType {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<DType> {
+        DType::ALL
+            .iter()
+            .copied()
+            .find(|d| d.name() == name)
+            .ok_or_else(|| Error::value(format!("'{name}' is not the name of a dtype")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DType::*;
+    use super::*;
+
+    #[test]
+    fn names_and_codes_lead_back() {
+        for &d in DType::ALL {
+            assert_eq!(DType::from_code(d.code()), Ok(d));
+            assert_eq!(d.name().parse(), Ok(d));
+        }
+        assert!(DType::from_code(0).is_err() && "float".parse::<DType>().is_err());
+    }
+
+    #[test]
+    fn promotion_follows_the_table() {
+        let ok = [
+            (Bool, Int8, Int8),
+            (Int8, Float16, Float16),
+            (UInt8, BFloat16, BFloat16),
+            (Int16, Float32, Float32),
+            (UInt16, Float64, Float64),
+            (Int32, Float64, Float64),
+            (UInt8, Int16, Int16),
+            (UInt16, Int32, Int32),
+            (UInt32, Int64, Int64),
+            (Float16, Float32, Float32),
+            (BFloat16, Float32, Float32),
+            (Float32, Float64, Float64),
+        ];
+        for (a, b, c) in ok {
+            assert_eq!(a.promote(b), Ok(c), "{a} + {b}");
+            assert_eq!(b.promote(a), Ok(c), "{b} + {a}");
+        }
+        let bad = [
+            (UInt8, Int8),
+            (UInt16, Int16),
+            (UInt32, Int32),
+            (UInt64, Int64),
+            (UInt64, Int8),
+            (Float16, BFloat16),
+            (Int16, Float16),
+            (Int32, Float32),
+            (Int64, Float64),
+            (UInt64, Float64),
+        ];
+        for (a, b) in bad {
+            assert!(a.promote(b).unwrap_err().message().contains("Unsafe cast"), "{a} + {b}");
+        }
+    }
+}

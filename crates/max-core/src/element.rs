@@ -1,0 +1,250 @@
+//! Rust types behind the dtypes, and the one dispatch from a dtype to its type.
+
+use bytemuck::{Pod, Zeroable};
+use half::{bf16, f16};
+
+use crate::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
+use crate::scalar::{FloatLane, Lane};
+use crate::{DType, Error, Result};
+
+/// A boolean element: one byte, where anything but zero is true.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Bool(u8);
+
+impl Bool {
+    /// False.
+    pub const FALSE: Bool = Bool(0);
+    /// True.
+    pub const TRUE: Bool = Bool(1);
+
+    /// As a Rust boolean.
+    pub fn get(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl From<bool> for Bool {
+    fn from(value: bool) -> Bool {
+        Bool(u8::from(value))
+    }
+}
+
+impl PartialEq for Bool {
+    fn eq(&self, other: &Bool) -> bool {
+        self.get() == other.get()
+    }
+}
+
+/// A Rust type that elements of a tensor can have.
+pub trait Element: Pod + Send + Sync + PartialEq {
+    /// The dtype it stands for.
+    const DTYPE: DType;
+
+    /// The type in which arithmetic on it is done: itself, or f32 for the narrow floats.
+    type Lane: Lane<Mask = Bool>;
+
+    /// The type in which functions of real numbers are computed: f32 for floats up to 32 bits, else f64.
+    type Real: FloatLane<Mask = Bool>;
+
+    /// Widens for arithmetic.
+    fn to_lane(self) -> Self::Lane;
+    /// Rounds back after arithmetic.
+    fn from_lane(lane: Self::Lane) -> Self;
+    /// As a real number.
+    fn to_real(self) -> Self::Real;
+    /// From a real number: floats round to nearest, integers truncate and saturate.
+    fn from_real(real: Self::Real) -> Self;
+    /// The nearest f64.
+    fn to_f64(self) -> f64;
+    /// Floats round to nearest, integers truncate and saturate, bool is true unless zero.
+    fn from_f64(value: f64) -> Self;
+    /// The integer part.
+    fn to_i128(self) -> i128;
+    /// Floats round to nearest, integers wrap, bool is true unless zero.
+    fn from_i128(value: i128) -> Self;
+}
+
+macro_rules! native {
+    ($real:ident: $($type:ident = $dtype:ident),*) => {$(
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+            type Lane = $type;
+            type Real = $real;
+            fn to_lane(self) -> $type { self }
+            fn from_lane(lane: $type) -> Self { lane }
+            fn to_real(self) -> $real { self as $real }
+            fn from_real(real: $real) -> Self { real as $type }
+            fn to_f64(self) -> f64 { self as f64 }
+            fn from_f64(value: f64) -> Self { value as $type }
+            fn to_i128(self) -> i128 { self as i128 }
+            fn from_i128(value: i128) -> Self { value as $type }
+        }
+    )*};
+}
+
+native!(f64: i8 = Int8, i16 = Int16, i32 = Int32, i64 = Int64);
+native!(f64: u8 = UInt8, u16 = UInt16, u32 = UInt32, u64 = UInt64);
+native!(f64: f64 = Float64);
+native!(f32: f32 = Float32);
+
+macro_rules! narrow {
+    ($($type:ident = $dtype:ident, $from_f64:expr;)*) => {$(
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+            type Lane = f32;
+            type Real = f32;
+            fn to_lane(self) -> f32 { self.to_f32() }
+            fn from_lane(lane: f32) -> Self { $type::from_f32(lane) }
+            fn to_real(self) -> f32 { self.to_f32() }
+            fn from_real(real: f32) -> Self { $type::from_f32(real) }
+            fn to_f64(self) -> f64 { f64::from(self.to_f32()) }
+            fn from_f64(value: f64) -> Self { $from_f64(value) }
+            fn to_i128(self) -> i128 { self.to_f32() as i128 }
+            fn from_i128(value: i128) -> Self { $from_f64(value as f64) }
+        }
+    )*};
+}
+
+narrow! {
+    f16 = Float16, f16::from_f64;
+    bf16 = BFloat16, bf16::from_f64;
+    F8E4M3FN = Float8E4M3FN, |v| F8E4M3FN::from_f32(v as f32);
+    F8E4M3FNUZ = Float8E4M3FNUZ, |v| F8E4M3FNUZ::from_f32(v as f32);
+    F8E5M2 = Float8E5M2, |v| F8E5M2::from_f32(v as f32);
+    F8E5M2FNUZ = Float8E5M2FNUZ, |v| F8E5M2FNUZ::from_f32(v as f32);
+}
+
+impl Element for Bool {
+    const DTYPE: DType = DType::Bool;
+    type Lane = Bool;
+    type Real = f64;
+    fn to_lane(self) -> Bool {
+        self
+    }
+    fn from_lane(lane: Bool) -> Self {
+        lane.get().into()
+    }
+    fn to_real(self) -> f64 {
+        self.to_f64()
+    }
+    fn from_real(real: f64) -> Self {
+        Bool::from_f64(real)
+    }
+    fn to_f64(self) -> f64 {
+        f64::from(u8::from(self.get()))
+    }
+    fn from_f64(value: f64) -> Self {
+        (value != 0.0).into()
+    }
+    fn to_i128(self) -> i128 {
+        i128::from(self.get())
+    }
+    fn from_i128(value: i128) -> Self {
+        (value != 0).into()
+    }
+}
+
+/// Runs a block with `T` standing for the Rust type of a dtype: `dispatch!(dtype, T => body)`.
+#[macro_export]
+macro_rules! dispatch {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        $crate::dispatch!(@ $dtype, $T, $body,
+            Bool = $crate::Bool,
+            Int8 = i8, Int16 = i16, Int32 = i32, Int64 = i64,
+            UInt8 = u8, UInt16 = u16, UInt32 = u32, UInt64 = u64,
+            Float8E4M3FN = $crate::float8::F8E4M3FN, Float8E4M3FNUZ = $crate::float8::F8E4M3FNUZ,
+            Float8E5M2 = $crate::float8::F8E5M2, Float8E5M2FNUZ = $crate::float8::F8E5M2FNUZ,
+            Float16 = $crate::f16, BFloat16 = $crate::bf16, Float32 = f32, Float64 = f64)
+    };
+    (@ $dtype:expr, $T:ident, $body:expr, $($variant:ident = $type:ty),*) => {
+        match $dtype { $($crate::DType::$variant => { type $T = $type; $body })* }
+    };
+}
+
+/// A number outside any tensor, as a person writes it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// True or false.
+    Bool(bool),
+    /// A whole number.
+    Int(i128),
+    /// A real number.
+    Float(f64),
+}
+
+impl Number {
+    /// The dtype it takes when nothing else decides.
+    pub fn natural_dtype(self) -> DType {
+        match self {
+            Number::Bool(_) => DType::Bool,
+            Number::Int(_) => DType::Int64,
+            Number::Float(_) => DType::Float32,
+        }
+    }
+
+    /// The element of a dtype with this value; "Unsafe cast" if the dtype cannot hold it.
+    ///
+    /// Floats may round but not overflow; integers must fit; a float is no integer; anything but zero is true.
+    pub fn to_element<T: Element>(self) -> Result<T> {
+        let dtype = T::DTYPE;
+        let unsafe_cast = |why: &str| {
+            Error::value(format!("Unsafe cast: {self} {why} {dtype}; insert an explicit cast, or use another dtype"))
+        };
+        match self {
+            Number::Bool(b) => Ok(T::from_i128(i128::from(b))),
+            Number::Int(i) => {
+                let element = T::from_i128(i);
+                let fits = if dtype.is_integral() { element.to_i128() == i } else { element.to_f64().is_finite() };
+                if fits { Ok(element) } else { Err(unsafe_cast("is out of the range of")) }
+            }
+            Number::Float(_) if dtype.is_integral() => Err(unsafe_cast("is a float and cannot become")),
+            Number::Float(f) => {
+                let element = T::from_f64(f);
+                if dtype.is_float() && f.is_finite() && !element.to_f64().is_finite() {
+                    return Err(unsafe_cast("is out of the range of"));
+                }
+                Ok(element)
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Number::Bool(b) => write!(f, "{b}"),
+            Number::Int(i) => write!(f, "{i}"),
+            Number::Float(x) => write!(f, "{x:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dispatch_names_the_right_type() {
+        for &dtype in DType::ALL {
+            dispatch!(dtype, T => {
+                assert_eq!(T::DTYPE, dtype);
+                assert_eq!(size_of::<T>(), dtype.size_in_bytes());
+                assert_eq!(T::from_f64(1.0).to_i128(), 1);
+            });
+        }
+    }
+
+    #[test]
+    fn numbers_fit_or_say_so() {
+        assert_eq!(Number::Int(255).to_element::<u8>(), Ok(255));
+        for bad in [Number::Int(300), Number::Int(-1), Number::Float(1.0)] {
+            assert!(bad.to_element::<u8>().unwrap_err().message().contains("Unsafe cast"));
+        }
+        assert_eq!(Number::Bool(true).to_element::<f32>(), Ok(1.0));
+        assert_eq!(Number::Int(7).to_element::<Bool>(), Ok(Bool::TRUE));
+        assert!(Number::Float(1e6).to_element::<f16>().is_err());
+        assert!(Number::Float(f64::INFINITY).to_element::<f16>().is_ok());
+        assert_eq!(Number::Int(16777217).to_element::<f32>(), Ok(16777216.0));
+    }
+}

@@ -1,0 +1,30 @@
+//! The vocabulary of max-rs: what a dtype, a dimension, a shape, a type, a device and an error are, and
+//! what each scalar op means. Plain data and pure functions; every other crate speaks in these words.
+
+#![forbid(unsafe_code)]
+
+pub mod bytes;
+pub mod device;
+pub mod dim;
+pub mod dtype;
+pub mod element;
+pub mod error;
+pub mod float8;
+pub mod layout;
+pub mod quantization;
+pub mod scalar;
+pub mod shape;
+pub mod types;
+
+pub use bytes::HostBytes;
+pub use device::{DeviceKind, DeviceRef};
+pub use dim::{Bindings, Dim};
+pub use dtype::DType;
+pub use element::{Bool, Element, Number};
+pub use error::{Error, ErrorKind, Location, Result};
+pub use half::{bf16, f16};
+pub use layout::{ConvInputLayout, FilterLayout, Strided, ViewIndex};
+pub use quantization::{BlockParameters, QuantizationConfig, QuantizationEncoding};
+pub use scalar::ScalarOp;
+pub use shape::Shape;
+pub use types::{BufferType, TensorType, Type};

@@ -1,0 +1,230 @@
+//! The scalar ops: one table, each row with its documentation, its public name and its meaning.
+//!
+//! A body is generic over a lane, so a scalar, a SIMD vector and a source-text tracer can all run it. The
+//! four parts of the table differ in what a lane must offer and in the type of the result:
+//! `numeric` and `real` keep the dtype, `compare` gives bool, `logical` takes and gives bool.
+
+mod lane;
+
+pub use lane::{FloatLane, Lane, MaskLane};
+
+use crate::DType;
+
+/// Hands the whole table to a macro: `scalar_table!(callback)` expands to `callback! { rows }`.
+#[macro_export]
+macro_rules! scalar_table {
+    ($callback:ident) => {
+        $callback! {
+            /// Ops on every dtype, computed in the dtype itself: bool acts as a one-bit integer that saturates.
+            NumericOp<L: Lane> -> L {
+                /// Adds elementwise.
+                Add = add(x, y) => x.add(y);
+                /// Subtracts elementwise.
+                Sub = sub(x, y) => x.sub(y);
+                /// Multiplies elementwise.
+                Mul = mul(x, y) => x.mul(y);
+                /// The quotient rounded down; an integer divided by zero gives zero.
+                FloorDiv = floor_div(x, y) => x.floor_div(y);
+                /// What `floor_div` leaves, with the sign of the divisor; an integer modulo zero gives zero.
+                Mod = mod_(x, y) "mod" => x.modulo(y);
+                /// Raises to a power; integers wrap, and a negative exponent truncates toward zero.
+                Pow = pow(x, y) => x.pow(y);
+                /// The greater of two, elementwise; NaN wins.
+                Max = max(x, y) => x.max(y);
+                /// The lesser of two, elementwise; NaN wins.
+                Min = min(x, y) => x.min(y);
+                /// The absolute value.
+                Abs = abs(x) => x.abs();
+                /// Changes the sign.
+                Negate = negate(x) => x.neg();
+                /// Zero for what is below zero, else the value.
+                Relu = relu(x) => x.max(L::splat(0.0));
+                /// Rounds down to a whole number.
+                Floor = floor(x) => x.floor();
+                /// Rounds up to a whole number.
+                Ceil = ceil(x) => x.ceil();
+                /// Rounds to the nearest whole number, halves to even.
+                Round = round(x) => x.round();
+                /// Rounds toward zero to a whole number.
+                Trunc = trunc(x) => x.trunc();
+            }
+            /// Functions of real numbers; on integers computed in float64 and truncated.
+            RealOp<L: FloatLane> -> L {
+                /// Divides elementwise.
+                Div = div(x, y) => x.div(y);
+                /// The square root.
+                Sqrt = sqrt(x) => x.sqrt();
+                /// One over the square root.
+                Rsqrt = rsqrt(x) => L::splat(1.0).div(x.sqrt());
+                /// e to the power of the value.
+                Exp = exp(x) => x.exp();
+                /// The natural logarithm.
+                Log = log(x) => x.log();
+                /// The natural logarithm of one plus the value, accurate near zero.
+                Log1p = log1p(x) => x.log1p();
+                /// The sine of radians.
+                Sin = sin(x) => x.sin();
+                /// The cosine of radians.
+                Cos = cos(x) => x.cos();
+                /// The arc cosine, in radians.
+                Acos = acos(x) => x.acos();
+                /// The hyperbolic tangent.
+                Tanh = tanh(x) => x.tanh();
+                /// The inverse hyperbolic tangent.
+                Atanh = atanh(x) => x.atanh();
+                /// The error function.
+                Erf = erf(x) => x.erf();
+                /// The logistic function `1 / (1 + exp(-x))`.
+                Sigmoid = sigmoid(x) => L::splat(1.0).div(L::splat(1.0).add(x.neg().exp()));
+                /// `x * sigmoid(x)`.
+                Silu = silu(x) => x.div(L::splat(1.0).add(x.neg().exp()));
+                /// The exact gelu, `x * (1 + erf(x / sqrt(2))) / 2`.
+                Gelu = gelu(x) => x.mul(L::splat(0.5)).mul(
+                    L::splat(1.0).add(x.mul(L::splat(std::f64::consts::FRAC_1_SQRT_2)).erf()));
+                /// The tanh approximation of gelu.
+                GeluTanh = gelu_tanh(x) => x.mul(L::splat(0.5)).mul(L::splat(1.0).add(
+                    x.add(x.mul(x).mul(x).mul(L::splat(0.044715))).mul(L::splat(0.7978845608028654)).tanh()));
+                /// The sigmoid approximation of gelu, `x * sigmoid(1.702 * x)`.
+                GeluQuick = gelu_quick(x) => x.div(L::splat(1.0).add(x.mul(L::splat(-1.702)).exp()));
+            }
+            /// Questions about elements, answered in bool.
+            CompareOp<L: Lane> -> L::Mask {
+                /// Whether two elements are equal.
+                Equal = equal(x, y) => x.eq(y);
+                /// Whether two elements differ.
+                NotEqual = not_equal(x, y) => x.eq(y).not();
+                /// Whether the first is greater.
+                Greater = greater(x, y) => y.lt(x);
+                /// Whether the first is greater or equal.
+                GreaterEqual = greater_equal(x, y) => y.le(x);
+                /// Whether the element is not a number; false for integers.
+                IsNan = is_nan(x) => x.eq(x).not();
+                /// Whether the element is infinite; false for integers.
+                IsInf = is_inf(x) => x.is_inf();
+            }
+            /// Ops on bool only.
+            LogicalOp<L: MaskLane> -> L {
+                /// Whether both are true.
+                LogicalAnd = logical_and(x, y) => x.and(y);
+                /// Whether at least one is true.
+                LogicalOr = logical_or(x, y) => x.or(y);
+                /// Whether exactly one is true.
+                LogicalXor = logical_xor(x, y) => x.xor(y);
+                /// The opposite.
+                LogicalNot = logical_not(x) => x.not();
+            }
+        }
+    };
+}
+
+macro_rules! public_name {
+    ($function:ident) => {
+        stringify!($function)
+    };
+    ($function:ident $name:literal) => {
+        $name
+    };
+}
+
+macro_rules! define {
+    ($($(#[$table_doc:meta])* $table:ident<$L:ident: $bound:ident> -> $out:ty {
+        $(#[doc = $doc:literal] $variant:ident = $function:ident($($x:ident),+) $($name:literal)? => $body:expr;)*
+    })*) => {
+        $($(#[$table_doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $table { $(#[doc = $doc] $variant,)* }
+
+        impl $table {
+            /// The rows, in order.
+            pub const ALL: &'static [$table] = &[$($table::$variant),*];
+
+            /// The documented name.
+            pub const fn name(self) -> &'static str {
+                match self { $($table::$variant => public_name!($function $($name)?),)* }
+            }
+
+            /// The number of operands.
+            pub const fn arity(self) -> usize {
+                match self { $($table::$variant => [$(stringify!($x)),+].len(),)* }
+            }
+
+            /// The meaning; ops with one operand ignore the second.
+            #[inline(always)]
+            pub fn apply<$L: $bound>(self, operands: [$L; 2]) -> $out {
+                match self { $($table::$variant => { let [$($x,)+ ..] = operands; $body })* }
+            }
+        })*
+
+        /// Any op of the table.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "each part is documented at its type")]
+        pub enum ScalarOp { $($table($table),)* }
+
+        impl ScalarOp {
+            /// Every op of the table.
+            pub fn all() -> impl Iterator<Item = ScalarOp> {
+                std::iter::empty()$(.chain($table::ALL.iter().copied().map(ScalarOp::$table)))*
+            }
+
+            /// The documented name.
+            pub const fn name(self) -> &'static str {
+                match self { $(ScalarOp::$table(op) => op.name(),)* }
+            }
+
+            /// The number of operands.
+            pub const fn arity(self) -> usize {
+                match self { $(ScalarOp::$table(op) => op.arity(),)* }
+            }
+        }
+
+        $(impl From<$table> for ScalarOp {
+            fn from(op: $table) -> ScalarOp {
+                ScalarOp::$table(op)
+            }
+        })*
+    };
+}
+
+scalar_table!(define);
+
+impl ScalarOp {
+    /// The dtype of the result for operands of a dtype.
+    pub const fn result_dtype(self, operand: DType) -> DType {
+        match self {
+            ScalarOp::CompareOp(_) => DType::Bool,
+            _ => operand,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_mean_what_they_say() {
+        let n = |op: NumericOp, x: f64, y: f64| op.apply([x, y]);
+        assert_eq!(n(NumericOp::Relu, -2.0, 0.0), 0.0);
+        assert!(n(NumericOp::Max, f64::NAN, 1.0).is_nan() && n(NumericOp::Min, 1.0, f64::NAN).is_nan());
+        assert_eq!(n(NumericOp::Mod, -7.0, 4.0), 1.0);
+        assert_eq!(n(NumericOp::FloorDiv, -7.0, 4.0), -2.0);
+        assert_eq!(n(NumericOp::Round, 2.5, 0.0), 2.0);
+        assert_eq!(NumericOp::FloorDiv.apply([7i32, 0]), 0);
+        assert_eq!(NumericOp::FloorDiv.apply([i32::MIN, -1]), i32::MIN);
+        assert_eq!(NumericOp::Mod.apply([-7i32, 4]), 1);
+        assert_eq!(NumericOp::Pow.apply([2i64, -1]), 0);
+        assert_eq!(NumericOp::Pow.apply([-1i64, -3]), -1);
+        assert_eq!(NumericOp::Pow.apply([3u8, 6]), 217);
+        assert_eq!(NumericOp::Abs.apply([i8::MIN, 0]), i8::MIN);
+        assert!((RealOp::Gelu.apply([1.0f64, 0.0]) - 0.8413447460685429).abs() < 1e-15);
+        assert!(CompareOp::IsInf.apply([f32::NEG_INFINITY, 0.0]).get());
+        assert!(!CompareOp::IsNan.apply([3u8, 0]).get());
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let names: std::collections::BTreeSet<_> = ScalarOp::all().map(ScalarOp::name).collect();
+        assert_eq!(names.len(), ScalarOp::all().count());
+        assert!(names.contains("mod") && !names.contains("mod_"));
+    }
+}

@@ -1,0 +1,320 @@
+//! Where buffers come from: the device's pool, elements, the memory of others, files.
+
+use std::any::Any;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use max_core::{DType, Element, HostBytes, Number, Result, Strided, bail};
+
+use super::{Buffer, byte_count, tuple};
+use crate::memory::Memory;
+use crate::mmap::{self, MmapMode};
+use crate::pool::Contents;
+use crate::{Access, Device, Stream};
+
+impl Buffer {
+    /// A buffer full of zeros, on a device or on a stream of one.
+    pub fn new(dtype: DType, shape: &[usize], place: impl Into<Stream>) -> Result<Buffer> {
+        Buffer::pooled(dtype, shape, place.into(), Contents::Zeroed)
+    }
+
+    /// The documented name of [`new`](Buffer::new).
+    pub fn zeros(dtype: DType, shape: &[usize], place: impl Into<Stream>) -> Result<Buffer> {
+        Buffer::new(dtype, shape, place)
+    }
+
+    /// A buffer whose elements are to be written before they are read: it may hold what an earlier buffer left
+    /// behind. Outputs of executions are made so, because clearing them costs as much as writing them.
+    pub fn uninit_pooled(dtype: DType, shape: &[usize], place: impl Into<Stream>) -> Result<Buffer> {
+        Buffer::pooled(dtype, shape, place.into(), Contents::Stale)
+    }
+
+    fn pooled(dtype: DType, shape: &[usize], stream: Stream, contents: Contents) -> Result<Buffer> {
+        let memory = Memory::owned(byte_count(dtype, shape)?, &stream, contents)?;
+        Ok(Buffer::over(memory, dtype, Strided::contiguous(shape), stream))
+    }
+
+    /// A buffer of rank zero with the value of a number; "Unsafe cast" if the dtype cannot hold it.
+    pub fn scalar(value: Number, dtype: DType, place: impl Into<Stream>) -> Result<Buffer> {
+        let host = Buffer::uninit_pooled(dtype, &[], &Device::cpu())?;
+        host.fill(value)?;
+        host.to_stream(&place.into())
+    }
+
+    /// A copy of elements in host memory.
+    pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Buffer> {
+        let (bytes, given) = (byte_count(T::DTYPE, shape)?, size_of_val(elements));
+        if bytes != given {
+            let count = elements.len();
+            bail!(
+                value,
+                "{count} elements cannot fill a buffer of {} elements of shape {}",
+                T::DTYPE,
+                tuple(shape)
+            );
+        }
+        let buffer = Buffer::uninit_pooled(T::DTYPE, shape, &Device::cpu())?;
+        // SAFETY: both have `bytes` bytes, and the buffer is new and so shares none with the slice.
+        unsafe { buffer.data_ptr_mut()?.copy_from_nonoverlapping(elements.as_ptr().cast(), bytes) };
+        Ok(buffer)
+    }
+
+    /// Read-only elements in shared host bytes, without a copy.
+    pub fn from_host_bytes(bytes: HostBytes, dtype: DType, shape: &[usize]) -> Result<Buffer> {
+        let (wanted, given) = (byte_count(dtype, shape)?, bytes.len());
+        if wanted != given {
+            bail!(
+                value,
+                "{given} bytes are not those of {dtype} elements of shape {}: these take {wanted}",
+                tuple(shape)
+            );
+        }
+        let ptr = bytes.as_ptr().cast_mut();
+        // SAFETY: the bytes stay where they are while their owner lives, and are not written.
+        unsafe {
+            Buffer::from_raw(ptr, dtype, shape, None, &Device::cpu(), Access::ReadOnly, Box::new(bytes))
+        }
+    }
+
+    /// Elements in memory that somebody else allocated, without a copy. The pointer is to the element with all
+    /// indices zero; strides count elements, may be zero or negative, and are row-major without gaps if absent.
+    /// The owner is dropped with the last buffer that shares the memory, or at once if this fails.
+    ///
+    /// # Safety
+    ///
+    /// All elements that shape and strides name are initialized memory of the device, and stay valid for reads,
+    /// and for writes if the access allows them, until the owner is dropped.
+    pub unsafe fn from_raw(
+        ptr: *mut u8,
+        dtype: DType,
+        shape: &[usize],
+        strides: Option<&[isize]>,
+        device: &Device,
+        access: Access,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Buffer> {
+        let mut layout = Strided::contiguous(shape);
+        let mut bytes = byte_count(dtype, shape)?;
+        if let Some(strides) = strides {
+            (layout.offset, bytes) = reach(dtype, shape, strides)?;
+            // Where nothing steps along an axis its stride may be any number: those of the others are kept.
+            let steps = layout.shape.iter().map(|&size| size > 1 && bytes > 0).zip(strides);
+            layout
+                .strides
+                .iter_mut()
+                .zip(steps)
+                .for_each(|(to, (taken, &from))| *to = if taken { from } else { *to });
+        }
+        let start = NonNull::new(ptr.wrapping_sub(layout.offset * dtype.size_in_bytes()));
+        let start = match start {
+            Some(start) => start,
+            None if bytes == 0 => NonNull::dangling(),
+            None => bail!(value, "a null pointer cannot hold {dtype} elements of shape {}", tuple(shape)),
+        };
+        // SAFETY: the elements that the caller vouches for reach from `start` over these bytes.
+        let memory = unsafe { Memory::borrowed(start, bytes, access, owner) };
+        Ok(Buffer::over(memory, dtype, layout, device.into()))
+    }
+
+    /// Elements in a file, mapped from a byte offset on; see [`MmapMode`] for where writes go.
+    pub fn mmap(
+        path: impl AsRef<Path>,
+        dtype: DType,
+        shape: &[usize],
+        mode: MmapMode,
+        offset: u64,
+    ) -> Result<Buffer> {
+        let memory = mmap::map(path.as_ref(), mode, offset, byte_count(dtype, shape)?)?;
+        Ok(Buffer::over(memory, dtype, Strided::contiguous(shape), (&Device::cpu()).into()))
+    }
+
+    /// All of a memory.
+    fn over(memory: Memory, dtype: DType, layout: Strided, stream: Stream) -> Buffer {
+        debug_assert!(
+            layout.span().is_none_or(|(_, high)| (high + 1) * dtype.size_in_bytes() <= memory.len())
+        );
+        Buffer { dtype, layout, base: 0, memory: Arc::new(memory), stream }
+    }
+}
+
+/// How many elements lie below the one with all indices zero, and how many bytes there are from the lowest to
+/// behind the highest.
+fn reach(dtype: DType, shape: &[usize], strides: &[isize]) -> Result<(usize, usize)> {
+    if shape.len() != strides.len() {
+        bail!(value, "the shape {} and the strides {strides:?} differ in length", tuple(shape));
+    }
+    if shape.contains(&0) {
+        return Ok((0, 0));
+    }
+    let sides = shape.iter().zip(strides).try_fold((0usize, 0usize), |(below, above), (&size, &stride)| {
+        let distance = (size - 1).checked_mul(stride.unsigned_abs())?;
+        if stride < 0 {
+            Some((below.checked_add(distance)?, above))
+        } else {
+            Some((below, above.checked_add(distance)?))
+        }
+    });
+    let bytes = |(below, above): (usize, usize)| {
+        let bytes = below.checked_add(above)?.checked_add(1)?.checked_mul(dtype.size_in_bytes())?;
+        isize::try_from(bytes).ok().map(|_| (below, bytes))
+    };
+    let Some(found) = sides.and_then(bytes) else {
+        bail!(
+            value,
+            "the byte range of {dtype} elements of shape {} with strides {strides:?} overflows",
+            tuple(shape)
+        );
+    };
+    Ok(found)
+}
+
+/// A vector becomes a buffer of rank one in host memory, without a copy.
+impl<T: Element> From<Vec<T>> for Buffer {
+    fn from(elements: Vec<T>) -> Buffer {
+        let mut elements = Box::new(elements);
+        let layout = Strided::contiguous(&[elements.len()]);
+        let (start, bytes) = (NonNull::from(&mut elements[..]).cast(), size_of_val(&elements[..]));
+        // SAFETY: the vector is the owner, is not used otherwise, and its elements stay where they are.
+        let memory = unsafe { Memory::borrowed(start, bytes, Access::ReadWrite, elements) };
+        Buffer::over(memory, T::DTYPE, layout, (&Device::cpu()).into())
+    }
+}
+
+/// An array becomes a buffer of rank one in host memory.
+impl<T: Element, const N: usize> From<[T; N]> for Buffer {
+    fn from(elements: [T; N]) -> Buffer {
+        Vec::from(elements).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::ALIGNMENT;
+    use max_core::{Bool, ErrorKind, ViewIndex};
+
+    const CPU: Device = Device::cpu();
+
+    #[test]
+    fn new_buffers_are_zero_and_aligned() {
+        for &dtype in DType::ALL {
+            for shape in [&[][..], &[0], &[3, 5], &[70_000], &[2_000_000]] {
+                let buffer = Buffer::new(dtype, shape, &CPU).unwrap();
+                assert!(buffer.is_contiguous() && buffer.data_ptr() as usize % ALIGNMENT == 0);
+                assert!(buffer.host_bytes().unwrap().iter().all(|&byte| byte == 0));
+                Buffer::uninit_pooled(dtype, shape, &CPU).unwrap().fill(Number::Int(1)).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_errors() {
+        let kind = |shape: &[usize]| Buffer::new(DType::Float64, shape, &CPU).unwrap_err().kind();
+        assert_eq!(kind(&[usize::MAX, 2]), ErrorKind::Value);
+        assert_eq!(kind(&[1 << 60]), ErrorKind::Value);
+        assert_eq!(kind(&[1; 65]), ErrorKind::Value);
+        assert_eq!(kind(&[1 << 44]), ErrorKind::Memory);
+        assert!(Buffer::new(DType::Bool, &[], &CPU).is_ok());
+    }
+
+    #[test]
+    fn scalars_and_elements() {
+        assert_eq!(Buffer::scalar(Number::Int(7), DType::Int64, &CPU).unwrap().item(), Ok(Number::Int(7)));
+        assert_eq!(
+            Buffer::scalar(Number::Float(0.5), DType::Float16, &CPU).unwrap().item(),
+            Ok(Number::Float(0.5))
+        );
+        assert_eq!(
+            Buffer::scalar(Number::Int(300), DType::UInt8, &CPU).unwrap_err().kind(),
+            ErrorKind::Value
+        );
+        assert_eq!(Buffer::from_slice(&[1u8, 2], &[3]).unwrap_err().kind(), ErrorKind::Value);
+        let buffer = Buffer::from([Bool::TRUE, Bool::FALSE]);
+        assert_eq!((buffer.dtype(), buffer.shape()), (DType::Bool, &[2][..]));
+        assert!(Buffer::from(Vec::<f32>::new()).to_vec::<f32>().unwrap().is_empty());
+    }
+
+    #[test]
+    fn host_bytes_are_borrowed_and_read_only() {
+        let bytes = HostBytes::from_vec(vec![1i16, 2, 3]);
+        let buffer = Buffer::from_host_bytes(bytes.clone(), DType::Int16, &[3]).unwrap();
+        assert_eq!(buffer.data_ptr(), bytes.as_ptr());
+        assert!(buffer.is_read_only());
+        assert_eq!(buffer.fill(Number::Int(0)).unwrap_err().kind(), ErrorKind::Value);
+        assert_eq!(buffer.index(&[ViewIndex::At(0)]).unwrap().item(), Ok(Number::Int(1)));
+        assert!(buffer.copy(None).unwrap().fill(Number::Int(0)).is_ok());
+        assert!(Buffer::from_host_bytes(bytes, DType::Int16, &[4]).is_err());
+    }
+
+    #[test]
+    fn foreign_memory_keeps_its_owner() {
+        let owner = Arc::new(vec![1f32, 2., 3., 4., 5., 6.]);
+        let raw = |at: usize, shape: &[usize], strides: &[isize]| {
+            let ptr = owner[at..].as_ptr().cast_mut().cast();
+            let keep = Box::new(owner.clone());
+            // SAFETY: each call below names elements inside the vector, which the owner keeps.
+            unsafe {
+                Buffer::from_raw(ptr, DType::Float32, shape, Some(strides), &CPU, Access::ReadOnly, keep)
+            }
+        };
+        let reversed = raw(5, &[2, 3], &[-3, -1]).unwrap();
+        assert_eq!(reversed.to_vec::<f32>().unwrap(), [6., 5., 4., 3., 2., 1.]);
+        let view = reversed.index(&[ViewIndex::At(1)]).unwrap();
+        drop(reversed);
+        assert_eq!(Arc::strong_count(&owner), 2);
+        assert_eq!(view.to_vec::<f32>().unwrap(), [3., 2., 1.]);
+        drop(view);
+        assert_eq!(raw(0, &[2, 2], &[0, 1]).unwrap().to_vec::<f32>().unwrap(), [1., 2., 1., 2.]);
+        assert!(raw(0, &[2], &[1, 1]).is_err() && raw(0, &[3, 3], &[isize::MAX, 1]).is_err());
+        assert!(raw(0, &[2], &[isize::MIN]).is_err());
+        assert_eq!(Arc::strong_count(&owner), 1);
+        // SAFETY: there are no elements, or the pointer is refused.
+        let null = |n| unsafe {
+            Buffer::from_raw(
+                std::ptr::null_mut(),
+                DType::Int8,
+                &[n],
+                None,
+                &CPU,
+                Access::ReadWrite,
+                Box::new(()),
+            )
+        };
+        assert!(null(0).is_ok() && null(1).is_err());
+    }
+
+    #[test]
+    fn files_are_mapped_in_every_mode() {
+        let path = std::env::temp_dir().join(format!("max-driver-mmap-{}", std::process::id()));
+        let map = |mode: &str, shape: &[usize], offset| {
+            Buffer::mmap(&path, DType::Int32, shape, mode.parse().unwrap(), offset)
+        };
+        let missing = map("r", &[1], 0).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::Runtime);
+        assert!(missing.message().contains("max-driver-mmap"));
+
+        let written = map("w+", &[3], 0).unwrap();
+        written.copy_from(&Buffer::from([1i32, 2, 3])).unwrap();
+        drop(written);
+        assert_eq!(map("r", &[2], 4).unwrap().to_vec::<i32>().unwrap(), [2, 3]);
+        let fixed = map("readonly", &[3], 0).unwrap();
+        assert!(fixed.is_read_only() && fixed.fill(Number::Int(0)).is_err());
+        let private = map("c", &[3], 0).unwrap();
+        private.fill(Number::Int(9)).unwrap();
+        assert_eq!(private.to_vec::<i32>().unwrap(), [9, 9, 9]);
+        map("r+", &[1], 8).unwrap().fill(Number::Int(7)).unwrap();
+        assert_eq!(fixed.to_vec::<i32>().unwrap(), [1, 2, 7]);
+        assert_eq!(map("r", &[0, 5], 12).unwrap().num_elements(), 0);
+        let odd = map("r", &[1], 1).unwrap().to_vec::<i32>().unwrap();
+        assert_eq!(odd, [i32::from_le_bytes([0, 0, 0, 2]).to_le()]);
+
+        let short = map("r+", &[3], 4).unwrap_err();
+        assert_eq!(short.kind(), ErrorKind::Value);
+        assert!(short.message().contains("16 bytes") && short.message().contains("has 12"));
+        assert_eq!(map("r", &[1], u64::MAX).unwrap_err().kind(), ErrorKind::Value);
+        assert_eq!(map("r", &[usize::MAX], 0).unwrap_err().kind(), ErrorKind::Value);
+        assert!("rw".parse::<MmapMode>().is_err());
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,178 @@
+//! A device that is really there: the host now, accelerators beside it.
+//!
+//! What differs between devices is decided here and in the few places that match on [`Kind`]; a new kind is a
+//! new variant, and the compiler lists what it has to answer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use max_core::{DeviceKind, DeviceRef, Number, Result, bail};
+
+use crate::pool::{Contents, Lease};
+use crate::{Stream, host};
+
+/// A device on which buffers live and work runs; cheap to clone and to compare.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Device(Kind);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Kind {
+    Host,
+}
+
+impl Device {
+    /// The host.
+    pub const fn cpu() -> Device {
+        Device(Kind::Host)
+    }
+
+    /// An accelerator by number, or the first one.
+    pub fn accelerator(id: Option<u32>) -> Result<Device> {
+        bail!(
+            runtime,
+            "no accelerator is available: this build of max-rs drives the CPU only, so {} cannot be opened; \
+             use the CPU device instead",
+            DeviceRef::gpu(id.unwrap_or(0))
+        )
+    }
+
+    /// The device that a graph means by a reference.
+    pub fn from_ref(device: DeviceRef) -> Result<Device> {
+        match device.kind {
+            DeviceKind::Cpu => Ok(Device::cpu()),
+            DeviceKind::Gpu => Device::accelerator(Some(device.id)),
+        }
+    }
+
+    /// How a graph refers to it.
+    pub fn device_ref(&self) -> DeviceRef {
+        DeviceRef { kind: self.kind(), id: self.id() }
+    }
+
+    /// Host or accelerator.
+    pub fn kind(&self) -> DeviceKind {
+        match self.0 {
+            Kind::Host => DeviceKind::Cpu,
+        }
+    }
+
+    /// Its number among those of its kind; the host has number 0.
+    pub fn id(&self) -> u32 {
+        match self.0 {
+            Kind::Host => 0,
+        }
+    }
+
+    /// `cpu` or `gpu`.
+    pub fn label(&self) -> &'static str {
+        self.kind().name()
+    }
+
+    /// The interface that programs it: `cpu` or `cuda`.
+    pub fn api(&self) -> &'static str {
+        match self.0 {
+            Kind::Host => "cpu",
+        }
+    }
+
+    /// The architecture of an accelerator, such as `sm_90`; an error for the host.
+    pub fn architecture_name(&self) -> Result<String> {
+        match self.0 {
+            Kind::Host => bail!(runtime, "only an accelerator has an architecture name; {self} is the host"),
+        }
+    }
+
+    /// What the hardware calls itself.
+    pub fn model_name(&self) -> String {
+        match self.0 {
+            Kind::Host => host::model_name(),
+        }
+    }
+
+    /// Whether it is the host.
+    pub fn is_host(&self) -> bool {
+        self.kind() == DeviceKind::Cpu
+    }
+
+    /// Whether the host and the device work on the same memory.
+    pub fn is_host_unified(&self) -> bool {
+        match self.0 {
+            Kind::Host => true,
+        }
+    }
+
+    /// Whether programs can be compiled for it.
+    pub fn is_compatible(&self) -> bool {
+        match self.0 {
+            Kind::Host => true,
+        }
+    }
+
+    /// Whether it can read and write the memory of another device without a copy.
+    pub fn can_access(&self, other: &Device) -> bool {
+        self == other
+    }
+
+    /// The stream on which work runs unless another is named.
+    pub fn default_stream(&self) -> Stream {
+        self.into()
+    }
+
+    /// Waits for all work given to the device, and reports its failure if it failed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.default_stream().synchronize()
+    }
+
+    /// What the device is doing with its memory, in bytes: `bytes_in_use` by buffers, `bytes_pooled` for the
+    /// next ones, and, where the system tells, `total_memory` and `free_memory`.
+    pub fn stats(&self) -> BTreeMap<String, Number> {
+        match self.0 {
+            Kind::Host => host::stats(),
+        }
+    }
+
+    /// Memory from the device's pool for work on one of its streams.
+    pub(crate) fn allocate(&self, bytes: usize, contents: Contents) -> Result<Lease> {
+        match self.0 {
+            Kind::Host => host::POOL.take(bytes, contents),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device(type={},id={})", self.label(), self.id())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use max_core::ErrorKind;
+
+    #[test]
+    fn the_host_answers() {
+        let cpu = Device::cpu();
+        assert_eq!(cpu.to_string(), "Device(type=cpu,id=0)");
+        assert_eq!((cpu.label(), cpu.api(), cpu.id()), ("cpu", "cpu", 0));
+        assert!(cpu.is_host() && cpu.is_compatible() && cpu.is_host_unified() && cpu.can_access(&cpu));
+        assert!(!cpu.model_name().is_empty());
+        assert!(cpu.architecture_name().is_err());
+        assert!(cpu.stats().contains_key("bytes_in_use"));
+        assert_eq!(Device::from_ref(cpu.device_ref()), Ok(cpu.clone()));
+        assert!(cpu.synchronize().is_ok());
+    }
+
+    #[test]
+    fn a_missing_accelerator_is_explained() {
+        let error = Device::from_ref(DeviceRef::gpu(2)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Runtime);
+        assert!(error.message().contains("no accelerator is available") && error.message().contains("gpu:2"));
+    }
+}

@@ -1,0 +1,213 @@
+//! DLPack: buffers of other libraries as ours and ours as theirs, without copies.
+//!
+//! The structures are those of DLPack 1.1, with their published names. Ownership moves with the pointer: an
+//! exported tensor keeps its buffer alive until its consumer calls the deleter, and an imported tensor's
+//! deleter is called exactly once, when the last buffer over it goes or when the import fails.
+
+mod export;
+mod import;
+
+pub use export::{export, export_versioned};
+pub use import::{import, import_versioned};
+
+use std::ffi::c_void;
+
+use max_core::{DType, Result, bail};
+
+/// The version of the protocol, as a tensor states it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct DLPackVersion {
+    /// Tensors of another major version cannot be understood.
+    pub major: u32,
+    /// Grows with additions.
+    pub minor: u32,
+}
+
+/// The version written here.
+pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
+
+/// Set in `flags` if the elements must not be written.
+pub const FLAG_READ_ONLY: u64 = 1 << 0;
+/// Set in `flags` if the producer made a copy for the consumer.
+pub const FLAG_COPIED: u64 = 1 << 1;
+
+/// Where a tensor lives: a kind of device by its published number, and which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct DLDevice {
+    /// The kind; 1 is the host, 2 is CUDA.
+    pub device_type: i32,
+    /// Which one of its kind.
+    pub device_id: i32,
+}
+
+/// The host.
+pub const CPU: DLDevice = DLDevice { device_type: 1, device_id: 0 };
+
+/// The type of an element: a family by its published number, its width, and how many form a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct DLDataType {
+    /// The family.
+    pub code: u8,
+    /// The width of one lane.
+    pub bits: u8,
+    /// The number of lanes; one for plain elements.
+    pub lanes: u16,
+}
+
+/// A tensor that somebody else manages.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DLTensor {
+    /// The memory.
+    pub data: *mut c_void,
+    /// Where it is.
+    pub device: DLDevice,
+    /// The number of axes.
+    pub ndim: i32,
+    /// The type of the elements.
+    pub dtype: DLDataType,
+    /// The size of each axis.
+    pub shape: *mut i64,
+    /// The steps along each axis in elements; null if row-major without gaps.
+    pub strides: *mut i64,
+    /// How many bytes into the memory the first element lies.
+    pub byte_offset: u64,
+}
+
+/// A tensor with its deleter, as DLPack had it before version 1.
+#[derive(Debug)]
+#[repr(C)]
+pub struct DLManagedTensor {
+    /// The tensor.
+    pub dl_tensor: DLTensor,
+    /// The producer's own.
+    pub manager_ctx: *mut c_void,
+    /// Frees the tensor, this structure included.
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
+}
+
+/// A tensor with its deleter, version and flags.
+#[derive(Debug)]
+#[repr(C)]
+pub struct DLManagedTensorVersioned {
+    /// The version; the fields up to the deleter mean the same in all versions.
+    pub version: DLPackVersion,
+    /// The producer's own.
+    pub manager_ctx: *mut c_void,
+    /// Frees the tensor, this structure included.
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+    /// A set of the `FLAG_` bits.
+    pub flags: u64,
+    /// The tensor.
+    pub dl_tensor: DLTensor,
+}
+
+impl From<DType> for DLDataType {
+    fn from(dtype: DType) -> DLDataType {
+        let code = match dtype {
+            DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => 0,
+            DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => 1,
+            DType::Float16 | DType::Float32 | DType::Float64 => 2,
+            DType::BFloat16 => 4,
+            DType::Bool => 6,
+            DType::Float8E4M3FN => 10,
+            DType::Float8E4M3FNUZ => 11,
+            DType::Float8E5M2 => 12,
+            DType::Float8E5M2FNUZ => 13,
+        };
+        DLDataType { code, bits: dtype.size_in_bytes() as u8 * 8, lanes: 1 }
+    }
+}
+
+impl TryFrom<DLDataType> for DType {
+    type Error = max_core::Error;
+
+    fn try_from(dl: DLDataType) -> Result<DType> {
+        if let Some(dtype) = DType::ALL.iter().find(|&&dtype| DLDataType::from(dtype) == dl) {
+            return Ok(*dtype);
+        }
+        let DLDataType { code, bits, lanes } = dl;
+        let families = [
+            "int",
+            "uint",
+            "float",
+            "opaque handle",
+            "bfloat",
+            "complex",
+            "bool",
+            "float8_e3m4",
+            "float8_e4m3",
+        ];
+        let family = families.get(usize::from(code)).copied().unwrap_or("unknown");
+        bail!(
+            value,
+            "no dtype stands for the DLPack type {family} (code {code}) with {bits} bits and {lanes} lane{}",
+            if lanes == 1 { "" } else { "s" }
+        )
+    }
+}
+
+/// The published name of a kind of device.
+fn device_name(device_type: i32) -> &'static str {
+    const NAMES: [&str; 18] = [
+        "unknown",
+        "CPU",
+        "CUDA",
+        "CUDAHost",
+        "OpenCL",
+        "unknown",
+        "unknown",
+        "Vulkan",
+        "Metal",
+        "VPI",
+        "ROCM",
+        "ROCMHost",
+        "ExtDev",
+        "CUDAManaged",
+        "OneAPI",
+        "WebGPU",
+        "Hexagon",
+        "MAIA",
+    ];
+    usize::try_from(device_type).ok().and_then(|i| NAMES.get(i).copied()).unwrap_or("unknown")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_published_layout() {
+        assert_eq!((size_of::<DLTensor>(), size_of::<DLManagedTensor>()), (48, 64));
+        assert_eq!(size_of::<DLManagedTensorVersioned>(), 80);
+        assert_eq!(std::mem::offset_of!(DLTensor, byte_offset), 40);
+        assert_eq!(std::mem::offset_of!(DLManagedTensorVersioned, dl_tensor), 32);
+    }
+
+    #[test]
+    fn dtypes_lead_there_and_back() {
+        for &dtype in DType::ALL {
+            assert_eq!(DType::try_from(DLDataType::from(dtype)), Ok(dtype));
+        }
+        assert_eq!(DLDataType::from(DType::Bool), DLDataType { code: 6, bits: 8, lanes: 1 });
+        let refused = |code, bits, lanes, words: &str| {
+            let error = DType::try_from(DLDataType { code, bits, lanes }).unwrap_err();
+            assert!(error.message().contains(words), "{error}");
+        };
+        refused(5, 64, 1, "complex (code 5) with 64 bits");
+        refused(2, 32, 4, "4 lanes");
+        refused(0, 4, 1, "int (code 0) with 4 bits");
+        refused(200, 8, 1, "code 200");
+    }
+
+    #[test]
+    fn devices_have_names() {
+        assert_eq!(
+            (device_name(2), device_name(17), device_name(-1), device_name(99)),
+            ("CUDA", "MAIA", "unknown", "unknown")
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! Our buffers for others.
+
+use std::ffi::c_void;
+
+use max_core::{Result, bail};
+
+use super::{CPU, DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_COPIED, FLAG_READ_ONLY, VERSION};
+use crate::Buffer;
+
+/// An exported tensor and what it points to; freed as a whole by the deleter.
+struct Exported<M> {
+    managed: M,
+    _shape: Box<[i64]>,
+    _strides: Box<[i64]>,
+    _buffer: Buffer,
+}
+
+/// A tensor for a consumer of the protocol before version 1, who frees it by its deleter. That version cannot
+/// say "read-only", so a read-only buffer is refused.
+pub fn export(buffer: &Buffer) -> Result<*mut DLManagedTensor> {
+    if buffer.is_read_only() {
+        bail!(
+            value,
+            "the read-only {buffer:?} can only be exported to consumers of DLPack 1.0 or later, which can be told \
+             not to write; export a copy of it"
+        );
+    }
+    Ok(leak(buffer, |dl_tensor, manager_ctx| DLManagedTensor {
+        dl_tensor,
+        manager_ctx,
+        deleter: Some(delete),
+    }))
+}
+
+/// A tensor for a consumer of version 1, who frees it by its deleter. `copied` says that the buffer was copied
+/// for this consumer alone.
+pub fn export_versioned(buffer: &Buffer, copied: bool) -> Result<*mut DLManagedTensorVersioned> {
+    let read_only = if buffer.is_read_only() { FLAG_READ_ONLY } else { 0 };
+    let flags = read_only | if copied { FLAG_COPIED } else { 0 };
+    Ok(leak(buffer, |dl_tensor, manager_ctx| DLManagedTensorVersioned {
+        version: VERSION,
+        manager_ctx,
+        deleter: Some(delete_versioned),
+        flags,
+        dl_tensor,
+    }))
+}
+
+/// Allocates a tensor; `managed` puts its parts together.
+fn leak<M>(buffer: &Buffer, managed: impl FnOnce(DLTensor, *mut c_void) -> M) -> *mut M {
+    // Sizes and strides fit: no axis of a buffer reaches further than its bytes, which fit an isize.
+    let mut shape: Box<[i64]> = buffer.shape().iter().map(|&size| size as i64).collect();
+    let mut strides: Box<[i64]> = buffer.strides().iter().map(|&stride| stride as i64).collect();
+    let tensor = DLTensor {
+        data: buffer.data_ptr().cast_mut().cast(),
+        device: CPU,
+        ndim: buffer.rank() as i32,
+        dtype: buffer.dtype().into(),
+        shape: shape.as_mut_ptr(),
+        strides: strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    let place = Box::into_raw(Box::<Exported<M>>::new_uninit());
+    let exported = Exported {
+        managed: managed(tensor, place.cast()),
+        _shape: shape,
+        _strides: strides,
+        _buffer: buffer.clone(),
+    };
+    // SAFETY: the place was just allocated for this type, and nobody else knows it yet.
+    unsafe {
+        (*place).write(exported);
+        &raw mut (*place.cast::<Exported<M>>()).managed
+    }
+}
+
+unsafe extern "C" fn delete(tensor: *mut DLManagedTensor) {
+    // SAFETY: a consumer calls this once, with a tensor from `export`, whose context is what `leak` allocated.
+    drop(unsafe { Box::from_raw((*tensor).manager_ctx.cast::<Exported<DLManagedTensor>>()) });
+}
+
+unsafe extern "C" fn delete_versioned(tensor: *mut DLManagedTensorVersioned) {
+    // SAFETY: a consumer calls this once, with a tensor from `export_versioned`, whose context `leak` allocated.
+    drop(unsafe { Box::from_raw((*tensor).manager_ctx.cast::<Exported<DLManagedTensorVersioned>>()) });
+}

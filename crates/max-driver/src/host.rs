@@ -1,0 +1,49 @@
+//! The host as a device: its pool, and what its system files say about it.
+
+use std::collections::BTreeMap;
+
+use max_core::Number;
+
+use crate::pool::Pool;
+
+/// The pool of host memory. It keeps at most this much for reuse: enough for the outputs of most models, too
+/// little to be missed.
+pub(crate) static POOL: Pool = Pool::new(256 << 20);
+
+/// The name of the processor, or at least of its architecture.
+pub(crate) fn model_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    field(&text, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
+}
+
+/// The statistics of the host: see `Device::stats`.
+pub(crate) fn stats() -> BTreeMap<String, Number> {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kibibytes = |name| field(&text, name)?.split_whitespace().next()?.parse::<i128>().ok();
+    let entries = [
+        ("bytes_in_use", Some(POOL.bytes_in_use() as i128)),
+        ("bytes_pooled", Some(POOL.bytes_held() as i128)),
+        ("total_memory", kibibytes("MemTotal").map(|k| k * 1024)),
+        ("free_memory", kibibytes("MemAvailable").map(|k| k * 1024)),
+    ];
+    entries.into_iter().filter_map(|(name, bytes)| Some((name.to_owned(), Number::Int(bytes?)))).collect()
+}
+
+/// The value of the first `name : value` line.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "MemTotal:  16 kB\nMemAvailable: 8 kB\nmodel name\t: Some CPU @ 2.0: fast\n";
+        assert_eq!(field(text, "MemAvailable"), Some("8 kB"));
+        assert_eq!(field(text, "model name"), Some("Some CPU @ 2.0: fast"));
+        assert_eq!(field(text, "Mem"), None);
+    }
+}

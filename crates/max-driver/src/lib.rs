@@ -1,0 +1,37 @@
+//! Devices and the memory on them: which devices there are, buffers, streams, and the exchange of buffers
+//! with other libraries. Everything above this crate names a device and a buffer, never a host pointer.
+//!
+//! Two rules hold throughout:
+//!
+//! * **Buffers are shared, mutable memory**, like the arrays of NumPy. A clone or a view shares storage, and
+//!   a write shows in all of them. Nothing locks: whoever writes to a buffer sees to it that nobody else
+//!   writes or reads the same elements meanwhile. The engine relies on this while it executes.
+//! * **Work on a device may be pending** when a call returns. A buffer carries the [`Stream`] in whose order
+//!   its contents come about; whatever reads them from the host waits for that stream first. On the host work
+//!   is complete when the call returns, so there the wait costs nothing.
+
+mod buffer;
+mod device;
+pub mod dlpack;
+mod host;
+mod memory;
+mod mmap;
+mod pool;
+mod spec;
+mod stream;
+
+pub use buffer::Buffer;
+pub use device::Device;
+pub use memory::Access;
+pub use mmap::MmapMode;
+pub use spec::{
+    DeviceSpec, accelerator_api, accelerator_architecture_name, accelerator_count, devices_exist,
+    load_devices, scan_available_devices,
+};
+pub use stream::Stream;
+
+/// The older name of [`Buffer`].
+pub type Tensor = Buffer;
+
+/// The documented name of [`Stream`].
+pub type DeviceStream = Stream;

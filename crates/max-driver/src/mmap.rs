@@ -1,0 +1,99 @@
+//! Files as memory: the modes in which a file is mapped, and the mapping itself.
+//!
+//! A mapped file must not be truncated while it is mapped: the system ends a process that reads beyond the
+//! end, and no check here can prevent that.
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::str::FromStr;
+
+use max_core::{Error, Result, bail};
+use memmap2::MmapOptions;
+
+use crate::Access;
+use crate::memory::Memory;
+
+/// How a mapped file and the buffer over it share writes; each has a short and a long name, as in NumPy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MmapMode {
+    /// `r` or `readonly`: the buffer cannot be written.
+    ReadOnly,
+    /// `r+` or `readwrite`: writes go to the file, which must exist and be large enough.
+    ReadWrite,
+    /// `w+` or `write`: the file is created, or emptied and filled with zeros, and writes go to it.
+    Write,
+    /// `c` or `copyonwrite`: writes stay in memory and the file stays as it is.
+    CopyOnWrite,
+}
+
+impl FromStr for MmapMode {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<MmapMode> {
+        match name {
+            "r" | "readonly" => Ok(MmapMode::ReadOnly),
+            "r+" | "readwrite" => Ok(MmapMode::ReadWrite),
+            "w+" | "write" => Ok(MmapMode::Write),
+            "c" | "copyonwrite" => Ok(MmapMode::CopyOnWrite),
+            _ => bail!(
+                value,
+                "'{name}' is not a mode for mapping a file; expected 'r' or 'readonly', 'r+' or 'readwrite', \
+                 'w+' or 'write', 'c' or 'copyonwrite'"
+            ),
+        }
+    }
+}
+
+/// Maps `len` bytes of a file, from `offset` on, into host memory.
+pub(crate) fn map(path: &Path, mode: MmapMode, offset: u64, len: usize) -> Result<Memory> {
+    let shown = path.display();
+    let failed =
+        |doing: &str, error: std::io::Error| Error::runtime(format!("cannot {doing} '{shown}': {error}"));
+    let Some(end) = offset.checked_add(len as u64) else {
+        bail!(
+            value,
+            "cannot map '{shown}': {len} bytes from offset {offset} end beyond what a file can hold"
+        );
+    };
+    let file = open(path, mode).map_err(|error| failed("open", error))?;
+    if mode == MmapMode::Write {
+        file.set_len(end).map_err(|error| failed("resize", error))?;
+    }
+    let size = file.metadata().map_err(|error| failed("examine", error))?.len();
+    if size < end {
+        bail!(
+            value,
+            "cannot map '{shown}': {len} bytes from offset {offset} need a file of {end} bytes, but it has {size}"
+        );
+    }
+
+    let mut options = MmapOptions::new();
+    options.offset(offset).len(len);
+    let unmappable = |error| failed("map", error);
+    // The mapping is moved into its box before its address is taken; only the pages have to stay in place.
+    match mode {
+        MmapMode::ReadOnly => {
+            // SAFETY: the file's bytes are only ever read through raw copies, or under the crate's contract.
+            let pages = Box::new(unsafe { options.map(&file) }.map_err(unmappable)?);
+            let ptr = NonNull::from(&pages[..]).cast();
+            // SAFETY: the pages have `len` bytes, are readable, and live in the owner.
+            Ok(unsafe { Memory::borrowed(ptr, len, Access::ReadOnly, pages) })
+        }
+        MmapMode::ReadWrite | MmapMode::Write | MmapMode::CopyOnWrite => {
+            let map =
+                if mode == MmapMode::CopyOnWrite { MmapOptions::map_copy } else { MmapOptions::map_mut };
+            // SAFETY: as above, and written only so.
+            let mut pages = Box::new(unsafe { map(&options, &file) }.map_err(unmappable)?);
+            let ptr = NonNull::from(&mut pages[..]).cast();
+            // SAFETY: the pages have `len` bytes, are readable and writable, and live in the owner.
+            Ok(unsafe { Memory::borrowed(ptr, len, Access::ReadWrite, pages) })
+        }
+    }
+}
+
+fn open(path: &Path, mode: MmapMode) -> std::io::Result<File> {
+    let write = matches!(mode, MmapMode::ReadWrite | MmapMode::Write);
+    let create = mode == MmapMode::Write;
+    OpenOptions::new().read(true).write(write).create(create).truncate(create).open(path)
+}

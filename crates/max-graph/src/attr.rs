@@ -1,0 +1,101 @@
+//! Attributes: the constants that an op carries, in one form that prints, parses and compares.
+
+use max_core::{ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Result, Shape, bail};
+
+use crate::host::HostTensor;
+
+/// The value of an attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attr {
+    /// A whole number or a symbolic size.
+    Dim(Dim),
+    /// A list of whole numbers or sizes.
+    Dims(Shape),
+    /// A real number.
+    Float(f64),
+    /// A truth value.
+    Bool(bool),
+    /// Text; also dtypes, devices and layouts by name.
+    Str(String),
+    /// The data of a constant.
+    Tensor(HostTensor),
+}
+
+/// A Rust type that attributes can have.
+pub trait AttrType: Sized {
+    /// Writes it as an attribute.
+    fn to_attr(&self) -> Attr;
+    /// Reads it back; nothing if the attribute is of another type.
+    fn from_attr(attr: Attr) -> Option<Self>;
+}
+
+/// The attributes of an op in text order.
+pub type Attrs = Vec<(String, Attr)>;
+
+/// Takes a named attribute out of a list.
+pub fn take<T: AttrType>(attrs: &mut Attrs, name: &str) -> Result<T> {
+    let Some(at) = attrs.iter().position(|(n, _)| n == name) else {
+        bail!(value, "missing attribute '{name}'");
+    };
+    let (_, attr) = attrs.remove(at);
+    T::from_attr(attr).ok_or_else(|| Error::value(format!("attribute '{name}' has the wrong type")))
+}
+
+macro_rules! attr_types {
+    ($($type:ty: $self:ident => $to:expr, $pattern:pat => $from:expr;)*) => {$(
+        impl AttrType for $type {
+            fn to_attr(&$self) -> Attr {
+                $to
+            }
+            fn from_attr(attr: Attr) -> Option<Self> {
+                match attr {
+                    $pattern => $from,
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+attr_types! {
+    Dim: self => Attr::Dim(self.clone()), Attr::Dim(d) => Some(d);
+    i64: self => Attr::Dim(Dim::Static(*self)), Attr::Dim(d) => d.as_static();
+    usize: self => Attr::Dim(Dim::Static(*self as i64)), Attr::Dim(d) => d.as_static()?.try_into().ok();
+    Shape: self => Attr::Dims(self.clone()), Attr::Dims(d) => Some(d);
+    Vec<i64>: self => Attr::Dims(self.iter().copied().collect()), Attr::Dims(d) => d.as_static();
+    Vec<usize>: self => Attr::Dims(self.iter().map(|&i| i as i64).collect()),
+        Attr::Dims(d) => d.as_static()?.into_iter().map(|i| i.try_into().ok()).collect();
+    f64: self => Attr::Float(*self), Attr::Float(f) => Some(f);
+    bool: self => Attr::Bool(*self), Attr::Bool(b) => Some(b);
+    String: self => Attr::Str(self.clone()), Attr::Str(s) => Some(s);
+    DType: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    DeviceRef: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    ConvInputLayout: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    FilterLayout: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    HostTensor: self => Attr::Tensor(self.clone()), Attr::Tensor(t) => Some(t);
+}
+
+/// Declares the struct of an op with its IR name and attributes, and how they print and parse.
+macro_rules! op_struct {
+    ($(#[$doc:meta])* $name:ident = $ir:literal { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "the documentation of the op names its attributes")]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type),* }
+
+        impl $crate::op::Attributes for $name {
+            const NAME: &'static str = $ir;
+
+            fn attrs(&self) -> $crate::attr::Attrs {
+                vec![$((stringify!($field).to_string(), $crate::attr::AttrType::to_attr(&self.$field))),*]
+            }
+
+            #[allow(unused_variables, reason = "ops without attributes")]
+            fn from_attrs(attrs: &mut $crate::attr::Attrs) -> max_core::Result<Self> {
+                Ok($name { $($field: $crate::attr::take(attrs, stringify!($field))?),* })
+            }
+        }
+    };
+}
+
+pub(crate) use op_struct;

@@ -1,0 +1,251 @@
+//! One door for all op functions: by name, with arguments whose types are only known at run time. The Python
+//! package and the shared case table come through here; Rust calls the typed functions.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use max_core::{
+    ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Result, Shape, TensorType, Type, bail,
+};
+
+use crate::host::HostTensor;
+use crate::operand::{Operand, Operands};
+use crate::ops;
+use crate::ops::slice::{Bound, Index, Indices};
+use crate::value::{TensorValue, Value};
+use crate::weight::Weight;
+
+/// An argument as it comes from outside.
+#[derive(Clone)]
+#[allow(missing_docs, reason = "the names say what they hold")]
+pub enum Arg {
+    None,
+    Number(Number),
+    Str(String),
+    Value(Value),
+    Weight(Weight),
+    Array(HostTensor),
+    Dim(Dim),
+    Shape(Shape),
+    DType(DType),
+    Device(DeviceRef),
+    Type(Type),
+    List(Vec<Arg>),
+    Slice(Box<[Arg; 3]>),
+    Ellipsis,
+}
+
+impl Arg {
+    fn describe(&self) -> &'static str {
+        match self {
+            Arg::None => "None",
+            Arg::Number(Number::Bool(_)) => "a bool",
+            Arg::Number(Number::Int(_)) => "an int",
+            Arg::Number(Number::Float(_)) => "a float",
+            Arg::Str(_) => "a string",
+            Arg::Value(_) => "a graph value",
+            Arg::Weight(_) => "a weight",
+            Arg::Array(_) => "an array",
+            Arg::Dim(_) => "a Dim",
+            Arg::Shape(_) => "a Shape",
+            Arg::DType(_) => "a DType",
+            Arg::Device(_) => "a device",
+            Arg::Type(_) => "a type",
+            Arg::List(_) => "a list",
+            Arg::Slice(_) => "a slice",
+            Arg::Ellipsis => "an ellipsis",
+        }
+    }
+
+    fn wrong<T>(&self, expected: &str) -> Result<T> {
+        bail!(type_, "expected {expected}, got {}", self.describe())
+    }
+}
+
+/// A parameter type of op functions.
+pub trait FromArg: Sized {
+    /// Reads it from an argument, or says what was expected.
+    fn from_arg(arg: Arg) -> Result<Self>;
+}
+
+macro_rules! from_arg {
+    ($($type:ty, $expected:literal { $($pattern:pat => $value:expr),* $(,)? })*) => {$(
+        impl FromArg for $type {
+            fn from_arg(arg: Arg) -> Result<Self> {
+                match arg {
+                    $($pattern => $value,)*
+                    other => other.wrong($expected),
+                }
+            }
+        }
+    )*};
+}
+
+from_arg! {
+    Operand, "a tensor, a number or an array" {
+        Arg::Value(v) => Ok(v.into()),
+        Arg::Weight(w) => Ok((&w).into()),
+        Arg::Array(a) => Ok(a.into()),
+        Arg::Number(n) => Ok(n.into()),
+        Arg::Dim(d) => Ok(d.into()),
+        Arg::Shape(s) => Ok(s.into()),
+    }
+    Operands, "a list of tensors" {
+        Arg::List(list) => Ok(list.into_iter().map(Operand::from_arg).collect::<Result<Vec<_>>>()?.into()),
+    }
+    i64, "an int" { Arg::Number(Number::Int(i)) => integer(i), Arg::Dim(Dim::Static(i)) => Ok(i) }
+    f64, "a float" { Arg::Number(Number::Int(i)) => Ok(i as f64), Arg::Number(Number::Float(f)) => Ok(f) }
+    bool, "a bool" { Arg::Number(Number::Bool(b)) => Ok(b) }
+    String, "a string" { Arg::Str(s) => Ok(s) }
+    DType, "a DType" { Arg::DType(d) => Ok(d) }
+    DeviceRef, "a device" { Arg::Device(d) => Ok(d) }
+    TensorType, "a TensorType" { Arg::Type(Type::Tensor(t)) => Ok(t) }
+    Dim, "an int, a name or a Dim" {
+        Arg::Number(Number::Int(i)) => integer(i).map(Dim::Static),
+        Arg::Str(name) => Dim::symbolic(&name),
+        Arg::Dim(d) => Ok(d),
+    }
+    Shape, "a list of dims" {
+        Arg::List(list) => list.into_iter().map(Dim::from_arg).collect(),
+        Arg::Shape(s) => Ok(s),
+    }
+    Vec<i64>, "a list of ints" { Arg::List(list) => list.into_iter().map(i64::from_arg).collect() }
+    ConvInputLayout, "the name of a layout" { Arg::Str(s) => s.parse() }
+    FilterLayout, "the name of a layout" { Arg::Str(s) => s.parse() }
+    Bound, "an int, a Dim or a scalar tensor" {
+        Arg::None => Ok(Bound::Natural),
+        Arg::Number(Number::Int(i)) => integer(i).map(|i| Bound::Dim(Dim::Static(i))),
+        Arg::Dim(d) => Ok(Bound::Dim(d)),
+        Arg::Str(name) => Dim::symbolic(&name).map(Bound::Dim),
+        Arg::Value(v) => v.tensor().map(Bound::Tensor),
+        Arg::Weight(w) => w.value().map(Bound::Tensor),
+    }
+    Index, "an int, a slice, None, an ellipsis, a scalar tensor or a (slice, dim) pair" {
+        Arg::Number(Number::Int(i)) => integer(i).map(|i| Index::At(Dim::Static(i))),
+        Arg::Dim(d) => Ok(Index::At(d)),
+        Arg::Value(v) => v.tensor().map(Index::Tensor),
+        Arg::Weight(w) => w.value().map(Index::Tensor),
+        Arg::None => Ok(Index::NewAxis),
+        Arg::Ellipsis => Ok(Index::Ellipsis),
+        Arg::Slice(slice) => slice_index(*slice, None),
+        Arg::List(pair) => match <[Arg; 2]>::try_from(pair) {
+            Ok([Arg::Slice(slice), dim]) => slice_index(*slice, Some(Dim::from_arg(dim)?)),
+            _ => bail!(type_, "expected a pair of a slice and the dim of its result"),
+        },
+    }
+    Indices, "a list of indices" {
+        Arg::List(list) => list.into_iter().map(Index::from_arg).collect::<Result<Vec<_>>>().map(Indices::from),
+    }
+}
+
+fn integer(i: i128) -> Result<i64> {
+    i.try_into().map_err(|_| Error::value(format!("{i} exceeds 64 bits")))
+}
+
+fn slice_index([start, stop, step]: [Arg; 3], out_dim: Option<Dim>) -> Result<Index> {
+    let step = Option::<i64>::from_arg(step)?.unwrap_or(1);
+    Ok(Index::Slice { start: Bound::from_arg(start)?, stop: Bound::from_arg(stop)?, step, out_dim })
+}
+
+impl<T: FromArg> FromArg for Option<T> {
+    fn from_arg(arg: Arg) -> Result<Self> {
+        match arg {
+            Arg::None => Ok(None),
+            arg => T::from_arg(arg).map(Some),
+        }
+    }
+}
+
+/// What an op function gives back.
+pub enum Output {
+    /// Nothing.
+    None,
+    /// One value.
+    One(Value),
+    /// Several values.
+    Many(Vec<Value>),
+}
+
+/// A type that op functions give back.
+pub trait IntoOutput {
+    /// As an output.
+    fn into_output(self) -> Output;
+}
+
+impl IntoOutput for () {
+    fn into_output(self) -> Output {
+        Output::None
+    }
+}
+
+impl IntoOutput for TensorValue {
+    fn into_output(self) -> Output {
+        Output::One(self.into())
+    }
+}
+
+impl IntoOutput for Vec<TensorValue> {
+    fn into_output(self) -> Output {
+        Output::Many(self.into_iter().map(Value::from).collect())
+    }
+}
+
+/// An op function as the door sees it.
+pub struct Door {
+    /// The documented name.
+    pub name: &'static str,
+    /// The names of its parameters.
+    pub params: &'static [&'static str],
+    /// Calls it.
+    pub call: fn(Vec<Arg>) -> Result<Output>,
+}
+
+/// Calls an op function by name with arguments in order.
+pub fn call(name: &str, args: Vec<Arg>) -> Result<Output> {
+    static DOORS: LazyLock<HashMap<&'static str, &'static Door>> =
+        LazyLock::new(|| ops::doors().map(|door| (door.name, door)).collect());
+    let Some(door) = DOORS.get(name) else { bail!(key, "there is no op function '{name}'") };
+    if args.len() != door.params.len() {
+        bail!(type_, "{name}({}) takes {} arguments, got {}", door.params.join(", "), door.params.len(), args.len());
+    }
+    (door.call)(args)
+}
+
+/// Defines op functions: typed for Rust, with conversions and the caller's location, and their doors.
+macro_rules! op_fns {
+    ($($(#[$attr:meta])* pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty $(as $public:literal)? $body:block)*) => {
+        $($(#[$attr])*
+        #[track_caller]
+        pub fn $name($($arg: impl Into<$type>),*) -> max_core::Result<$out> {
+            let location = max_core::Location::caller();
+            $(let $arg: $type = $arg.into();)*
+            $crate::graph::located($crate::door::public_name!($name $($public)?), location, || $body)
+        })*
+
+        pub(crate) const DOORS: &[$crate::door::Door] = &[$($crate::door::Door {
+            name: $crate::door::public_name!($name $($public)?),
+            params: &[$(stringify!($arg)),*],
+            call: |args| {
+                let mut args = args.into_iter();
+                let mut next = |name: &str| {
+                    args.next().ok_or_else(|| max_core::Error::type_(format!("missing argument '{name}'")))
+                };
+                $(let $arg = <$type as $crate::door::FromArg>::from_arg(next(stringify!($arg))?)
+                    .map_err(|e| e.context(format!("for the argument '{}'", stringify!($arg))))?;)*
+                let _ = &mut next;
+                $name($($arg),*).map($crate::door::IntoOutput::into_output)
+            },
+        }),*];
+    };
+}
+
+macro_rules! public_name {
+    ($name:ident) => {
+        stringify!($name)
+    };
+    ($name:ident $public:literal) => {
+        $public
+    };
+}
+
+pub(crate) use {op_fns, public_name};

@@ -1,0 +1,306 @@
+//! `Graph`: a shared handle on a body being built, and the stack of graphs being built on this thread.
+//!
+//! Ops record into the current graph, the innermost one entered; values remember their graph, so a value of
+//! another graph is refused. The location of the user's call is kept with each op and put on each error.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use max_core::{Error, Location, Result, TensorType, Type, bail};
+
+use crate::ir::{Body, ValueId};
+use crate::op::OpKind;
+use crate::operand::{Operand, Operands};
+use crate::ops::constant::ConstantExternal;
+use crate::value::{TensorValue, Value};
+use crate::weight::Weight;
+
+/// A graph being built, or built. Cloning makes another handle on the same graph.
+#[derive(Clone)]
+pub struct Graph(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+}
+
+struct State {
+    body: Body,
+    weights: HashMap<String, Added>,
+}
+
+/// A weight that is in the graph: the object it came from, and its value.
+struct Added {
+    identity: u64,
+    value: ValueId,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Vec<Graph>> = const { RefCell::new(Vec::new()) };
+    static LOCATION: RefCell<Option<Location>> = const { RefCell::new(None) };
+}
+
+impl Graph {
+    /// A graph with inputs of types and nothing in it yet.
+    #[track_caller]
+    pub fn new<T: Into<Type>>(name: impl Into<String>, input_types: impl IntoIterator<Item = T>) -> Result<Graph> {
+        let types: Vec<Type> = input_types.into_iter().map(Into::into).collect();
+        types.iter().try_for_each(Type::validate).map_err(|e| e.at(Location::caller()))?;
+        Ok(Graph::from_body(Body::new(name, types)))
+    }
+
+    /// A graph whose outputs a function of its inputs computes.
+    ///
+    /// ```
+    /// use max_core::{DType, DeviceRef, TensorType};
+    /// use max_graph::{Graph, ops};
+    ///
+    /// let x = TensorType::new(DType::Float32, ["batch"], DeviceRef::CPU);
+    /// let graph = Graph::build("double", [x], |x| &x[0] + &x[0])?;
+    /// assert_eq!(graph.output_types()?[0].to_string(), "float32[batch]");
+    /// # Ok::<(), max_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn build<T: Into<Type>, O: Into<Operands>>(
+        name: impl Into<String>,
+        input_types: impl IntoIterator<Item = T>,
+        forward: impl FnOnce(&[Value]) -> O,
+    ) -> Result<Graph> {
+        let graph = Graph::new(name, input_types)?;
+        let scope = graph.enter();
+        let outputs = forward(&graph.inputs());
+        graph.output(outputs)?;
+        drop(scope);
+        Ok(graph)
+    }
+
+    /// A graph over a finished body.
+    pub fn from_body(body: Body) -> Graph {
+        let external = body.ops().filter_map(|op| match &op.kind {
+            OpKind::ConstantExternal(c) => Some((c.name.clone(), Added { identity: 0, value: op.results[0] })),
+            _ => None,
+        });
+        let weights = external.collect();
+        Graph(Arc::new(Inner { state: Mutex::new(State { body, weights }) }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock is held cannot leave a half-made op: bodies change by appending whole ops.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The graph as data, as it is now.
+    pub fn body(&self) -> Body {
+        self.state().body.clone()
+    }
+
+    /// The name.
+    pub fn name(&self) -> String {
+        self.state().body.name.clone()
+    }
+
+    /// The inputs, as values to compute with.
+    pub fn inputs(&self) -> Vec<Value> {
+        let state = self.state();
+        state.body.block.arguments.iter().map(|&id| self.value(&state.body, id)).collect()
+    }
+
+    /// Sets what the graph returns.
+    #[track_caller]
+    pub fn output(&self, outputs: impl Into<Operands>) -> Result<()> {
+        let location = Location::caller();
+        let set = || {
+            let outputs = outputs.into().into_values()?;
+            for value in &outputs {
+                self.check_owner(value, "output")?;
+            }
+            self.state().body.block.results = Some(outputs.iter().map(Value::id).collect());
+            Ok(())
+        };
+        set().map_err(|e: Error| e.at(location))
+    }
+
+    /// The types of the outputs, once they are set.
+    pub fn output_types(&self) -> Result<Vec<Type>> {
+        let state = self.state();
+        match &state.body.block.results {
+            Some(results) => Ok(state.body.types_of(results).cloned().collect()),
+            None => bail!(value, "graph '{}' has no output yet: call output() first", state.body.name),
+        }
+    }
+
+    /// Adds a weight, or finds it: the same weight again is the same value.
+    #[track_caller]
+    pub fn add_weight(&self, weight: &Weight) -> Result<TensorValue> {
+        let location = Location::caller();
+        self.weight_value(weight.name(), weight.tensor_type(), weight.identity(), false).map_err(|e| e.at(location))
+    }
+
+    /// The value of an external constant; `shared` names may be met again with the same type.
+    pub(crate) fn weight_value(
+        &self,
+        name: &str,
+        ty: &TensorType,
+        identity: u64,
+        shared: bool,
+    ) -> Result<TensorValue> {
+        let mut state = self.state();
+        if let Some(added) = state.weights.get(name) {
+            let value = self.value(&state.body, added.value).tensor()?;
+            return match value.tensor_type() == ty {
+                true if shared || added.identity == identity => Ok(value),
+                true => Err(Error::value(format!("weight '{name}' already exists in graph '{}'", state.body.name))),
+                false => Err(Error::value(format!(
+                    "weight '{name}' already exists in graph '{}' with another type: {} instead of {ty}",
+                    state.body.name,
+                    value.tensor_type()
+                ))),
+            };
+        }
+        let kind = ConstantExternal {
+            name: name.into(),
+            dtype: ty.dtype,
+            shape: ty.shape.clone(),
+            device: ty.device,
+        };
+        let op = state.body.push(kind.into(), Vec::new(), current_location())?;
+        let value = state.body.op(op).results[0];
+        state.weights.insert(name.into(), Added { identity, value });
+        self.value(&state.body, value).tensor()
+    }
+
+    /// Makes this the current graph until the scope is dropped.
+    pub fn enter(&self) -> Scope {
+        self.push_current();
+        Scope { graph: self.clone(), _not_send: std::marker::PhantomData }
+    }
+
+    /// Makes this the current graph of the thread until [`Graph::pop_current`]; prefer [`Graph::enter`].
+    pub fn push_current(&self) {
+        CURRENT.with_borrow_mut(|stack| stack.push(self.clone()));
+    }
+
+    /// Takes this graph off the thread's stack.
+    pub fn pop_current(&self) -> Result<()> {
+        CURRENT.with_borrow_mut(|stack| match stack.pop_if(|top| top == self) {
+            Some(_) => Ok(()),
+            None => bail!(runtime, "graph '{}' is left on a thread that did not enter it last", self.name()),
+        })
+    }
+
+    /// The graph that ops record into.
+    pub fn current() -> Result<Graph> {
+        let top = CURRENT.with_borrow(|stack| stack.last().cloned());
+        top.ok_or_else(|| Error::lookup("No graph found: ops and weights are used inside a graph that is being built"))
+    }
+
+    fn check_owner(&self, value: &Value, user: &str) -> Result<()> {
+        if value.graph() == self {
+            return Ok(());
+        }
+        bail!(
+            value,
+            "a value of graph '{}' ({}) is used by {user} in graph '{}': values belong to one graph",
+            value.graph().name(),
+            value.type_(),
+            self.name()
+        )
+    }
+
+    fn value(&self, body: &Body, id: ValueId) -> Value {
+        Value::new(self.clone(), id, body.type_of(id))
+    }
+}
+
+/// Records an op into the current graph.
+pub(crate) fn record(kind: impl Into<OpKind>, operands: &[Value]) -> Result<Vec<Value>> {
+    let (graph, kind) = (Graph::current()?, kind.into());
+    for operand in operands {
+        graph.check_owner(operand, kind.name())?;
+    }
+    let mut state = graph.state();
+    let op = state.body.push(kind, operands.iter().map(Value::id).collect(), current_location())?;
+    Ok(state.body.op(op).results.iter().map(|&id| graph.value(&state.body, id)).collect())
+}
+
+/// Records an op with one tensor as its result.
+pub(crate) fn record_one<'a>(
+    kind: impl Into<OpKind>,
+    operands: impl IntoIterator<Item = &'a TensorValue>,
+) -> Result<TensorValue> {
+    let operands: Vec<Value> = operands.into_iter().map(Value::from).collect();
+    match record(kind, &operands)?.pop() {
+        Some(value) => value.tensor(),
+        None => Err(Error::internal("an op without a result was asked for one")),
+    }
+}
+
+/// Runs a builder under the location of the user's call: ops remember it, errors carry it. An outer location
+/// stays, so composites report where they were called.
+pub fn located<R>(what: &str, location: Location, build: impl FnOnce() -> Result<R>) -> Result<R> {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            LOCATION.set(None);
+        }
+    }
+    if LOCATION.with_borrow(Option::is_some) {
+        return build();
+    }
+    LOCATION.set(Some(location.clone()));
+    let _reset = Reset;
+    build().map_err(|e| e.context_or(|| format!("in {what}")).at(location))
+}
+
+fn current_location() -> Option<Location> {
+    LOCATION.with_borrow(Clone::clone)
+}
+
+/// A number that no other weight has.
+pub(crate) fn unique_identity() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// While it lives, a graph is current on this thread.
+pub struct Scope {
+    graph: Graph,
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        // Scopes dropped out of order leave the stack as it is; the next op then reports a foreign value.
+        let _ = self.graph.pop_current();
+    }
+}
+
+/// Identity: two handles on the same graph.
+impl PartialEq for Graph {
+    fn eq(&self, other: &Graph) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Graph {}
+
+/// The text form, with large constants elided.
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&crate::text::print(&self.state().body, crate::text::Constants::Elided))
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Graph('{}')", self.name())
+    }
+}
+
+impl From<()> for Operands {
+    fn from((): ()) -> Operands {
+        Operands::from(Vec::<Operand>::new())
+    }
+}

@@ -1,0 +1,232 @@
+//! Tensors in host memory: what constants hold and what the reference interpreter computes with.
+
+use std::borrow::Cow;
+use std::hash::{Hash, Hasher};
+
+use max_core::{Bool, DType, Element, Error, HostBytes, Number, Result, Strided, bail, dispatch};
+
+/// A contiguous, row-major, immutable tensor in host memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostTensor {
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: HostBytes,
+}
+
+impl HostTensor {
+    /// A tensor over bytes that hold exactly its elements.
+    pub fn new(dtype: DType, shape: impl Into<Vec<usize>>, bytes: HostBytes) -> Result<HostTensor> {
+        let shape = shape.into();
+        let expected = byte_count(dtype, &shape)?;
+        if bytes.len() != expected {
+            bail!(value, "a {dtype} tensor of shape {shape:?} takes {expected} bytes; got {}", bytes.len());
+        }
+        Ok(HostTensor { dtype, shape, bytes })
+    }
+
+    /// A tensor over the elements of a vector, without a copy.
+    pub fn from_vec<T: Element>(shape: impl Into<Vec<usize>>, elements: Vec<T>) -> Result<HostTensor> {
+        HostTensor::new(T::DTYPE, shape, HostBytes::from_vec(elements))
+    }
+
+    /// A rank-0 tensor with the value of a number, if the dtype holds it.
+    pub fn scalar(value: Number, dtype: DType) -> Result<HostTensor> {
+        dispatch!(dtype, T => HostTensor::from_vec([], vec![value.to_element::<T>()?]))
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The size of each axis.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The bytes of its elements.
+    pub fn bytes(&self) -> &HostBytes {
+        &self.bytes
+    }
+
+    /// The number of elements.
+    pub fn num_elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Its elements; copied only where the bytes are not aligned for them.
+    pub fn elements<T: Element>(&self) -> Result<Cow<'_, [T]>> {
+        if T::DTYPE != self.dtype {
+            bail!(type_, "expected a {} tensor, got {}", T::DTYPE, self.dtype);
+        }
+        Ok(match bytemuck::try_cast_slice(&self.bytes) {
+            Ok(elements) => Cow::Borrowed(elements),
+            Err(_) => {
+                let size = self.dtype.size_in_bytes();
+                Cow::Owned(self.bytes.chunks_exact(size).map(bytemuck::pod_read_unaligned).collect())
+            }
+        })
+    }
+
+    /// Its elements as whole numbers; floats are truncated.
+    pub fn to_integers(&self) -> Result<Vec<i64>> {
+        dispatch!(self.dtype, T => Ok(self.elements::<T>()?.iter().map(|e| e.to_i128() as i64).collect()))
+    }
+
+    /// The same elements under another shape.
+    pub fn reshaped(&self, shape: impl Into<Vec<usize>>) -> Result<HostTensor> {
+        HostTensor::new(self.dtype, shape, self.bytes.clone())
+    }
+
+    /// A tensor of the elements at the positions of a layout over this one.
+    pub fn gathered(&self, layout: &Strided) -> Result<HostTensor> {
+        if *layout == Strided::contiguous(&self.shape) {
+            return Ok(self.clone());
+        }
+        dispatch!(self.dtype, T => {
+            let from = self.elements::<T>()?;
+            let mut to = allocate(layout.num_elements())?;
+            to.extend(layout.positions().map(|at| from[at]));
+            HostTensor::from_vec(layout.shape.clone(), to)
+        })
+    }
+
+    /// The layout that repeats this tensor to a shape it broadcasts to.
+    pub fn broadcast_layout(&self, shape: &[usize]) -> Strided {
+        let own = Strided::contiguous(&self.shape);
+        let missing = shape.len() - self.shape.len();
+        let strides = shape.iter().enumerate().map(|(axis, _)| match axis.checked_sub(missing) {
+            Some(at) if self.shape[at] != 1 => own.strides[at],
+            _ => 0,
+        });
+        Strided { shape: shape.to_vec(), strides: strides.collect(), offset: 0 }
+    }
+
+    /// Converted to another dtype as a cast op does: floats round, integers truncate or wrap.
+    pub fn cast(&self, dtype: DType) -> Result<HostTensor> {
+        if dtype == self.dtype {
+            return Ok(self.clone());
+        }
+        dispatch!(self.dtype, From => {
+            let from = self.elements::<From>()?;
+            dispatch!(dtype, To => {
+                let mut to = allocate(from.len())?;
+                if self.dtype.is_float() {
+                    to.extend(from.iter().map(|e| To::from_f64(e.to_f64())));
+                } else {
+                    to.extend(from.iter().map(|e| To::from_i128(e.to_i128())));
+                }
+                HostTensor::from_vec(self.shape.clone(), to)
+            })
+        })
+    }
+
+    /// Converted to another dtype that must hold every element, else "Unsafe cast".
+    pub fn cast_checked(&self, dtype: DType) -> Result<HostTensor> {
+        if dtype == self.dtype {
+            return Ok(self.clone());
+        }
+        dispatch!(self.dtype, From => {
+            let from = self.elements::<From>()?;
+            dispatch!(dtype, To => {
+                let mut to = allocate::<To>(from.len())?;
+                for element in from.iter() {
+                    to.push(number(*element).to_element()?);
+                }
+                HostTensor::from_vec(self.shape.clone(), to)
+            })
+        })
+    }
+}
+
+/// An element as a number of its own kind.
+pub fn number<T: Element>(element: T) -> Number {
+    match T::DTYPE {
+        DType::Bool => Number::Bool(element.to_i128() != 0),
+        dtype if dtype.is_float() => Number::Float(element.to_f64()),
+        _ => Number::Int(element.to_i128()),
+    }
+}
+
+/// By content, so that equal constants are one constant; long ones are sampled at their start.
+impl Hash for HostTensor {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.dtype, &self.shape).hash(state);
+        self.bytes[..self.bytes.len().min(256)].hash(state);
+    }
+}
+
+/// The bytes of a tensor, or an error where they cannot be counted.
+pub fn byte_count(dtype: DType, shape: &[usize]) -> Result<usize> {
+    let bytes = shape.iter().try_fold(dtype.size_in_bytes(), |n, &s| n.checked_mul(s));
+    bytes
+        .filter(|&n| isize::try_from(n).is_ok())
+        .ok_or_else(|| Error::value(format!("a {dtype} tensor of shape {shape:?} overflows: its size exceeds 64 bits")))
+}
+
+/// An empty vector with room for elements; a refused allocation is an error.
+pub fn allocate<T: Element>(len: usize) -> Result<Vec<T>> {
+    let mut elements = Vec::new();
+    match elements.try_reserve_exact(len) {
+        Ok(()) => Ok(elements),
+        Err(_) => bail!(memory, "cannot allocate {len} elements of {}", T::DTYPE),
+    }
+}
+
+impl From<bool> for HostTensor {
+    fn from(value: bool) -> HostTensor {
+        HostTensor { dtype: DType::Bool, shape: vec![], bytes: HostBytes::from_vec(vec![Bool::from(value)]) }
+    }
+}
+
+macro_rules! from_vectors {
+    ($($t:ty)*) => {$(
+        impl From<Vec<$t>> for HostTensor {
+            fn from(elements: Vec<$t>) -> HostTensor {
+                HostTensor { dtype: <$t>::DTYPE, shape: vec![elements.len()], bytes: HostBytes::from_vec(elements) }
+            }
+        }
+
+        impl<const N: usize> From<[$t; N]> for HostTensor {
+            fn from(elements: [$t; N]) -> HostTensor {
+                elements.to_vec().into()
+            }
+        }
+
+        impl<const N: usize, const M: usize> From<[[$t; M]; N]> for HostTensor {
+            fn from(rows: [[$t; M]; N]) -> HostTensor {
+                HostTensor { shape: vec![N, M], ..rows.concat().into() }
+            }
+        }
+    )*};
+}
+from_vectors!(i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 max_core::f16 max_core::bf16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unaligned_bytes_are_read_through_a_copy() {
+        let bytes = HostBytes::new(vec![0u8, 1, 0, 0, 0, 2, 0, 0, 0]).slice(1, 8).unwrap();
+        let tensor = HostTensor::new(DType::Int32, [2], bytes).unwrap();
+        assert_eq!(*tensor.elements::<i32>().unwrap(), [1, 2]);
+        assert!(tensor.elements::<f32>().is_err());
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        assert!(HostTensor::new(DType::Int32, [2], HostBytes::new(vec![0u8; 7])).is_err());
+        assert!(byte_count(DType::Float64, &[1 << 62, 2]).is_err());
+        assert!(allocate::<f64>(1 << 59).is_err());
+    }
+
+    #[test]
+    fn casts() {
+        let floats = HostTensor::from([1.9f32, -1.9, 300.0, f32::NAN]);
+        assert_eq!(*floats.cast(DType::UInt8).unwrap().elements::<u8>().unwrap(), [1, 0, 255, 0]);
+        assert_eq!(*HostTensor::from([300i32, -1]).cast(DType::UInt8).unwrap().elements::<u8>().unwrap(), [44, 255]);
+        assert!(HostTensor::from([300i32]).cast_checked(DType::UInt8).is_err());
+        assert!(floats.cast_checked(DType::Int32).is_err());
+    }
+}

@@ -1,0 +1,125 @@
+//! The reference interpreter: runs a body op by op with each op's own meaning. It is what every other way to
+//! run a graph is compared with, so it is plain, not fast.
+
+use std::collections::HashMap;
+
+use max_core::{Bindings, Error, Result, Type, bail};
+
+use crate::host::HostTensor;
+use crate::ir::{Body, ValueId};
+use crate::op::Run;
+
+/// Runs a body on inputs; weights are looked up by name.
+pub fn interpret(
+    body: &Body,
+    inputs: &[HostTensor],
+    weight: &dyn Fn(&str) -> Result<HostTensor>,
+) -> Result<Vec<HostTensor>> {
+    let sizes: Vec<_> = inputs.iter().map(HostTensor::shape).collect();
+    let types: Vec<_> = body.types_of(&body.block.arguments).collect();
+    let mut bindings = bind_inputs(&types, &sizes)?;
+    let mut values: HashMap<ValueId, HostTensor> =
+        body.block.arguments.iter().copied().zip(inputs.iter().cloned()).collect();
+    let last_use = last_uses(body);
+    for (at, op) in body.ops().enumerate() {
+        let mut run_op = || -> Result<()> {
+            let operands = op.operands.iter().map(|v| take(&values, *v)).collect::<Result<Vec<_>>>()?;
+            let results = op.kind.eval(&operands, &Run { bindings: &bindings, weight })?;
+            for (&id, result) in op.results.iter().zip(results) {
+                unify(body.type_of(id), &result, &mut bindings)?;
+                values.insert(id, result);
+            }
+            Ok(())
+        };
+        run_op().map_err(|e| {
+            let e = e.context(op.describe(body));
+            op.location.iter().cloned().fold(e, Error::at)
+        })?;
+        for operand in op.operands.iter().chain(&op.results) {
+            if last_use.get(operand).is_none_or(|&last| last <= at) {
+                values.remove(operand);
+            }
+        }
+    }
+    let results = body.block.results.as_deref().unwrap_or_default();
+    results.iter().map(|v| take(&values, *v)).collect()
+}
+
+fn take(values: &HashMap<ValueId, HostTensor>, id: ValueId) -> Result<HostTensor> {
+    values.get(&id).cloned().ok_or_else(|| Error::internal(format!("value %{} was never computed", id.0)))
+}
+
+/// The op after which each value is no longer needed; results of the body are needed to the end.
+fn last_uses(body: &Body) -> HashMap<ValueId, usize> {
+    let mut last = HashMap::new();
+    for (at, op) in body.ops().enumerate() {
+        last.extend(op.operands.iter().map(|&v| (v, at)));
+    }
+    last.extend(body.block.results.iter().flatten().map(|&v| (v, usize::MAX)));
+    last
+}
+
+/// Checks the sizes of inputs against their types and learns what the symbols stand for.
+pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
+    if types.len() != sizes.len() {
+        bail!(value, "the graph takes {} inputs, got {}", types.len(), sizes.len());
+    }
+    let mut bindings = Bindings::new();
+    let mut pending = Vec::new();
+    for (input, (ty, sizes)) in types.iter().zip(sizes).enumerate() {
+        let Some((_, shape)) = ty.array() else { bail!(type_, "input {input} of type {ty} cannot be given") };
+        if shape.rank() != sizes.len() {
+            bail!(value, "input {input} must have rank {} ({ty}), got rank {} with shape {sizes:?}", shape.rank(), sizes.len());
+        }
+        for (axis, (dim, &size)) in shape.iter().zip(*sizes).enumerate() {
+            pending.push((input, axis, dim, size as i64));
+        }
+    }
+    // Plain symbols first; what is left over is solved or checked as its symbols become known.
+    pending.sort_by_key(|(_, _, dim, _)| matches!(dim, max_core::Dim::Algebraic(_)));
+    let mut unbound = pending.clone();
+    loop {
+        let before = unbound.len();
+        let mut left = Vec::new();
+        for item in unbound {
+            if !item.2.bind(item.3, &mut bindings)? {
+                left.push(item);
+            }
+        }
+        unbound = left;
+        match unbound.first() {
+            None => break,
+            Some((input, axis, dim, size)) if unbound.len() == before => {
+                bail!(value, "cannot tell what {dim} stands for on axis {axis} of input {input}, whose size is {size}")
+            }
+            Some(_) => {}
+        }
+    }
+    for (input, axis, dim, size) in pending {
+        let expected = dim.evaluate(&bindings)?;
+        if expected != size {
+            let what = match dim.parameters().as_slice() {
+                [] => format!("must be {expected}"),
+                _ => format!("is the symbolic dimension '{dim}', which is {expected} from the other inputs"),
+            };
+            bail!(value, "axis {axis} of input {input} ({}) {what}; got {size}", types[input]);
+        }
+    }
+    Ok(bindings)
+}
+
+/// Binds the symbols that a result makes known and checks the others.
+fn unify(ty: &Type, result: &HostTensor, bindings: &mut Bindings) -> Result<()> {
+    let Some((dtype, shape)) = ty.array() else { return Ok(()) };
+    if dtype != result.dtype() || shape.rank() != result.shape().len() {
+        bail!(internal, "an op of type {ty} gave {} {:?}", result.dtype(), result.shape());
+    }
+    for (dim, &size) in shape.iter().zip(result.shape()) {
+        dim.bind(size as i64, bindings)?;
+        let expected = dim.evaluate(bindings)?;
+        if expected != size as i64 {
+            bail!(value, "the symbolic dimension '{dim}' is {expected}, but the result has the size {size}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! The graph as data: values and ops in arenas, named by small ids.
+//!
+//! Every value is defined once, by the block's arguments or by one op; ops stand in the block in an order in
+//! which each value is defined before it is used. [`crate::verify`] checks this.
+
+use max_core::{Location, Result, Type};
+
+use crate::op::OpKind;
+
+/// Names a value of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub u32);
+
+/// Names an op of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpId(pub u32);
+
+/// One op: what it does, to which values, and which values it defines.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// What it does.
+    pub kind: OpKind,
+    /// The values it reads.
+    pub operands: Vec<ValueId>,
+    /// The values it defines.
+    pub results: Vec<ValueId>,
+    /// Where in the user's program it was recorded.
+    pub location: Option<Location>,
+}
+
+/// A sequence of ops with arguments and results.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    /// The values given from outside.
+    pub arguments: Vec<ValueId>,
+    /// The ops, in order.
+    pub ops: Vec<OpId>,
+    /// The values given back, once they are set.
+    pub results: Option<Vec<ValueId>>,
+}
+
+/// A whole graph as plain data.
+#[derive(Clone, Debug, Default)]
+pub struct Body {
+    /// The name of the graph.
+    pub name: String,
+    /// What the graph does.
+    pub block: Block,
+    ops: Vec<Op>,
+    types: Vec<Type>,
+}
+
+impl Body {
+    /// A body with arguments and nothing in it yet.
+    pub fn new(name: impl Into<String>, arguments: impl IntoIterator<Item = Type>) -> Body {
+        let mut body = Body { name: name.into(), ..Body::default() };
+        body.block.arguments = arguments.into_iter().map(|ty| body.define(ty)).collect();
+        body
+    }
+
+    fn define(&mut self, ty: Type) -> ValueId {
+        self.types.push(ty);
+        ValueId(self.types.len() as u32 - 1)
+    }
+
+    /// The number of values.
+    pub fn num_values(&self) -> usize {
+        self.types.len()
+    }
+
+    /// An op.
+    pub fn op(&self, id: OpId) -> &Op {
+        &self.ops[id.0 as usize]
+    }
+
+    /// The ops of the block, in order.
+    pub fn ops(&self) -> impl Iterator<Item = &Op> {
+        self.block.ops.iter().map(|&id| self.op(id))
+    }
+
+    /// The type of a value.
+    pub fn type_of(&self, value: ValueId) -> &Type {
+        &self.types[value.0 as usize]
+    }
+
+    /// The types of values.
+    pub fn types_of<'a>(&'a self, values: &'a [ValueId]) -> impl Iterator<Item = &'a Type> {
+        values.iter().map(|&v| self.type_of(v))
+    }
+
+    /// Infers the types of an op's results and appends it.
+    pub fn push(&mut self, kind: OpKind, operands: Vec<ValueId>, location: Option<Location>) -> Result<OpId> {
+        let types: Vec<&Type> = self.types_of(&operands).collect();
+        let results = kind.infer(&types).map_err(|e| e.context(describe(&kind, &types)))?;
+        let results = results.into_iter().map(|ty| self.define(ty)).collect();
+        let id = OpId(self.ops.len() as u32);
+        self.ops.push(Op { kind, operands, results, location });
+        self.block.ops.push(id);
+        Ok(id)
+    }
+}
+
+/// An op with its operands' types, for messages.
+fn describe(kind: &OpKind, operands: &[&Type]) -> String {
+    let operands: Vec<_> = operands.iter().map(|t| t.to_string()).collect();
+    format!("in {}({})", kind.name(), operands.join(", "))
+}
+
+impl Op {
+    /// The op with its operands' types, for messages.
+    pub fn describe(&self, body: &Body) -> String {
+        describe(&self.kind, &body.types_of(&self.operands).collect::<Vec<_>>())
+    }
+}

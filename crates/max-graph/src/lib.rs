@@ -1,0 +1,31 @@
+//! Graphs: how a model is recorded, checked, printed, stored and, plainly, run.
+//!
+//! Pure: no files, no devices. The ops live in [`ops`], one file each; [`Graph`] records them; [`ir::Body`]
+//! is the recorded graph as data; [`text`] and [`encode`] write it down; [`interpret`] gives its meaning.
+
+#![forbid(unsafe_code)]
+
+pub mod attr;
+pub mod door;
+pub mod encode;
+pub mod graph;
+pub mod host;
+pub mod interpret;
+pub mod ir;
+pub mod op;
+pub mod operand;
+pub mod ops;
+pub mod text;
+pub mod value;
+pub mod verify;
+pub mod weight;
+
+pub use graph::Graph;
+pub use host::HostTensor;
+pub use interpret::interpret;
+pub use ir::Body;
+pub use op::OpKind;
+pub use operand::{Operand, Operands};
+pub use value::{BufferValue, OpaqueValue, TensorValue, Value};
+pub use verify::verify;
+pub use weight::Weight;

@@ -1,0 +1,158 @@
+//! What an op is: a name, attributes, a type rule and a reference meaning. Everything else is derived.
+
+use max_core::{Bindings, Result, ScalarOp, Shape, Type, bail};
+
+use crate::attr::Attrs;
+use crate::host::HostTensor;
+use crate::ops;
+
+/// The name of an op in the IR and its attributes; implemented by `op_struct!`.
+pub trait Attributes: Sized {
+    /// The name in the IR.
+    const NAME: &'static str;
+
+    /// The attributes, in the order they print.
+    fn attrs(&self) -> Attrs;
+
+    /// Reads the op back from attributes, taking those it knows.
+    fn from_attrs(attrs: &mut Attrs) -> Result<Self>;
+}
+
+/// The type rule and the reference meaning of an op.
+pub trait Operation {
+    /// The types of the results for types of the operands, or why there are none.
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>>;
+
+    /// The results for operands, as plainly as can be. Types have been checked; sizes may be anything.
+    fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>>;
+}
+
+/// What an op may ask about the execution it is part of.
+pub struct Run<'a> {
+    /// The sizes of symbols known so far.
+    pub bindings: &'a Bindings,
+    /// The value of a weight.
+    pub weight: &'a dyn Fn(&str) -> Result<HostTensor>,
+}
+
+impl Run<'_> {
+    /// The sizes of a shape in this execution.
+    pub fn sizes(&self, shape: &Shape) -> Result<Vec<usize>> {
+        shape.evaluate(self.bindings)
+    }
+}
+
+/// Builds [`OpKind`] from the list of op structs.
+macro_rules! operations {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        /// An op with its attributes: a row of the scalar table, or one of the structured ops.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "each op is documented at its struct")]
+        pub enum OpKind {
+            Scalar(ScalarOp),
+            $($name(ops::$module::$name),)*
+        }
+
+        impl OpKind {
+            /// The names of all ops of the IR.
+            pub fn names() -> impl Iterator<Item = &'static str> {
+                ScalarOp::all().map(ScalarOp::name).chain([$(<ops::$module::$name as Attributes>::NAME),*])
+            }
+
+            /// The name in the IR.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    OpKind::Scalar(op) => op.name(),
+                    $(OpKind::$name(_) => <ops::$module::$name as Attributes>::NAME,)*
+                }
+            }
+
+            /// The attributes, in the order they print.
+            pub fn attrs(&self) -> Attrs {
+                match self {
+                    OpKind::Scalar(_) => Attrs::new(),
+                    $(OpKind::$name(op) => op.attrs(),)*
+                }
+            }
+
+            /// The op of a name with attributes, all of which it must know.
+            pub fn from_attrs(name: &str, mut attrs: Attrs) -> Result<OpKind> {
+                let kind = match name {
+                    $(<ops::$module::$name as Attributes>::NAME => {
+                        OpKind::$name(<ops::$module::$name as Attributes>::from_attrs(&mut attrs)?)
+                    })*
+                    _ => match ScalarOp::all().find(|op| op.name() == name) {
+                        Some(op) => OpKind::Scalar(op),
+                        None => bail!(value, "there is no op '{name}'"),
+                    },
+                };
+                match attrs.first() {
+                    Some((unknown, _)) => bail!(value, "op '{name}' has no attribute '{unknown}'"),
+                    None => Ok(kind),
+                }
+            }
+
+            fn operation(&self) -> &dyn Operation {
+                match self {
+                    OpKind::Scalar(op) => op,
+                    $(OpKind::$name(op) => op,)*
+                }
+            }
+        }
+
+        $(impl From<ops::$module::$name> for OpKind {
+            fn from(op: ops::$module::$name) -> OpKind {
+                OpKind::$name(op)
+            }
+        })*
+    };
+}
+
+operations! {
+    broadcast::BroadcastTo,
+    cast::Cast,
+    concat::Concat,
+    constant::Constant,
+    constant::ConstantExternal,
+    constant::ShapeToTensor,
+    conv::Conv2d,
+    gather::Gather,
+    layer_norm::LayerNorm,
+    matmul::Matmul,
+    permute::Permute,
+    print::Print,
+    rebind::Rebind,
+    reduce::Reduce,
+    reshape::Reshape,
+    select::Where,
+    slice::DynamicSlice,
+    slice::Slice,
+    softmax::Softmax,
+    split::Split,
+    transfer::TransferTo,
+}
+
+impl OpKind {
+    /// See [`Operation::infer`]; the types of results are valid types.
+    pub fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let types = self.operation().infer(operands)?;
+        types.iter().try_for_each(Type::validate)?;
+        Ok(types)
+    }
+
+    /// See [`Operation::eval`].
+    pub fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
+        self.operation().eval(operands, run)
+    }
+
+    /// Whether it does something besides computing its results, so that order and presence matter.
+    pub fn has_effect(&self) -> bool {
+        matches!(self, OpKind::Print(_))
+    }
+}
+
+impl From<ScalarOp> for OpKind {
+    fn from(op: ScalarOp) -> OpKind {
+        OpKind::Scalar(op)
+    }
+}

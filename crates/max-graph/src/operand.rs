@@ -1,0 +1,221 @@
+//! Operands: what may stand where an op wants a tensor, and how they meet in one dtype on one device.
+//!
+//! Tensors, dims and shapes are strong: they keep their dtype and promote exactly. Numbers and arrays are
+//! weak: they take the dtype of the tensors beside them, if it can hold their values.
+
+use max_core::{DType, DeviceRef, Dim, Error, Number, Result, Shape, bail};
+
+use crate::graph::record_one;
+use crate::host::HostTensor;
+use crate::ops::cast::cast_value;
+use crate::ops::constant::{Constant, ShapeToTensor};
+use crate::value::{TensorValue, Value};
+use crate::weight::Weight;
+
+/// Something an op can take as a tensor. A failed expression is an operand too: its error surfaces in the op.
+#[derive(Clone)]
+pub struct Operand(Result<Kind>);
+
+#[derive(Clone)]
+enum Kind {
+    Value(Value),
+    Weight(Box<Weight>),
+    Number(Number),
+    Array(HostTensor),
+    Dim(Dim),
+    Shape(Shape),
+}
+
+/// An operand that has met its graph: a tensor, or still weak.
+enum Resolved {
+    Strong(TensorValue),
+    Number(Number),
+    Array(HostTensor),
+}
+
+impl Operand {
+    pub(crate) fn number(number: Number) -> Operand {
+        Operand(Ok(Kind::Number(number)))
+    }
+
+    fn resolve(self) -> Result<Resolved> {
+        Ok(match self.0? {
+            Kind::Value(value) => Resolved::Strong(value.tensor()?),
+            Kind::Weight(weight) => Resolved::Strong(weight.value()?),
+            Kind::Dim(dim) => {
+                Resolved::Strong(record_one(ShapeToTensor { dims: [dim].into(), scalar: true }, [])?)
+            }
+            Kind::Shape(dims) => Resolved::Strong(record_one(ShapeToTensor { dims, scalar: false }, [])?),
+            Kind::Number(number) => Resolved::Number(number),
+            Kind::Array(array) => Resolved::Array(array),
+        })
+    }
+
+    /// As a tensor by itself: arrays keep their dtype, numbers take their natural one, both on the host.
+    pub fn tensor(self) -> Result<TensorValue> {
+        self.resolve()?.tensor(None)
+    }
+
+    /// As a tensor that was one before: no number and no array.
+    pub fn strong(self, what: &str) -> Result<TensorValue> {
+        match self.resolve()? {
+            Resolved::Strong(value) => Ok(value),
+            _ => bail!(type_, "{what} must be a graph value, not a number or an array: wrap it in ops.constant"),
+        }
+    }
+
+    /// As a tensor in the dtype and on the device of another one, if it is weak; else as it is.
+    pub fn like(self, other: &TensorValue) -> Result<TensorValue> {
+        self.resolve()?.tensor(Some((other.dtype(), other.device())))
+    }
+
+    /// The data of a number or an array in a dtype, for constants.
+    pub(crate) fn into_literal(self) -> Result<Literal> {
+        match self.0? {
+            Kind::Number(number) => Ok(Literal::Number(number)),
+            Kind::Array(array) => Ok(Literal::Array(array)),
+            _ => bail!(type_, "a constant is made of a number or an array, not of a graph value"),
+        }
+    }
+
+    fn value(self) -> Result<Value> {
+        match self.0 {
+            Ok(Kind::Value(value)) => Ok(value),
+            other => Operand(other).tensor().map(Value::from),
+        }
+    }
+}
+
+/// What a constant can be made of.
+pub(crate) enum Literal {
+    Number(Number),
+    Array(HostTensor),
+}
+
+impl Resolved {
+    /// Makes a weak operand a constant of a dtype and device, or of its own.
+    fn tensor(self, like: Option<(DType, DeviceRef)>) -> Result<TensorValue> {
+        let (dtype, device) = like.unzip();
+        let device = device.unwrap_or(DeviceRef::CPU);
+        let value = match self {
+            Resolved::Strong(value) => return Ok(value),
+            Resolved::Number(n) => HostTensor::scalar(n, dtype.unwrap_or(n.natural_dtype()))?,
+            Resolved::Array(a) => a.cast_checked(dtype.unwrap_or(a.dtype()))?,
+        };
+        record_one(Constant { value, device }, [])
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Resolved::Strong(value) => value.dtype(),
+            Resolved::Number(n) => n.natural_dtype(),
+            Resolved::Array(a) => a.dtype(),
+        }
+    }
+}
+
+/// Brings operands to one dtype: strong ones promote, weak ones follow.
+pub fn promote<const N: usize>(operands: [Operand; N]) -> Result<[TensorValue; N]> {
+    let resolved = operands.into_iter().map(Operand::resolve).collect::<Result<Vec<_>>>()?;
+    let strong = resolved.iter().filter_map(|r| match r {
+        Resolved::Strong(value) => Some(value),
+        _ => None,
+    });
+    let device = same_device(strong.clone())?;
+    let dtype = match strong.map(|v| Ok(v.dtype())).reduce(|a, b| a?.promote(b?)) {
+        Some(dtype) => dtype?,
+        None => weak_dtype(&resolved)?,
+    };
+    let values = resolved.into_iter().map(|r| cast_value(&r.tensor(Some((dtype, device)))?, dtype));
+    let values: Vec<_> = values.collect::<Result<_>>()?;
+    values.try_into().map_err(|_| Error::internal("promotion changed the number of operands"))
+}
+
+/// The dtype of operands none of which is a tensor: arrays decide before numbers, floats before integers.
+fn weak_dtype(operands: &[Resolved]) -> Result<DType> {
+    let arrays = operands.iter().filter(|r| matches!(r, Resolved::Array(_)));
+    if let Some(dtype) = arrays.map(|r| Ok(r.dtype())).reduce(|a, b| a?.promote(b?)) {
+        return dtype;
+    }
+    let rank = |dtype: &DType| (dtype.is_float(), dtype.is_integral());
+    Ok(operands.iter().map(Resolved::dtype).max_by_key(rank).unwrap_or(DType::Float32))
+}
+
+/// The one device of values; the host if there are none.
+pub fn same_device<'a>(values: impl IntoIterator<Item = &'a TensorValue>) -> Result<DeviceRef> {
+    let mut devices = values.into_iter().map(TensorValue::device);
+    let first = devices.next().unwrap_or(DeviceRef::CPU);
+    match devices.find(|&d| d != first) {
+        Some(other) => bail!(value, "Input values must be on the same device; got {first} and {other}"),
+        None => Ok(first),
+    }
+}
+
+/// Several operands, for ops that take a list and for graph outputs.
+#[derive(Clone)]
+pub struct Operands(Vec<Operand>);
+
+impl Operands {
+    /// The operands one by one.
+    pub fn into_inner(self) -> Vec<Operand> {
+        self.0
+    }
+
+    pub(crate) fn into_values(self) -> Result<Vec<Value>> {
+        self.0.into_iter().map(Operand::value).collect()
+    }
+}
+
+macro_rules! operand_from {
+    ($($type:ty: $x:ident => $kind:expr;)*) => {$(
+        impl From<$type> for Operand {
+            fn from($x: $type) -> Operand {
+                Operand($kind)
+            }
+        }
+
+        impl From<$type> for Operands {
+            fn from(x: $type) -> Operands {
+                Operands(vec![x.into()])
+            }
+        }
+    )*};
+}
+
+operand_from! {
+    TensorValue: v => Ok(Kind::Value(v.into()));
+    &TensorValue: v => Ok(Kind::Value(v.into()));
+    Value: v => Ok(Kind::Value(v));
+    &Value: v => Ok(Kind::Value(v.clone()));
+    Result<TensorValue>: v => v.map(|v| Kind::Value(v.into()));
+    &Weight: w => Ok(Kind::Weight(Box::new(w.clone())));
+    HostTensor: a => Ok(Kind::Array(a));
+    bool: b => Ok(Kind::Number(Number::Bool(b)));
+    i32: i => Ok(Kind::Number(Number::Int(i.into())));
+    i64: i => Ok(Kind::Number(Number::Int(i.into())));
+    f32: f => Ok(Kind::Number(Number::Float(f.into())));
+    f64: f => Ok(Kind::Number(Number::Float(f)));
+    Dim: d => Ok(Kind::Dim(d));
+    Shape: s => Ok(Kind::Shape(s));
+}
+
+impl<T: Into<Operand>> From<Vec<T>> for Operands {
+    fn from(operands: Vec<T>) -> Operands {
+        Operands(operands.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<T: Into<Operand>, const N: usize> From<[T; N]> for Operands {
+    fn from(operands: [T; N]) -> Operands {
+        Operands(operands.into_iter().map(Into::into).collect())
+    }
+}
+
+impl From<Result<Vec<TensorValue>>> for Operands {
+    fn from(operands: Result<Vec<TensorValue>>) -> Operands {
+        match operands {
+            Ok(operands) => operands.into(),
+            Err(e) => Operands(vec![Operand(Err(e))]),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The ops: one file each, holding the type rule, the reference meaning and the functions that record them.
+
+pub mod broadcast;
+pub mod cast;
+pub mod concat;
+pub mod constant;
+pub mod conv;
+pub mod elementwise;
+pub mod gather;
+pub mod layer_norm;
+pub mod matmul;
+pub mod permute;
+pub mod print;
+pub mod rebind;
+pub mod reduce;
+pub mod reshape;
+pub mod select;
+pub mod slice;
+pub mod softmax;
+pub mod split;
+pub mod transfer;
+
+pub use broadcast::broadcast_to;
+pub use cast::cast;
+pub use concat::{concat, stack};
+pub use constant::{constant, constant_external, shape_to_tensor, tensor};
+pub use conv::conv2d;
+pub use elementwise::*;
+pub use gather::gather;
+pub use layer_norm::layer_norm;
+pub use matmul::matmul;
+pub use permute::{permute, transpose};
+pub use print::print;
+pub use rebind::rebind;
+pub use reduce::{argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
+pub use reshape::{flatten, reshape, squeeze, unsqueeze};
+pub use select::where_;
+pub use slice::slice_tensor;
+pub use softmax::{logsoftmax, softmax};
+pub use split::{chunk, split};
+pub use transfer::transfer_to;
+
+use max_core::{Error, Result, TensorType, Type, bail};
+
+use crate::door::Door;
+
+/// The doors of all op functions.
+pub(crate) fn doors() -> impl Iterator<Item = &'static Door> {
+    let all = [
+        broadcast::DOORS,
+        cast::DOORS,
+        concat::DOORS,
+        constant::DOORS,
+        conv::DOORS,
+        elementwise::DOORS,
+        gather::DOORS,
+        layer_norm::DOORS,
+        matmul::DOORS,
+        permute::DOORS,
+        print::DOORS,
+        rebind::DOORS,
+        reduce::DOORS,
+        reshape::DOORS,
+        select::DOORS,
+        slice::DOORS,
+        softmax::DOORS,
+        split::DOORS,
+        transfer::DOORS,
+    ];
+    all.into_iter().flatten()
+}
+
+/// The operands as tensors, as many as the op takes.
+pub(crate) fn tensors<'a, const N: usize>(operands: &[&'a Type]) -> Result<[&'a TensorType; N]> {
+    let tensors = operands.iter().map(|ty| match ty {
+        Type::Tensor(tensor) => Ok(tensor),
+        other => Err(Error::type_(format!("expected a tensor, got {other}"))),
+    });
+    let tensors: Vec<_> = tensors.collect::<Result<_>>()?;
+    tensors.try_into().map_err(|t: Vec<_>| Error::value(format!("expected {N} operands, got {}", t.len())))
+}
+
+/// Checks that operands which are computed together have one dtype and one device.
+pub(crate) fn check_alike(tensors: &[&TensorType]) -> Result<()> {
+    let Some((first, rest)) = tensors.split_first() else { return Ok(()) };
+    for other in rest {
+        if other.dtype != first.dtype {
+            bail!(value, "operands must have one dtype; got {} and {}", first.dtype, other.dtype);
+        }
+        if other.device != first.device {
+            bail!(value, "Input values must be on the same device; got {} and {}", first.device, other.device);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Concat: tensors one after the other along an axis; stack along a new one.
+
+use max_core::shape::resolve_axis;
+use max_core::{Error, HostBytes, Result, TensorType, Type, bail};
+
+use crate::attr::op_struct;
+use crate::door::op_fns;
+use crate::graph::record_one;
+use crate::host::HostTensor;
+use crate::op::{Operation, Run};
+use crate::operand::Operands;
+use crate::ops::check_alike;
+use crate::ops::reshape::unsqueeze;
+use crate::value::TensorValue;
+
+op_struct! {
+    /// Operands one after the other along an axis.
+    Concat = "concat" { axis: usize }
+}
+
+op_fns! {
+    /// Joins tensors along an axis; their other dims must be equal.
+    pub fn concat(original_vals: Operands, axis: i64) -> TensorValue {
+        let values = together(original_vals)?;
+        let Some(first) = values.first() else { bail!(value, "concat needs at least one value") };
+        record_one(Concat { axis: first.shape().axis(axis)? }, &values)
+    }
+
+    /// Joins tensors of one shape along a new axis.
+    pub fn stack(values: Operands, axis: i64) -> TensorValue {
+        let values = together(values)?;
+        let Some(first) = values.first() else { bail!(value, "stack needs at least one value") };
+        if let Some(other) = values.iter().find(|v| v.shape() != first.shape()) {
+            bail!(value, "stack needs equal shapes; got {} and {}", first.shape(), other.shape());
+        }
+        let axis = resolve_axis(axis, first.rank() + 1)
+            .ok_or_else(|| Error::value(format!("Invalid axis {axis} to stack tensors of rank {}", first.rank())))?;
+        let values = values.iter().map(|v| unsqueeze(v, axis as i64)).collect::<Result<Vec<_>>>()?;
+        record_one(Concat { axis }, &values)
+    }
+}
+
+/// List members as tensors: weak ones follow the first tensor.
+fn together(operands: Operands) -> Result<Vec<TensorValue>> {
+    let mut values: Vec<TensorValue> = Vec::new();
+    for operand in operands.into_inner() {
+        let value = match values.first() {
+            Some(first) => operand.like(first)?,
+            None => operand.tensor()?,
+        };
+        values.push(value);
+    }
+    Ok(values)
+}
+
+impl Operation for Concat {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let tensors = operands.iter().map(|ty| match ty {
+            Type::Tensor(t) => Ok(t),
+            other => Err(Error::type_(format!("expected a tensor, got {other}"))),
+        });
+        let tensors: Vec<&TensorType> = tensors.collect::<Result<_>>()?;
+        let Some((first, rest)) = tensors.split_first() else { bail!(value, "concat needs at least one value") };
+        check_alike(&tensors)?;
+        let mut dims = first.shape.to_vec();
+        if self.axis >= dims.len() {
+            bail!(value, "Invalid axis {} for a tensor of rank {}", self.axis, dims.len());
+        }
+        for other in rest {
+            if other.shape.rank() != dims.len() {
+                bail!(value, "concat needs one rank; got {} and {}", first.shape, other.shape);
+            }
+            for (axis, (dim, own)) in dims.iter_mut().zip(other.shape.iter()).enumerate() {
+                if axis == self.axis {
+                    *dim = dim.add(own)?;
+                } else if dim != own {
+                    bail!(value, "Concat inputs differ on non-concat axis {axis}: {} and {}", first.shape, other.shape);
+                }
+            }
+        }
+        Ok(vec![first.with_shape(dims).into()])
+    }
+
+    fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
+        let first = &operands[0];
+        let mut sizes = first.shape().to_vec();
+        sizes[self.axis] = operands.iter().map(|t| t.shape()[self.axis]).sum();
+        let rows: usize = sizes[..self.axis].iter().product();
+        let mut bytes = crate::host::allocate::<u8>(crate::host::byte_count(first.dtype(), &sizes)?)?;
+        for row in 0..rows {
+            for operand in operands {
+                let len = operand.bytes().len() / rows;
+                bytes.extend_from_slice(&operand.bytes()[row * len..][..len]);
+            }
+        }
+        Ok(vec![HostTensor::new(first.dtype(), sizes, HostBytes::from_vec(bytes))?])
+    }
+}

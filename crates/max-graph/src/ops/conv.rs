@@ -1,0 +1,221 @@
+//! Two-dimensional convolution.
+
+use max_core::{ConvInputLayout, Dim, Element, FilterLayout, Result, Shape, Type, bail, dispatch};
+
+use crate::attr::op_struct;
+use crate::door::op_fns;
+use crate::graph::record_one;
+use crate::host::{HostTensor, allocate, byte_count};
+use crate::op::{Operation, Run};
+use crate::operand::{Operand, promote};
+use crate::ops::reshape::reshape_value;
+use crate::ops::{add, check_alike, tensors};
+use crate::value::TensorValue;
+
+op_struct! {
+    /// Slides a filter over height and width. Padding is before and after height, then width.
+    Conv2d = "conv2d" {
+        stride: Vec<usize>,
+        dilation: Vec<usize>,
+        padding: Vec<usize>,
+        groups: usize,
+        input_layout: ConvInputLayout,
+        filter_layout: FilterLayout,
+    }
+}
+
+op_fns! {
+    /// The convolution of an input with a filter, and a bias added to each output channel.
+    pub fn conv2d(
+        x: Operand,
+        filter: Operand,
+        stride: Vec<i64>,
+        dilation: Vec<i64>,
+        padding: Vec<i64>,
+        groups: i64,
+        bias: Option<Operand>,
+        input_layout: ConvInputLayout,
+        filter_layout: FilterLayout,
+    ) -> TensorValue {
+        let [x, filter] = promote([x, filter])?;
+        let op = Conv2d {
+            stride: counts("stride", &stride, 2, 1)?,
+            dilation: counts("dilation", &dilation, 2, 1)?,
+            padding: counts("padding", &padding, 4, 0)?,
+            groups: counts("groups", &[groups], 1, 1)?[0],
+            input_layout,
+            filter_layout,
+        };
+        let y = record_one(op, [&x, &filter])?;
+        let Some(bias) = bias else { return Ok(y) };
+        let bias = bias.like(&y)?;
+        let channels = &y.shape()[channel_axis(input_layout)];
+        if *bias.shape() != Shape::from([channels]) {
+            bail!(value, "conv2d bias must have the shape [{channels}], one for each output channel; got {}", bias.shape());
+        }
+        match input_layout {
+            ConvInputLayout::NHWC => add(y, bias),
+            ConvInputLayout::NCHW => {
+                let column = Shape::from(vec![channels.clone(), Dim::Static(1), Dim::Static(1)]);
+                add(&y, reshape_value(&bias, column))
+            }
+        }
+    }
+}
+
+/// Whole numbers from outside: how many, and how small they may be. The bound keeps sums within 64 bits.
+fn counts(name: &str, values: &[i64], len: usize, least: i64) -> Result<Vec<usize>> {
+    if values.len() != len || values.iter().any(|v| !(least..=i64::from(i32::MAX)).contains(v)) {
+        bail!(value, "conv2d {name} must be {len} integers from {least} to {}; got {values:?}", i32::MAX);
+    }
+    Ok(values.iter().map(|&v| v as usize).collect())
+}
+
+fn channel_axis(layout: ConvInputLayout) -> usize {
+    match layout {
+        ConvInputLayout::NHWC => 3,
+        ConvInputLayout::NCHW => 1,
+    }
+}
+
+/// The axes of batch, height, width and channels.
+fn input_axes(layout: ConvInputLayout) -> [usize; 4] {
+    match layout {
+        ConvInputLayout::NHWC => [0, 1, 2, 3],
+        ConvInputLayout::NCHW => [0, 2, 3, 1],
+    }
+}
+
+/// The axes of height, width, input channels and output channels.
+fn filter_axes(layout: FilterLayout) -> Result<[usize; 4]> {
+    match layout {
+        FilterLayout::RSCF => Ok([0, 1, 2, 3]),
+        FilterLayout::FCRS => Ok([2, 3, 1, 0]),
+        FilterLayout::CFRS => Ok([2, 3, 0, 1]),
+        other => bail!(value, "conv2d takes a filter with four axes; {other} has five"),
+    }
+}
+
+impl Conv2d {
+    /// The size of an output axis: `(size + padding - dilation * (kernel - 1) - 1) // stride + 1`.
+    fn output_size(&self, axis: usize, size: &Dim, kernel: &Dim) -> Result<Dim> {
+        let one = Dim::Static(1);
+        let fixed = |n: usize| Dim::Static(n as i64);
+        let reach = kernel.sub(&one)?.mul(&fixed(self.dilation[axis]))?;
+        let padded = size.add(&fixed(self.padding[2 * axis] + self.padding[2 * axis + 1]))?;
+        padded.sub(&reach)?.sub(&one)?.floor_div(&fixed(self.stride[axis]))?.add(&one)
+    }
+
+    fn valid_attributes(&self) -> bool {
+        let lens = self.stride.len() == 2 && self.dilation.len() == 2 && self.padding.len() == 4;
+        let nonzero = self.groups > 0 && !self.stride.contains(&0) && !self.dilation.contains(&0);
+        let all = [&self.stride, &self.dilation, &self.padding].into_iter().flatten();
+        lens && nonzero && all.chain([&self.groups]).all(|&n| n <= i32::MAX as usize)
+    }
+}
+
+impl Operation for Conv2d {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let [x, filter] = tensors(operands)?;
+        check_alike(&[x, filter])?;
+        if !self.valid_attributes() {
+            bail!(value, "conv2d attributes out of range: {self:?}");
+        }
+        if x.shape.rank() != 4 || filter.shape.rank() != 4 {
+            bail!(value, "conv2d takes an input and a filter of rank 4; got {} and {}", x.shape, filter.shape);
+        }
+        let [n, h, w, c] = input_axes(self.input_layout).map(|axis| &x.shape[axis]);
+        let [r, s, group_c, f] = filter_axes(self.filter_layout)?.map(|axis| &filter.shape[axis]);
+        let groups = Dim::Static(self.groups as i64);
+        if group_c.mul(&groups)? != *c {
+            bail!(
+                value,
+                "conv2d input channels {c} must be the filter's {group_c} times {groups} groups: input {}, filter {}",
+                x.shape,
+                filter.shape
+            );
+        }
+        if f.as_static().is_some_and(|f| f % self.groups as i64 != 0) {
+            bail!(value, "conv2d output channels {f} must be divisible by {groups} groups");
+        }
+        let (out_h, out_w) = (self.output_size(0, h, r)?, self.output_size(1, w, s)?);
+        for (name, size) in [("height", &out_h), ("width", &out_w)] {
+            if size.as_static().is_some_and(|size| size < 0) {
+                bail!(value, "conv2d filter {} exceeds the padded {name} of input {}", filter.shape, x.shape);
+            }
+        }
+        let dims = [n, &out_h, &out_w, f];
+        let mut shape = x.shape.to_vec();
+        for (axis, dim) in input_axes(self.input_layout).into_iter().zip(dims) {
+            shape[axis] = dim.clone();
+        }
+        Ok(vec![x.with_shape(shape).into()])
+    }
+
+    fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
+        let (x, filter) = (&operands[0], &operands[1]);
+        let x_at = Axes::new(x.shape(), input_axes(self.input_layout));
+        let filter_at = Axes::new(filter.shape(), filter_axes(self.filter_layout)?);
+        let ([n, h, w, _], [r, s, c, f]) = (x_at.sizes, filter_at.sizes);
+        let out = |axis: usize, size: usize, kernel: usize| {
+            let size = self.output_size(axis, &Dim::try_from(size)?, &Dim::try_from(kernel)?)?;
+            Ok::<_, max_core::Error>(size.as_static().unwrap_or(0).max(0) as usize)
+        };
+        let (out_h, out_w) = (out(0, h, r)?, out(1, w, s)?);
+        let mut sizes = x.shape().to_vec();
+        for (axis, size) in input_axes(self.input_layout).into_iter().zip([n, out_h, out_w, f]) {
+            sizes[axis] = size;
+        }
+        let out_at = Axes::new(&sizes, input_axes(self.input_layout));
+        let per_group = f.div_ceil(self.groups).max(1);
+        // Where the filter's tap reads, if it is not in the padding.
+        let source = |axis: usize, at: usize, tap: usize, size: usize| {
+            let padded = at * self.stride[axis] + tap * self.dilation[axis];
+            padded.checked_sub(self.padding[2 * axis]).filter(|&i| i < size)
+        };
+        dispatch!(x.dtype(), T => {
+            let (x, filter) = (x.elements::<T>()?, filter.elements::<T>()?);
+            let mut results = allocate::<T>(byte_count(T::DTYPE, &sizes)? / size_of::<T>())?;
+            results.resize(sizes.iter().product(), T::from_i128(0));
+            for (b, (y, (z, k))) in grid(n, grid(out_h, grid(out_w, 0..f))) {
+                let mut sum = 0.0;
+                for (i, j) in grid(r, 0..s) {
+                    if let (Some(row), Some(column)) = (source(0, y, i, h), source(1, z, j, w)) {
+                        for l in 0..c {
+                            let channel = k / per_group * c + l;
+                            sum += x[x_at.position([b, row, column, channel])].to_f64()
+                                * filter[filter_at.position([i, j, l, k])].to_f64();
+                        }
+                    }
+                }
+                results[out_at.position([b, y, z, k])] = T::from_f64(sum);
+            }
+            Ok(vec![HostTensor::from_vec(sizes, results)?])
+        })
+    }
+}
+
+/// All pairs of a number below a bound and an item.
+fn grid<I: Clone + Iterator>(outer: usize, inner: I) -> impl Clone + Iterator<Item = (usize, I::Item)>
+where
+    I::Item: Clone,
+{
+    (0..outer).flat_map(move |i| inner.clone().map(move |j| (i, j)))
+}
+
+/// The sizes and strides of four axes in a canonical order.
+struct Axes {
+    sizes: [usize; 4],
+    strides: [usize; 4],
+}
+
+impl Axes {
+    fn new(shape: &[usize], order: [usize; 4]) -> Axes {
+        let strides = max_core::Strided::contiguous(shape).strides;
+        Axes { sizes: order.map(|axis| shape[axis]), strides: order.map(|axis| strides[axis] as usize) }
+    }
+
+    fn position(&self, index: [usize; 4]) -> usize {
+        index.iter().zip(&self.strides).map(|(i, stride)| i * stride).sum()
+    }
+}

@@ -1,0 +1,64 @@
+//! Gather: slices of a tensor along an axis, picked by index.
+
+use max_core::{HostBytes, Result, Type, bail};
+
+use crate::attr::op_struct;
+use crate::door::op_fns;
+use crate::graph::record_one;
+use crate::host::HostTensor;
+use crate::op::{Operation, Run};
+use crate::operand::{Operand, same_device};
+use crate::ops::tensors;
+use crate::value::TensorValue;
+
+op_struct! {
+    /// The axis is replaced by the axes of the indices; negative indices count from the end.
+    Gather = "gather" { axis: usize }
+}
+
+op_fns! {
+    /// Picks slices along an axis by index.
+    pub fn gather(input: Operand, indices: Operand, axis: i64) -> TensorValue {
+        let (input, indices) = (input.tensor()?, indices.tensor()?);
+        same_device([&input, &indices])?;
+        record_one(Gather { axis: input.shape().axis(axis)? }, [&input, &indices])
+    }
+}
+
+impl Operation for Gather {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let [input, indices] = tensors(operands)?;
+        if !indices.dtype.is_integral() {
+            bail!(value, "gather indices must be integral; got {}", indices.dtype);
+        }
+        if self.axis >= input.shape.rank() {
+            bail!(value, "Invalid axis {} for a tensor of rank {}", self.axis, input.shape.rank());
+        }
+        let (before, after) = (&input.shape[..self.axis], &input.shape[self.axis + 1..]);
+        Ok(vec![input.with_shape([before, &indices.shape, after].concat()).into()])
+    }
+
+    fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
+        let (input, indices) = (&operands[0], &operands[1]);
+        let size = input.shape()[self.axis];
+        let picks = indices.to_integers()?.into_iter().map(|index| {
+            let at = if index < 0 { index + size as i64 } else { index };
+            if at < 0 || at >= size as i64 {
+                bail!(index, "gather index {index} is out of range for axis {} with size {size}", self.axis);
+            }
+            Ok(at as usize)
+        });
+        let picks: Vec<usize> = picks.collect::<Result<_>>()?;
+        let rows: usize = input.shape()[..self.axis].iter().product();
+        let inner: usize = input.shape()[self.axis + 1..].iter().product();
+        let sizes = [&input.shape()[..self.axis], indices.shape(), &input.shape()[self.axis + 1..]].concat();
+        let slice = inner * input.dtype().size_in_bytes();
+        let mut bytes = crate::host::allocate::<u8>(crate::host::byte_count(input.dtype(), &sizes)?)?;
+        for row in 0..rows {
+            for &pick in &picks {
+                bytes.extend_from_slice(&input.bytes()[(row * size + pick) * slice..][..slice]);
+            }
+        }
+        Ok(vec![HostTensor::new(input.dtype(), sizes, HostBytes::from_vec(bytes))?])
+    }
+}

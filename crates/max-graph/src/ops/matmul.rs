@@ -1,0 +1,111 @@
+//! Matrix multiplication over the last two axes, with broadcasting of the others.
+
+use max_core::scalar::Lane;
+use max_core::{Element, Result, Shape, Type, bail, dispatch};
+
+use crate::attr::op_struct;
+use crate::door::op_fns;
+use crate::graph::record_one;
+use crate::host::{HostTensor, allocate};
+use crate::op::{Operation, Run};
+use crate::operand::{Operand, promote};
+use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
+use crate::ops::reshape::{squeeze, unsqueeze};
+use crate::ops::{check_alike, tensors};
+use crate::value::TensorValue;
+
+op_struct! {
+    /// `[.., m, k] x [.., k, n] -> [.., m, n]`.
+    Matmul = "matmul" {}
+}
+
+op_fns! {
+    /// The matrix product; a vector on the left is a row, on the right a column, and its axis is dropped again.
+    pub fn matmul(lhs: Operand, rhs: Operand) -> TensorValue {
+        let (lhs, rhs) = (lhs.strong("lhs")?, rhs.strong("rhs")?);
+        let [lhs, rhs] = promote([lhs.into(), rhs.into()])?;
+        if lhs.rank() == 0 || rhs.rank() == 0 {
+            bail!(value, "matmul needs tensors of rank 1 or more; got {} and {}", lhs.shape(), rhs.shape());
+        }
+        let (row, column) = (lhs.rank() == 1, rhs.rank() == 1);
+        let left = if row { unsqueeze(&lhs, 0)? } else { lhs };
+        let right = if column { unsqueeze(&rhs, 1)? } else { rhs };
+        let mut product = record_one(Matmul {}, [&left, &right])?;
+        if column {
+            product = squeeze(&product, -1)?;
+        }
+        if row {
+            product = squeeze(&product, if column { -1 } else { -2 })?;
+        }
+        Ok(product)
+    }
+}
+
+impl Operation for Matmul {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let [lhs, rhs] = tensors(operands)?;
+        check_alike(&[lhs, rhs])?;
+        let ([left @ .., m, k], [right @ .., k2, n]) = (&lhs.shape[..], &rhs.shape[..]) else {
+            bail!(value, "matmul operands have rank 2 or more; got {} and {}", lhs.shape, rhs.shape);
+        };
+        if k != k2 {
+            bail!(
+                value,
+                "matmul inner dims must match: {k} of {} and {k2} of {}; if they are equal at run time, insert an \
+                 explicit rebind",
+                lhs.shape,
+                rhs.shape
+            );
+        }
+        let batch = broadcast_shapes([&Shape::from(left), &Shape::from(right)])?;
+        Ok(vec![lhs.with_shape([&batch, [m.clone(), n.clone()].as_slice()].concat()).into()])
+    }
+
+    fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
+        let ([lhs_batch @ .., m, k], [rhs_batch @ .., _, n]) = (operands[0].shape(), operands[1].shape()) else {
+            return Ok(vec![]);
+        };
+        let (m, k, n) = (*m, *k, *n);
+        dispatch!(operands[0].dtype(), T => {
+            let (lhs, rhs) = (operands[0].elements::<T>()?, operands[1].elements::<T>()?);
+            // Batches as tensors of matrix numbers, so that broadcasting them gives which matrices to multiply.
+            let number = |batch: &[usize]| {
+                let count = batch.iter().product::<usize>() as i64;
+                HostTensor::from_vec(batch, (0..count).collect::<Vec<i64>>())
+            };
+            let (left, right) = (number(lhs_batch)?, number(rhs_batch)?);
+            let batch = broadcast_sizes(&[&left, &right])?;
+            let sizes = [batch.as_slice(), &[m, n]].concat();
+            let mut results = allocate::<T>(crate::host::byte_count(T::DTYPE, &sizes)? / size_of::<T>())?;
+            let layouts = (left.broadcast_layout(&batch), right.broadcast_layout(&batch));
+            for (i, j) in layouts.0.positions().zip(layouts.1.positions()) {
+                multiply(&lhs[i * m * k..][..m * k], &rhs[j * k * n..][..k * n], [m, k, n], &mut results);
+            }
+            Ok(vec![HostTensor::from_vec(sizes, results)?])
+        })
+    }
+}
+
+/// Appends the product of two matrices: floats summed in f64 and rounded once, others in their own arithmetic.
+fn multiply<T: Element>(lhs: &[T], rhs: &[T], [m, k, n]: [usize; 3], results: &mut Vec<T>) {
+    if T::DTYPE.is_float() {
+        let rhs: Vec<f64> = rhs.iter().map(|e| e.to_f64()).collect();
+        let mut row = vec![0.0; n];
+        for i in 0..m {
+            row.fill(0.0);
+            for (l, a) in lhs[i * k..][..k].iter().enumerate() {
+                let a = a.to_f64();
+                row.iter_mut().zip(&rhs[l * n..][..n]).for_each(|(sum, b)| *sum += a * b);
+            }
+            results.extend(row.iter().map(|&sum| T::from_f64(sum)));
+        }
+        return;
+    }
+    let zero = T::from_i128(0).to_lane();
+    for i in 0..m {
+        results.extend((0..n).map(|j| {
+            let terms = (0..k).map(|l| lhs[i * k + l].to_lane().mul(rhs[l * n + j].to_lane()));
+            T::from_lane(terms.fold(zero, Lane::add))
+        }));
+    }
+}

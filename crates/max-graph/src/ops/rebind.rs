@@ -1,0 +1,53 @@
+//! Rebind: asserts at run time that a tensor has a shape that could not be proven.
+
+use max_core::{Result, Shape, Type, bail};
+
+use crate::attr::op_struct;
+use crate::door::op_fns;
+use crate::graph::record_one;
+use crate::host::HostTensor;
+use crate::op::{Operation, Run};
+use crate::operand::Operand;
+use crate::ops::tensors;
+use crate::value::TensorValue;
+
+op_struct! {
+    /// The same tensor under dims that are checked when it runs; new symbols are bound by it.
+    Rebind = "rebind" { shape: Shape, message: String }
+}
+
+op_fns! {
+    /// Asserts a shape; a message explains a failure at run time.
+    pub fn rebind(x: Operand, shape: Shape, message: String) -> TensorValue {
+        record_one(Rebind { shape, message }, [&x.tensor()?])
+    }
+}
+
+impl Operation for Rebind {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let [x] = tensors(operands)?;
+        if x.shape.rank() != self.shape.rank() {
+            bail!(value, "Wrong rank for rebind: {} has rank {}, {} has rank {}", x.shape, x.shape.rank(), self.shape, self.shape.rank());
+        }
+        Ok(vec![x.with_shape(&self.shape).into()])
+    }
+
+    fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
+        let sizes = operands[0].shape();
+        for (dim, &size) in self.shape.iter().zip(sizes) {
+            // A symbol without a size yet gets it from this tensor.
+            if let Ok(expected) = dim.evaluate(run.bindings)
+                && expected != size as i64
+            {
+                let note = if self.message.is_empty() { "" } else { ": " };
+                bail!(
+                    value,
+                    "rebind shape check failed{note}{}: expected {} with {dim} = {expected}, got the shape {sizes:?}",
+                    self.message,
+                    self.shape
+                );
+            }
+        }
+        Ok(vec![operands[0].clone()])
+    }
+}

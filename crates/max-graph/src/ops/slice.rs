@@ -1,0 +1,350 @@
+//! Slices: NumPy's basic indexing on graph values, with symbolic sizes and bounds that only a run knows.
+
+use std::ops::{Range, RangeFrom, RangeFull, RangeTo};
+
+use max_core::{Dim, Error, Result, Shape, Strided, Type, bail};
+
+use crate::attr::op_struct;
+use crate::door::op_fns;
+use crate::graph::record_one;
+use crate::host::HostTensor;
+use crate::op::{Operation, Run};
+use crate::operand::Operand;
+use crate::ops::gather::gather;
+use crate::ops::reshape::reshape_value;
+use crate::ops::tensors;
+use crate::value::TensorValue;
+
+op_struct! {
+    /// Along each axis: a start, a number of elements, and the step between them.
+    Slice = "slice" { starts: Shape, sizes: Shape, steps: Vec<i64> }
+}
+
+op_struct! {
+    /// A slice of one axis between two scalars known at run time; the dim names how many elements that is.
+    DynamicSlice = "dynamic_slice" { axis: usize, step: i64, out_dim: Dim }
+}
+
+/// One end of a slice.
+#[derive(Clone)]
+pub enum Bound {
+    /// The end of the axis on the side the step comes from or goes to.
+    Natural,
+    /// A position; a negative number counts from the end.
+    Dim(Dim),
+    /// A scalar known at run time.
+    Tensor(TensorValue),
+}
+
+/// One position of an index expression.
+#[derive(Clone)]
+pub enum Index {
+    /// Picks an element and drops the axis.
+    At(Dim),
+    /// Picks an element by a scalar known at run time and drops the axis.
+    Tensor(TensorValue),
+    /// Keeps part of the axis.
+    Slice {
+        /// Where it starts.
+        start: Bound,
+        /// Where it stops, exclusive.
+        stop: Bound,
+        /// The distance between kept elements.
+        step: i64,
+        /// The size of the result, where the bounds are tensors.
+        out_dim: Option<Dim>,
+    },
+    /// Inserts an axis of size one.
+    NewAxis,
+    /// Stands for the axes that the other indices leave.
+    Ellipsis,
+}
+
+impl Index {
+    fn slice(start: Option<i64>, stop: Option<i64>) -> Index {
+        let bound = |b: Option<i64>| b.map_or(Bound::Natural, |b| Bound::Dim(Dim::Static(b)));
+        Index::Slice { start: bound(start), stop: bound(stop), step: 1, out_dim: None }
+    }
+}
+
+macro_rules! index_from {
+    ($($type:ty: $x:ident => $index:expr;)*) => {$(
+        impl From<$type> for Index {
+            fn from($x: $type) -> Index {
+                $index
+            }
+        }
+    )*};
+}
+
+index_from! {
+    i64: i => Index::At(Dim::Static(i));
+    Range<i64>: r => Index::slice(Some(r.start), Some(r.end));
+    RangeFrom<i64>: r => Index::slice(Some(r.start), None);
+    RangeTo<i64>: r => Index::slice(None, Some(r.end));
+    RangeFull: _r => Index::slice(None, None);
+    &TensorValue: t => Index::Tensor(t.clone());
+}
+
+/// An index expression.
+#[derive(Clone)]
+pub struct Indices(Vec<Index>);
+
+impl<I: Into<Index>> From<Vec<I>> for Indices {
+    fn from(indices: Vec<I>) -> Indices {
+        Indices(indices.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<I: Into<Index>, const N: usize> From<[I; N]> for Indices {
+    fn from(indices: [I; N]) -> Indices {
+        Indices(indices.into_iter().map(Into::into).collect())
+    }
+}
+
+op_fns! {
+    /// The subtensor that an index expression selects. Bounds are not clamped: a slice beyond the axis is an error.
+    pub fn slice_tensor(x: Operand, indices: Indices) -> TensorValue {
+        select(x.tensor()?, indices)
+    }
+}
+
+fn select(x: TensorValue, Indices(indices): Indices) -> Result<TensorValue> {
+    let indices = expand(indices, &x)?;
+    let (mut starts, mut sizes, mut steps) = (Vec::new(), Vec::new(), Vec::new());
+    // How each axis ends up: dropped, or kept with a size; None where an axis is new.
+    let mut dynamic = Vec::new();
+    let mut layout: Vec<Keep> = Vec::new();
+    for index in indices {
+        let axis = starts.len();
+        let (start, size, step, keep) = match index {
+            Index::NewAxis => {
+                layout.push(Keep::New);
+                continue;
+            }
+            Index::Ellipsis => continue,
+            Index::At(at) => (position(&at, &x.shape()[axis], axis)?, Dim::Static(1), 1, Keep::Drop),
+            Index::Tensor(at) => {
+                dynamic.push(Dynamic::At(axis, at));
+                (Dim::Static(0), x.shape()[axis].clone(), 1, Keep::Gone)
+            }
+            Index::Slice { start, stop, step, out_dim } => {
+                if matches!((&start, &stop), (Bound::Tensor(_), _) | (_, Bound::Tensor(_))) {
+                    let Some(out_dim) = out_dim else {
+                        bail!(value, "a slice between tensors needs the dim of its result: x[(slice(start, stop), dim)]");
+                    };
+                    dynamic.push(Dynamic::Slice { axis, start, stop, step, out_dim: out_dim.clone() });
+                    (Dim::Static(0), x.shape()[axis].clone(), 1, Keep::Axis(Some(out_dim)))
+                } else {
+                    let (start, size) = range(&start, &stop, step, &x.shape()[axis], axis)?;
+                    (start, size, step, Keep::Axis(out_dim))
+                }
+            }
+        };
+        layout.push(keep);
+        starts.push(start);
+        sizes.push(size);
+        steps.push(step);
+    }
+    let (starts, sizes) = (Shape::from(starts), Shape::from(sizes));
+    let whole = sizes == *x.shape() && starts.iter().all(|s| *s == Dim::Static(0)) && steps.iter().all(|&s| s == 1);
+    let mut y = if whole { x } else { record_one(Slice { starts, sizes, steps }, [&x])? };
+    // From the last axis to the first, so that dropped axes do not renumber those still to come.
+    for item in dynamic.into_iter().rev() {
+        y = item.apply(&y)?;
+    }
+    finish(&y, &layout)
+}
+
+/// What becomes of an axis.
+enum Keep {
+    New,
+    Drop,
+    /// Dropped already, by a gather.
+    Gone,
+    /// Kept, under this dim if one is given.
+    Axis(Option<Dim>),
+}
+
+enum Dynamic {
+    At(usize, TensorValue),
+    Slice { axis: usize, start: Bound, stop: Bound, step: i64, out_dim: Dim },
+}
+
+impl Dynamic {
+    fn apply(self, y: &TensorValue) -> Result<TensorValue> {
+        match self {
+            Dynamic::At(axis, at) => {
+                if at.rank() != 0 {
+                    bail!(value, "an index tensor must be a scalar; got the shape {}", at.shape());
+                }
+                gather(y, at, axis as i64)
+            }
+            Dynamic::Slice { axis, start, stop, step, out_dim } => {
+                let size = y.shape()[axis].clone();
+                let ends = if step < 0 { (size.sub(&Dim::Static(1))?, Dim::Static(-1)) } else { (Dim::Static(0), size) };
+                let scalar = |bound: Bound, natural: Dim| match bound {
+                    Bound::Natural => Operand::from(natural).tensor(),
+                    Bound::Dim(dim) => Operand::from(dim).tensor(),
+                    Bound::Tensor(tensor) => Ok(tensor),
+                };
+                let (start, stop) = (scalar(start, ends.0)?, scalar(stop, ends.1)?);
+                record_one(DynamicSlice { axis, step, out_dim }, [y, &start, &stop])
+            }
+        }
+    }
+}
+
+/// Drops and inserts axes, and puts given dims in place of computed ones.
+fn finish(y: &TensorValue, layout: &[Keep]) -> Result<TensorValue> {
+    let mut given = y.shape().to_vec();
+    let mut axis = 0;
+    let mut dims = Vec::new();
+    for keep in layout {
+        match keep {
+            Keep::New => dims.push(Dim::Static(1)),
+            Keep::Gone => {}
+            Keep::Drop => axis += 1,
+            Keep::Axis(dim) => {
+                if let Some(dim) = dim {
+                    given[axis] = dim.clone();
+                }
+                dims.push(given[axis].clone());
+                axis += 1;
+            }
+        }
+    }
+    let given = Shape::from(given);
+    let y = if given == *y.shape() { y.clone() } else { crate::ops::rebind(y, given, "slice size")? };
+    reshape_value(&y, dims.into())
+}
+
+/// Replaces the ellipsis, there or implied at the end, by full slices.
+fn expand(indices: Vec<Index>, x: &TensorValue) -> Result<Vec<Index>> {
+    let used = indices.iter().filter(|i| !matches!(i, Index::NewAxis | Index::Ellipsis)).count();
+    let Some(missing) = x.rank().checked_sub(used) else {
+        bail!(value, "Too many indices: {used} for a tensor of rank {} and shape {}", x.rank(), x.shape());
+    };
+    let mut ellipses = 0;
+    let mut full = Vec::new();
+    for index in indices {
+        if let Index::Ellipsis = index {
+            ellipses += 1;
+            full.extend((0..missing).map(|_| Index::from(..)));
+        } else {
+            full.push(index);
+        }
+    }
+    match ellipses {
+        0 => full.extend((0..missing).map(|_| Index::from(..))),
+        1 => {}
+        _ => bail!(value, "an index expression has at most one ellipsis"),
+    }
+    Ok(full)
+}
+
+/// The position that an index picks, checked where the size is known.
+fn position(at: &Dim, size: &Dim, axis: usize) -> Result<Dim> {
+    match (at, size) {
+        (Dim::Static(i), Dim::Static(n)) if *i < -n || i >= n => {
+            bail!(index, "index {i} is out of range for axis {axis} with size {n}")
+        }
+        (Dim::Static(i), _) if *i < 0 => size.add(at),
+        _ => Ok(at.clone()),
+    }
+}
+
+/// The first position and the number of positions of a slice.
+fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Result<(Dim, Dim)> {
+    if step == 0 {
+        bail!(value, "slice step cannot be zero");
+    }
+    let (down, one) = (step < 0, Dim::Static(1));
+    let step_size = Dim::Static(step.checked_abs().ok_or_else(|| Error::value("slice step exceeds 64 bits"))?);
+    let ends = if down { (size.sub(&one)?, Dim::Static(-1)) } else { (Dim::Static(0), size.clone()) };
+    let resolve = |bound: &Bound, natural: Dim| match bound {
+        Bound::Dim(Dim::Static(b)) if *b < 0 => size.add(&Dim::Static(*b)),
+        Bound::Dim(dim) => Ok(dim.clone()),
+        _ => Ok(natural),
+    };
+    let (from, to) = (resolve(start, ends.0)?, resolve(stop, ends.1)?);
+    if let Dim::Static(n) = size {
+        let allowed = if down { -1..=n - 1 } else { 0..=*n };
+        for bound in [&from, &to] {
+            if bound.as_static().is_some_and(|b| !allowed.contains(&b)) {
+                bail!(value, "slice bound {bound} is out of range for axis {axis} with size {n}; slices are not clamped");
+            }
+        }
+    }
+    let distance = if down { from.sub(&to)? } else { to.sub(&from)? };
+    if distance.as_static().is_some_and(|d| d < 0) {
+        bail!(value, "slice of axis {axis} with size {size} starts at {from}, after its stop {to}");
+    }
+    let count = distance.add(&step_size)?.sub(&one)?.floor_div(&step_size)?;
+    Ok((from, count))
+}
+
+/// The elements of an axis from a start in steps, checked against its size.
+fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> Result<()> {
+    let size = layout.shape[axis] as i64;
+    let last = (count - 1).checked_mul(step).and_then(|reach| start.checked_add(reach));
+    if count < 0 || count > 0 && !(0..size).contains(&start) || count > 0 && last.is_none_or(|l| !(0..size).contains(&l)) {
+        bail!(value, "a slice of {count} elements from {start} in steps of {step} leaves axis {axis} with size {size}");
+    }
+    if count > 0 {
+        layout.offset += start as usize * layout.strides[axis] as usize;
+    }
+    layout.shape[axis] = count as usize;
+    layout.strides[axis] *= step as isize;
+    Ok(())
+}
+
+impl Operation for Slice {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let [x] = tensors(operands)?;
+        if [self.starts.rank(), self.sizes.rank(), self.steps.len()] != [x.shape.rank(); 3] {
+            bail!(value, "slice takes a start, a size and a step for each of the {} axes", x.shape.rank());
+        }
+        Ok(vec![x.with_shape(&self.sizes).into()])
+    }
+
+    fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
+        let mut layout = Strided::contiguous(operands[0].shape());
+        for (axis, &step) in self.steps.iter().enumerate() {
+            let (start, size) = (self.starts[axis].evaluate(run.bindings)?, self.sizes[axis].evaluate(run.bindings)?);
+            cut(&mut layout, axis, start, size, step)?;
+        }
+        Ok(vec![operands[0].gathered(&layout)?])
+    }
+}
+
+impl Operation for DynamicSlice {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let [x, start, stop] = tensors(operands)?;
+        for bound in [start, stop] {
+            if bound.shape.rank() != 0 || !bound.dtype.is_integral() {
+                bail!(value, "slice bounds must be a scalar integer each; got {bound}");
+            }
+        }
+        if self.axis >= x.shape.rank() || self.step == 0 {
+            bail!(value, "a slice takes an axis below the rank {} and a step that is not zero", x.shape.rank());
+        }
+        let mut dims = x.shape.to_vec();
+        dims[self.axis] = self.out_dim.clone();
+        Ok(vec![x.with_shape(dims).into()])
+    }
+
+    fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
+        let mut layout = Strided::contiguous(operands[0].shape());
+        let size = layout.shape[self.axis] as i64;
+        let bound = |t: &HostTensor| Ok::<_, Error>(t.to_integers()?[0]);
+        let (start, stop) = (bound(&operands[1])?, bound(&operands[2])?);
+        // The natural stop of a downward slice is -1, one before the first element; above it, counting wraps.
+        let wrap = |b: i64| if b < 0 && self.step > 0 { b + size } else { b };
+        let distance = if self.step > 0 { wrap(stop) - wrap(start) } else { start - stop };
+        let count = distance.max(0) as u64;
+        let count = count.div_ceil(self.step.unsigned_abs()) as i64;
+        cut(&mut layout, self.axis, wrap(start), count, self.step)?;
+        Ok(vec![operands[0].gathered(&layout)?])
+    }
+}

@@ -1,0 +1,66 @@
+//! Softmax and its logarithm along an axis.
+
+use max_core::{Element, Result, Type, bail, dispatch};
+
+use crate::attr::op_struct;
+use crate::door::op_fns;
+use crate::graph::record_one;
+use crate::host::{HostTensor, allocate};
+use crate::op::{Operation, Run};
+use crate::operand::Operand;
+use crate::ops::tensors;
+use crate::value::TensorValue;
+
+op_struct! {
+    /// Exponentials of an axis divided by their sum, or the logarithm of that.
+    Softmax = "softmax" { axis: usize, log: bool }
+}
+
+op_fns! {
+    /// `exp(x) / sum(exp(x))` along an axis.
+    pub fn softmax(x: Operand, axis: i64) -> TensorValue {
+        along(x, axis, false)
+    }
+
+    /// The logarithm of the softmax along an axis.
+    pub fn logsoftmax(x: Operand, axis: i64) -> TensorValue {
+        along(x, axis, true)
+    }
+}
+
+fn along(x: Operand, axis: i64, log: bool) -> Result<TensorValue> {
+    let x = x.tensor()?;
+    record_one(Softmax { axis: x.shape().axis(axis)?, log }, [&x])
+}
+
+impl Operation for Softmax {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let [x] = tensors(operands)?;
+        if self.axis >= x.shape.rank() {
+            bail!(value, "Invalid axis {} for a tensor of rank {}", self.axis, x.shape.rank());
+        }
+        Ok(vec![x.with_shape(&x.shape).into()])
+    }
+
+    fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
+        let x = &operands[0];
+        let len = x.shape()[self.axis];
+        let inner: usize = x.shape()[self.axis + 1..].iter().product();
+        dispatch!(x.dtype(), T => {
+            let elements = x.elements::<T>()?;
+            let mut results = allocate::<T>(elements.len())?;
+            results.extend_from_slice(&elements);
+            for row in 0..elements.len().checked_div(len).unwrap_or(0) {
+                let start = row / inner * len * inner + row % inner;
+                let at = |i: usize| start + i * inner;
+                let max = (0..len).map(|i| elements[at(i)].to_f64()).fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = (0..len).map(|i| (elements[at(i)].to_f64() - max).exp()).sum();
+                for i in 0..len {
+                    let shifted = elements[at(i)].to_f64() - max;
+                    results[at(i)] = T::from_f64(if self.log { shifted - sum.ln() } else { shifted.exp() / sum });
+                }
+            }
+            Ok(vec![HostTensor::from_vec(x.shape(), results)?])
+        })
+    }
+}

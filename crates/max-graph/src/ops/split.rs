@@ -1,0 +1,82 @@
+//! Split: a tensor cut into parts along an axis; chunk into equal parts.
+
+use max_core::{Dim, Result, Shape, Strided, Type, bail};
+
+use crate::attr::op_struct;
+use crate::door::op_fns;
+use crate::graph::record;
+use crate::host::HostTensor;
+use crate::op::{Operation, Run};
+use crate::operand::Operand;
+use crate::ops::tensors;
+use crate::value::{TensorValue, Value};
+
+op_struct! {
+    /// Parts of given sizes along an axis.
+    Split = "split" { sizes: Shape, axis: usize }
+}
+
+op_fns! {
+    /// Cuts a tensor into parts whose sizes add up to the dim.
+    pub fn split(x: Operand, split_sizes: Shape, axis: i64) -> Vec<TensorValue> {
+        let x = x.tensor()?;
+        split_value(&x, split_sizes, x.shape().axis(axis)?)
+    }
+
+    /// Cuts a tensor into equal parts; their number must divide the dim.
+    pub fn chunk(x: Operand, chunks: i64, axis: i64) -> Vec<TensorValue> {
+        let x = x.tensor()?;
+        let axis = x.shape().axis(axis)?;
+        if chunks < 1 {
+            bail!(value, "chunk needs at least one chunk, got {chunks}");
+        }
+        let dim = &x.shape()[axis];
+        let part = dim.floor_div(&Dim::Static(chunks))?;
+        if part.mul(&Dim::Static(chunks))? != *dim {
+            bail!(value, "chunk: {chunks} chunks must statically divide the dim {dim} of {}", x.shape());
+        }
+        if chunks > MAX_PARTS {
+            bail!(value, "chunk into {chunks} parts: at most {MAX_PARTS} are possible");
+        }
+        split_value(&x, vec![part; chunks as usize].into(), axis)
+    }
+}
+
+/// The most parts one split gives, a bound on what a graph can be made to hold by one number.
+const MAX_PARTS: i64 = 1 << 16;
+
+fn split_value(x: &TensorValue, sizes: Shape, axis: usize) -> Result<Vec<TensorValue>> {
+    record(Split { sizes, axis }, &[x.into()])?.iter().map(Value::tensor).collect()
+}
+
+impl Operation for Split {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let [x] = tensors(operands)?;
+        let Some(dim) = x.shape.get(self.axis) else {
+            bail!(value, "Invalid axis {} for a tensor of rank {}", self.axis, x.shape.rank());
+        };
+        let total = self.sizes.iter().try_fold(Dim::Static(0), |sum, size| sum.add(size))?;
+        if total != *dim {
+            bail!(value, "Split sizes must sum to dimension value: {} sum to {total}, not to {dim}", self.sizes);
+        }
+        let parts = self.sizes.iter().map(|size| {
+            let mut dims = x.shape.to_vec();
+            dims[self.axis] = size.clone();
+            x.with_shape(dims).into()
+        });
+        Ok(parts.collect())
+    }
+
+    fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
+        let whole = Strided::contiguous(operands[0].shape());
+        let mut start = 0;
+        let parts = run.sizes(&self.sizes)?.into_iter().map(|size| {
+            let mut part = whole.clone();
+            part.offset = start * whole.strides[self.axis] as usize;
+            part.shape[self.axis] = size;
+            start += size;
+            operands[0].gathered(&part)
+        });
+        parts.collect()
+    }
+}

@@ -1,0 +1,36 @@
+//! Transfer: the same tensor on another device.
+
+use max_core::{DeviceRef, Result, TensorType, Type};
+
+use crate::attr::op_struct;
+use crate::door::op_fns;
+use crate::graph::record_one;
+use crate::host::HostTensor;
+use crate::op::{Operation, Run};
+use crate::operand::Operand;
+use crate::ops::tensors;
+use crate::value::TensorValue;
+
+op_struct! {
+    /// Moves a tensor to a device.
+    TransferTo = "transfer_to" { device: DeviceRef }
+}
+
+op_fns! {
+    /// The tensor on a device; itself if it is there.
+    pub fn transfer_to(x: Operand, device: DeviceRef) -> TensorValue {
+        let x = x.tensor()?;
+        if x.device() == device { Ok(x) } else { record_one(TransferTo { device }, [&x]) }
+    }
+}
+
+impl Operation for TransferTo {
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
+        let [x] = tensors(operands)?;
+        Ok(vec![TensorType { device: self.device, ..x.clone() }.into()])
+    }
+
+    fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
+        Ok(vec![operands[0].clone()])
+    }
+}

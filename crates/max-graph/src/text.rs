@@ -1,0 +1,21 @@
+//! The text form of a body: printed for people, parsed back to the same body.
+//!
+//! ```text
+//! graph "scores"(%0: float32[batch, 3], %1: float32[3]) {
+//!   %2 = add(%0, %1) : float32[batch, 3]
+//!   %3 = softmax(%2) {axis = 1, log = false} : float32[batch, 3]
+//!   return %3
+//! }
+//! ```
+//!
+//! Data of constants is written in place: short data as numbers, long data as hexadecimal, as the number of
+//! a blob beside the text, or not at all.
+
+mod parse;
+mod print;
+
+pub use parse::{parse, parse_with};
+pub use print::{Constants, print};
+
+#[cfg(test)]
+mod tests;

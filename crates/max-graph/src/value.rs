@@ -1,0 +1,296 @@
+//! Values: handles on what flows through a graph, with the documented methods and operators.
+
+use std::fmt;
+use std::ops;
+
+use max_core::{BufferType, DType, DeviceRef, Error, Number, Result, Shape, TensorType, Type, bail};
+
+use crate::graph::Graph;
+use crate::ir::ValueId;
+use crate::operand::Operand;
+use crate::ops as graph_ops;
+use crate::ops::slice::Indices;
+
+/// Any value of a graph.
+#[derive(Clone)]
+pub struct Value {
+    graph: Graph,
+    id: ValueId,
+    ty: Type,
+}
+
+impl Value {
+    pub(crate) fn new(graph: Graph, id: ValueId, ty: &Type) -> Value {
+        Value { graph, id, ty: ty.clone() }
+    }
+
+    /// The graph it belongs to.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Its name in the body of the graph.
+    pub fn id(&self) -> ValueId {
+        self.id
+    }
+
+    /// Its type.
+    pub fn type_(&self) -> &Type {
+        &self.ty
+    }
+
+    /// As a tensor; an error if it is none.
+    pub fn tensor(&self) -> Result<TensorValue> {
+        match &self.ty {
+            Type::Tensor(ty) => Ok(TensorValue { graph: self.graph.clone(), id: self.id, ty: ty.clone() }),
+            other => bail!(type_, "Value is not a TensorValue: it has the type {other}"),
+        }
+    }
+
+    /// As a buffer; an error if it is none.
+    pub fn buffer(&self) -> Result<BufferValue> {
+        match &self.ty {
+            Type::Buffer(ty) => Ok(BufferValue { value: self.clone(), ty: ty.clone() }),
+            other => bail!(type_, "Value is not a BufferValue: it has the type {other}"),
+        }
+    }
+
+    /// As an opaque value; an error if it is none.
+    pub fn opaque(&self) -> Result<OpaqueValue> {
+        match &self.ty {
+            Type::Opaque(_) => Ok(OpaqueValue(self.clone())),
+            other => bail!(type_, "Value is not an opaque value: it has the type {other}"),
+        }
+    }
+}
+
+/// An immutable tensor in a graph.
+#[derive(Clone)]
+pub struct TensorValue {
+    graph: Graph,
+    id: ValueId,
+    ty: TensorType,
+}
+
+/// A mutable tensor in a graph.
+#[derive(Clone)]
+pub struct BufferValue {
+    value: Value,
+    ty: BufferType,
+}
+
+impl BufferValue {
+    /// Its type.
+    pub fn buffer_type(&self) -> &BufferType {
+        &self.ty
+    }
+
+    /// The plain value.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+}
+
+/// A value that only custom ops look into.
+#[derive(Clone)]
+pub struct OpaqueValue(Value);
+
+impl OpaqueValue {
+    /// The plain value.
+    pub fn value(&self) -> &Value {
+        &self.0
+    }
+}
+
+impl TensorValue {
+    /// Its type.
+    pub fn tensor_type(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> &Shape {
+        &self.ty.shape
+    }
+
+    /// The number of its dims.
+    pub fn rank(&self) -> usize {
+        self.ty.shape.rank()
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> DeviceRef {
+        self.ty.device
+    }
+
+    /// The last two axes swapped.
+    #[track_caller]
+    #[allow(non_snake_case, reason = "the documented name")]
+    pub fn T(&self) -> Result<TensorValue> {
+        graph_ops::transpose(self, -1, -2)
+    }
+
+    /// A subtensor; see [`Indices`].
+    #[track_caller]
+    pub fn slice(&self, indices: impl Into<Indices>) -> Result<TensorValue> {
+        graph_ops::slice_tensor(self, indices)
+    }
+}
+
+/// Methods that are ops with the value as their first operand.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $method:ident($($arg:ident: $type:ty),*) = $op:ident;)*) => {
+        impl TensorValue {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $method(&self, $($arg: impl Into<$type>),*) -> Result<TensorValue> {
+                graph_ops::$op(self, $($arg),*)
+            })*
+        }
+    };
+}
+
+methods! {
+    /// See [`graph_ops::cast`].
+    cast(dtype: DType) = cast;
+    /// See [`graph_ops::reshape`].
+    reshape(shape: Shape) = reshape;
+    /// See [`graph_ops::broadcast_to`].
+    broadcast_to(shape: Shape) = broadcast_to;
+    /// See [`graph_ops::flatten`].
+    flatten(start_dim: i64, end_dim: i64) = flatten;
+    /// See [`graph_ops::permute`].
+    permute(dims: Vec<i64>) = permute;
+    /// See [`graph_ops::transpose`].
+    transpose(dim_1: i64, dim_2: i64) = transpose;
+    /// See [`graph_ops::rebind`].
+    rebind(shape: Shape, message: String) = rebind;
+    /// See [`graph_ops::transfer_to`].
+    to(device: DeviceRef) = transfer_to;
+    /// See [`graph_ops::argmax`].
+    argmax(axis: i64) = argmax;
+    /// See [`graph_ops::reduce_max`].
+    max(axis: i64) = reduce_max;
+    /// See [`graph_ops::reduce_min`].
+    min(axis: i64) = reduce_min;
+    /// See [`graph_ops::mean`].
+    mean(axis: i64) = mean;
+    /// See [`graph_ops::var`].
+    var(axis: i64) = var;
+    /// See [`graph_ops::stdev`].
+    stdev(axis: i64) = stdev;
+    /// See [`graph_ops::matmul`].
+    matmul(rhs: Operand) = matmul;
+}
+
+impl From<&TensorValue> for Value {
+    fn from(tensor: &TensorValue) -> Value {
+        Value { graph: tensor.graph.clone(), id: tensor.id, ty: Type::Tensor(tensor.ty.clone()) }
+    }
+}
+
+impl From<TensorValue> for Value {
+    fn from(tensor: TensorValue) -> Value {
+        Value { graph: tensor.graph, id: tensor.id, ty: Type::Tensor(tensor.ty) }
+    }
+}
+
+macro_rules! operators {
+    ($($trait:ident $method:ident $op:ident;)*) => {$(
+        operators!(@ $trait $method $op; &TensorValue, TensorValue, &Value);
+
+        impl ops::$trait<TensorValue> for Result<TensorValue> {
+            type Output = Result<TensorValue>;
+            #[track_caller]
+            fn $method(self, rhs: TensorValue) -> Result<TensorValue> {
+                graph_ops::$op(self, rhs)
+            }
+        }
+
+        impl ops::$trait<&TensorValue> for Result<TensorValue> {
+            type Output = Result<TensorValue>;
+            #[track_caller]
+            fn $method(self, rhs: &TensorValue) -> Result<TensorValue> {
+                graph_ops::$op(self, rhs)
+            }
+        }
+
+        impl ops::$trait<&TensorValue> for f64 {
+            type Output = Result<TensorValue>;
+            #[track_caller]
+            fn $method(self, rhs: &TensorValue) -> Result<TensorValue> {
+                graph_ops::$op(self, rhs)
+            }
+        }
+    )*};
+    (@ $trait:ident $method:ident $op:ident; $($lhs:ty),*) => {$(
+        impl<R: Into<Operand>> ops::$trait<R> for $lhs {
+            type Output = Result<TensorValue>;
+            #[track_caller]
+            fn $method(self, rhs: R) -> Result<TensorValue> {
+                graph_ops::$op(self, rhs)
+            }
+        }
+    )*};
+}
+
+operators! {
+    Add add add;
+    Sub sub sub;
+    Mul mul mul;
+    Div div div;
+    Rem rem mod_;
+    BitAnd bitand logical_and;
+    BitOr bitor logical_or;
+    BitXor bitxor logical_xor;
+}
+
+impl ops::Neg for &TensorValue {
+    type Output = Result<TensorValue>;
+
+    #[track_caller]
+    fn neg(self) -> Result<TensorValue> {
+        graph_ops::negate(self)
+    }
+}
+
+impl ops::Not for &TensorValue {
+    type Output = Result<TensorValue>;
+
+    #[track_caller]
+    fn not(self) -> Result<TensorValue> {
+        graph_ops::logical_not(self)
+    }
+}
+
+impl TryFrom<Value> for TensorValue {
+    type Error = Error;
+
+    fn try_from(value: Value) -> Result<TensorValue> {
+        value.tensor()
+    }
+}
+
+impl fmt::Debug for TensorValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TensorType { dtype, shape, device, .. } = &self.ty;
+        write!(f, "TensorValue(dtype={dtype}, shape={shape:?}, device={device})")
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Value({:?})", self.ty)
+    }
+}
+
+impl From<Number> for Operand {
+    fn from(number: Number) -> Operand {
+        Operand::number(number)
+    }
+}

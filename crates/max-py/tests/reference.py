@@ -1,0 +1,209 @@
+"""What each op of the table means, in NumPy.
+
+Float inputs are computed in float64 and rounded once to the result's dtype. Ops that make no sense on
+integers (exp, softmax, mean, ...) are computed in float64 and truncated: the dtype stays.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable
+
+import numpy as np
+from op_cases import FLOATS, Case, Input, map_leaves, narrow, widen
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def gelu(x: np.ndarray, approximate: str = "none") -> np.ndarray:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
+    if approximate == "quick":
+        return sigmoid(1.702 * x) * x
+    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
+
+
+def shifted(x: np.ndarray) -> np.ndarray:
+    return x - np.max(x, axis=-1, keepdims=True, initial=-np.inf)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(shifted(x))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def logsoftmax(x: np.ndarray) -> np.ndarray:
+    s = shifted(x)
+    return s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
+
+
+def layer_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, epsilon: float) -> np.ndarray:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + epsilon) * gamma + beta
+
+
+def reduce_sum(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    if x.dtype == bool:
+        return np.any(x, axis=axis, keepdims=True)
+    return np.sum(x, axis=axis, keepdims=True, dtype=x.dtype)
+
+
+def extremum(pairwise: Callable, reduce: Callable) -> Callable:
+    def either(x: Any, y: Any = None, axis: int = -1) -> np.ndarray:
+        return reduce(x, axis=axis, keepdims=True) if y is None else pairwise(x, y)
+
+    return either
+
+
+def flatten(x: np.ndarray, start_dim: int = 0, end_dim: int = -1) -> np.ndarray:
+    start, end = start_dim % x.ndim, end_dim % x.ndim
+    merged = math.prod(x.shape[start : end + 1])
+    return x.reshape(*x.shape[:start], merged, *x.shape[end + 1 :])
+
+
+def split(x: np.ndarray, split_sizes: list[int], axis: int = 0) -> list[np.ndarray]:
+    return np.split(x, np.cumsum(split_sizes)[:-1], axis)
+
+
+def conv2d(
+    x: np.ndarray,
+    filter: np.ndarray,
+    stride=(1, 1),
+    dilation=(1, 1),
+    padding=(0, 0, 0, 0),
+    groups: int = 1,
+    bias: Any = None,
+    input_layout: str = "layout:NHWC",
+    filter_layout: str = "filter:RSCF",
+) -> np.ndarray:
+    if input_layout == "layout:NCHW":
+        x = x.transpose(0, 2, 3, 1)
+    if filter_layout == "filter:FCRS":
+        filter = filter.transpose(2, 3, 1, 0)
+    top, bottom, left, right = padding
+    x = np.pad(x, [(0, 0), (top, bottom), (left, right), (0, 0)])
+    rows, cols, group_in, channels_out = filter.shape
+    group_out = channels_out // groups
+    height = (x.shape[1] - dilation[0] * (rows - 1) - 1) // stride[0] + 1
+    width = (x.shape[2] - dilation[1] * (cols - 1) - 1) // stride[1] + 1
+    out = np.zeros((x.shape[0], height, width, channels_out))
+    for i, j in np.ndindex(height, width):
+        for r, s in np.ndindex(rows, cols):
+            pixel = x[:, i * stride[0] + r * dilation[0], j * stride[1] + s * dilation[1], :]
+            for g in range(groups):
+                a, b = g * group_in, g * group_out
+                out[:, i, j, b : b + group_out] += pixel[:, a : a + group_in] @ filter[r, s, :, b : b + group_out]
+    if bias is not None:
+        out = out + bias
+    return out.transpose(0, 3, 1, 2) if input_layout == "layout:NCHW" else out
+
+
+PREDICATES: dict[str, Callable] = {
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "logical_not": np.logical_not,
+    "is_nan": np.isnan,
+    "is_inf": np.isinf,
+}
+
+# Computed in float64 whatever the dtype.
+REAL: dict[str, Callable] = {
+    "div": np.true_divide,
+    "gelu": gelu,
+    "silu": lambda x: x * sigmoid(x),
+    "sigmoid": sigmoid,
+    "tanh": np.tanh,
+    "exp": np.exp,
+    "log": np.log,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin,
+    "cos": np.cos,
+    "erf": erf,
+    "atanh": np.arctanh,
+    "acos": np.arccos,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "trunc": np.trunc,
+    "mean": lambda x, axis=-1: np.mean(x, axis=axis, keepdims=True),
+    "softmax": softmax,
+    "logsoftmax": logsoftmax,
+    "layer_norm": layer_norm,
+    "conv2d": conv2d,
+}
+
+EXACT: dict[str, Callable] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "floor_div": np.floor_divide,
+    "mod": np.mod,
+    "pow": np.power,
+    "max": extremum(np.maximum, np.max),
+    "min": extremum(np.minimum, np.min),
+    "abs": np.abs,
+    "negate": np.negative,
+    "relu": lambda x: np.maximum(x, x.dtype.type(0)),
+    "where": np.where,
+    "cast": lambda x, dtype: x,
+    "sum": reduce_sum,
+    "argmax": lambda x, axis=-1: np.argmax(x, axis=axis, keepdims=True),
+    "argmin": lambda x, axis=-1: np.argmin(x, axis=axis, keepdims=True),
+    "reshape": np.reshape,
+    "rebind": lambda x, shape, message="": x,
+    "transpose": np.swapaxes,
+    "permute": np.transpose,
+    "flatten": flatten,
+    "squeeze": np.squeeze,
+    "unsqueeze": np.expand_dims,
+    "broadcast_to": np.broadcast_to,
+    "concat": np.concatenate,
+    "stack": np.stack,
+    "split": split,
+    "chunk": np.split,
+    "matmul": np.matmul,
+    "gather": lambda x, indices, axis=-1: np.take(x, indices, axis=axis),
+}
+
+OPS = {**PREDICATES, **REAL, **EXACT}
+
+
+def result_dtype(case: Case) -> str:
+    if case.op in PREDICATES:
+        return "bool"
+    if case.op in ("argmax", "argmin"):
+        return "int64"
+    if case.op == "div" and case.dtype not in FLOATS:
+        return "float64"
+    if case.op == "cast":
+        return case.args[1].removeprefix("dtype:")
+    return case.dtype
+
+
+def reference(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """The outputs that `case` must give for `arrays`, rounded to the result's dtype."""
+    values = iter(arrays)
+    symbols = case.symbols
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, Input):
+            array = widen(next(values))
+            return array.astype(np.float64) if case.op in REAL else array
+        return symbols.get(value, value) if isinstance(value, str) else value
+
+    args, kwargs = map_leaves([case.args, case.kwargs], leaf)
+    with np.errstate(all="ignore"):
+        result = OPS[case.op](*args, **kwargs)
+    outputs = result if isinstance(result, list) else [result]
+    return [narrow(output, result_dtype(case)) for output in outputs]

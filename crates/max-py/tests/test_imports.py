@@ -1,0 +1,26 @@
+"""Importing the package must stay cheap: nothing heavy may come with it."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ["torch", "scipy", "pandas", "matplotlib", "transformers", "tensorflow", "jax", "PIL", "requests", "sympy"]
+
+
+@pytest.mark.parametrize("module", ["max", "max.dtype", "max.driver", "max.engine", "max.graph", "max.graph.ops"])
+def test_brings_no_heavy_module(module: str) -> None:
+    code = f"import sys; import {module}; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_of_max_graph() -> None:
+    import max.graph
+
+    names = """
+        AlgebraicDim BufferType BufferValue DeviceRef Dim Graph Shape StaticDim SymbolicDim TensorType TensorValue
+        Type Value Weight dim ops quantization shape type
+    """.split()
+    assert [name for name in names if not hasattr(max.graph, name)] == []

@@ -1,0 +1,128 @@
+//! The repository's own commands, run as `cargo xtask <command>`.
+//!
+//! `test` is the one command that decides whether a change is good; `tidy` is its first step, the rules
+//! no compiler checks. Standard library only, so that it builds in a second.
+//!
+//! Exit status: 0 when all is well, 1 when a check failed, 2 when the command line made no sense.
+#![forbid(unsafe_code)]
+
+mod exec;
+mod test;
+mod tidy;
+mod totals;
+mod venv;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+The repository's own commands.
+
+Usage: cargo xtask <command>
+
+Commands:
+  test [--rust | --python] [-- <pytest arguments>]
+          Run every check and test: tidy, format, clippy, the Rust tests, the documentation,
+          then build the wheel into a private environment and run the Python tests.
+            --rust      only the Rust steps
+            --python    only the Python steps
+          What follows `--` goes to pytest.
+  tidy    Check the rules no compiler checks: which crate may use which, file sizes,
+          documented unsafe code, left-overs. Prints `path:line: message` for each finding.
+  help    Print this text.
+
+Environment:
+  PYTHON            the Python (3.10 or newer) to build the private environment from
+  CARGO_TARGET_DIR  where build outputs, the wheel and the environment go (default: target)
+";
+
+/// What a command line asks for.
+#[derive(Debug, PartialEq)]
+enum Command {
+    Help,
+    Test(test::Options),
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let command = match parse(&arguments) {
+        Ok(command) => command,
+        Err(message) => {
+            eprintln!("xtask: {message}\n\nTry `cargo xtask --help`.");
+            return ExitCode::from(2);
+        }
+    };
+    match run(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), String> {
+    let root = repository_root();
+    std::env::set_current_dir(&root).map_err(|error| format!("cannot enter {}: {error}", root.display()))?;
+    match command {
+        Command::Help => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Command::Test(options) => test::run(options),
+        Command::Tidy => tidy::run(),
+    }
+}
+
+fn parse(arguments: &[String]) -> Result<Command, String> {
+    let Some((command, rest)) = arguments.split_first() else {
+        return Err("no command given".into());
+    };
+    let own = rest.split(|argument| argument == "--").next().unwrap_or_default();
+    if own.iter().any(|argument| argument == "--help" || argument == "-h") {
+        return Ok(Command::Help);
+    }
+    match command.as_str() {
+        "help" | "--help" | "-h" => Ok(Command::Help),
+        "test" => test::Options::parse(rest).map(Command::Test),
+        "tidy" => match rest.first() {
+            None => Ok(Command::Tidy),
+            Some(extra) => Err(format!("`tidy` takes no arguments, but was given `{extra}`")),
+        },
+        unknown => Err(format!("unknown command `{unknown}`")),
+    }
+}
+
+/// The folder of the workspace; every command works from there.
+fn repository_root() -> PathBuf {
+    // Cargo tells the running program where its package is; a binary started by hand knows where it was built.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.ancestors().nth(2).unwrap_or(Path::new(".")).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn help_is_offered_everywhere() {
+        for line in ["help", "--help", "-h", "test --help", "tidy -h"] {
+            assert_eq!(parsed(line), Ok(Command::Help), "{line}");
+        }
+        assert!(matches!(parsed("test -- --help"), Ok(Command::Test(_))), "pytest's own help");
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        assert!(parsed("").is_err());
+        assert!(parsed("frobnicate").unwrap_err().contains("`frobnicate`"));
+        assert!(parsed("tidy now").unwrap_err().contains("`now`"));
+    }
+}

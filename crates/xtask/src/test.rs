@@ -1,0 +1,216 @@
+//! `cargo xtask test`: every check and test of the repository, in order, up to the first failure.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::totals::Totals;
+use crate::venv::Venv;
+use crate::{exec, tidy};
+
+const RUST: &[Step] = &[
+    Step { name: "tidy", run: |_, _| tidy::run() },
+    Step { name: "format", run: |_, _| exec::run(cargo().args(["fmt", "--all", "--check"])) },
+    Step { name: "clippy", run: clippy },
+    Step { name: "Rust tests", run: rust_tests },
+    Step { name: "documentation", run: documentation },
+];
+
+const PYTHON: &[Step] = &[
+    Step { name: "Python environment", run: python_environment },
+    Step { name: "wheel", run: wheel },
+    Step { name: "Python tests", run: python_tests },
+];
+
+/// The folder of the Python package, from the repository's root.
+const PACKAGE: &str = "crates/max-py";
+
+/// Which steps to run, and what to tell pytest.
+#[derive(Debug, Default, PartialEq)]
+pub struct Options {
+    pub only: Option<Language>,
+    pub pytest: Vec<String>,
+}
+
+/// The two halves of the steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Language {
+    Rust,
+    Python,
+}
+
+#[derive(Clone, Copy)]
+struct Step {
+    name: &'static str,
+    run: fn(&Context, &mut Totals) -> Result<(), String>,
+}
+
+struct Context {
+    /// Cargo's build folder, as an absolute path.
+    target: PathBuf,
+    pytest: Vec<String>,
+}
+
+impl Options {
+    /// Reads the arguments after `test`.
+    pub fn parse(arguments: &[String]) -> Result<Self, String> {
+        let mut options = Self::default();
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let language = match argument.as_str() {
+                "--rust" => Language::Rust,
+                "--python" => Language::Python,
+                "--" => {
+                    options.pytest = rest.by_ref().cloned().collect();
+                    break;
+                }
+                unknown => return Err(format!("`test` does not know `{unknown}`")),
+            };
+            if options.only.is_some_and(|chosen| chosen != language) {
+                return Err("`--rust` and `--python` exclude each other; give neither to run both".into());
+            }
+            options.only = Some(language);
+        }
+        if options.only == Some(Language::Rust) && !options.pytest.is_empty() {
+            return Err("arguments for pytest make no sense with `--rust`".into());
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the chosen steps; the last line printed is the totals.
+pub fn run(options: Options) -> Result<(), String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
+    let target = std::path::absolute(target).map_err(|error| format!("bad CARGO_TARGET_DIR: {error}"))?;
+    let context = Context { target, pytest: options.pytest };
+    let steps = match options.only {
+        None => [RUST, PYTHON].concat(),
+        Some(Language::Rust) => RUST.to_vec(),
+        Some(Language::Python) => PYTHON.to_vec(),
+    };
+    let mut totals = Totals::default();
+    let start = Instant::now();
+    for (index, step) in steps.iter().enumerate() {
+        println!("\n=== {}/{} {} ===", index + 1, steps.len(), step.name);
+        let step_start = Instant::now();
+        let outcome = (step.run)(&context, &mut totals);
+        let seconds = step_start.elapsed().as_secs_f64();
+        if let Err(message) = outcome {
+            if totals.failed > 0 {
+                println!("\n{totals}");
+            }
+            return Err(format!("step `{}` failed after {seconds:.1} s: {message}", step.name));
+        }
+        println!("--- {}: ok, {seconds:.1} s ---", step.name);
+    }
+    println!("\nAll {} steps ok, {:.1} s.", steps.len(), start.elapsed().as_secs_f64());
+    println!("{totals}");
+    Ok(())
+}
+
+fn clippy(_: &Context, _: &mut Totals) -> Result<(), String> {
+    let arguments = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    exec::run(cargo().args(arguments))
+}
+
+fn rust_tests(_: &Context, totals: &mut Totals) -> Result<(), String> {
+    // An extension module leaves Python's symbols to the interpreter that loads it: no test binary of
+    // max-py can link. The Python steps test it.
+    let arguments = ["test", "--workspace", "--exclude", "max-py", "--locked"];
+    let mut output = String::new();
+    let outcome = exec::tee(cargo().args(arguments), &mut output);
+    let counted = totals.add_cargo(&output);
+    outcome.and(counted)
+}
+
+fn documentation(_: &Context, _: &mut Totals) -> Result<(), String> {
+    let flags = format!("{} -D warnings", std::env::var("RUSTDOCFLAGS").unwrap_or_default());
+    let arguments = ["doc", "--workspace", "--no-deps", "--locked"];
+    exec::run(cargo().args(arguments).env("RUSTDOCFLAGS", flags.trim()))
+}
+
+fn python_environment(context: &Context, _: &mut Totals) -> Result<(), String> {
+    let venv = context.venv();
+    venv.create_if_needed()?;
+    venv.install_requirements(&Path::new(PACKAGE).join("requirements-test.txt"))
+}
+
+fn wheel(context: &Context, _: &mut Totals) -> Result<(), String> {
+    let venv = context.venv();
+    let wheels = context.target.join("wheels");
+    if wheels.exists() {
+        std::fs::remove_dir_all(&wheels)
+            .map_err(|error| format!("cannot empty {}: {error}", wheels.display()))?;
+    }
+    let manifest = format!("{PACKAGE}/Cargo.toml");
+    exec::run(
+        venv.python()
+            .args(["-m", "maturin", "build", "--release", "--locked", "--manifest-path", &manifest])
+            .arg("--interpreter")
+            .arg(venv.interpreter())
+            .arg("--out")
+            .arg(&wheels),
+    )?;
+    let wheel = the_wheel(&wheels)?;
+    exec::run(venv.pip_install().args(["--force-reinstall", "--no-deps"]).arg(wheel))
+}
+
+fn python_tests(context: &Context, totals: &mut Totals) -> Result<(), String> {
+    let tests = format!("{PACKAGE}/tests");
+    let mut output = String::new();
+    let outcome = exec::tee(
+        context.venv().python().args(["-m", "pytest", &tests, "-q"]).args(&context.pytest),
+        &mut output,
+    );
+    let counted = totals.add_pytest(&output);
+    outcome.and(counted)
+}
+
+/// The one wheel of a folder.
+fn the_wheel(folder: &Path) -> Result<PathBuf, String> {
+    let entries =
+        std::fs::read_dir(folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
+    let mut wheels = entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    match (wheels.next(), wheels.next()) {
+        (Some(wheel), None) => Ok(wheel),
+        (None, _) => Err(format!("maturin left no wheel in {}", folder.display())),
+        _ => Err(format!("maturin left more than one wheel in {}", folder.display())),
+    }
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+}
+
+impl Context {
+    fn venv(&self) -> Venv {
+        Venv::new(self.target.join("venv"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Options, String> {
+        Options::parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_choose_the_steps() {
+        assert_eq!(parsed(""), Ok(Options::default()));
+        assert_eq!(parsed("--rust").unwrap().only, Some(Language::Rust));
+        let python = parsed("--python -- -k relu --python").unwrap();
+        assert_eq!(python.only, Some(Language::Python));
+        assert_eq!(python.pytest, ["-k", "relu", "--python"]);
+    }
+
+    #[test]
+    fn options_that_contradict_are_refused() {
+        assert!(parsed("--rust --python").is_err());
+        assert!(parsed("--rust -- -k relu").is_err());
+        assert!(parsed("--fast").unwrap_err().contains("`--fast`"));
+    }
+}
