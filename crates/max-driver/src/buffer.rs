@@ -101,9 +101,8 @@ impl Buffer {
     }
 
     /// The address, on its device, of the element with all indices zero. It need not be aligned for the
-    /// dtype: mapped files and views of bytes start anywhere. It means nothing if there are no elements.
+    /// dtype: mapped files and views of bytes start anywhere.
     pub fn data_ptr(&self) -> *const u8 {
-        // Wrapping, because the origin of a view without elements may lie outside the memory.
         self.memory.ptr().as_ptr().wrapping_add(self.origin())
     }
 
@@ -156,15 +155,12 @@ impl Buffer {
         let (old, new) = (self.element_size(), dtype.size_in_bytes());
         let mut shape = self.shape().to_vec();
         match shape.last_mut() {
-            // A row is at most as long as the buffer, whose bytes are countable; without elements it may not be.
-            Some(last) => match last.checked_mul(old) {
-                Some(bytes) if bytes % new == 0 => *last = bytes / new,
-                _ => bail!(
-                    value,
-                    "{self:?} cannot be viewed as {dtype} without a shape: the {last} elements of {old} bytes in \
-                     its last axis do not divide into elements of {new} bytes"
-                ),
-            },
+            Some(last) if (*last * old).is_multiple_of(new) => *last = *last * old / new,
+            Some(last) => bail!(
+                value,
+                "{self:?} cannot be viewed as {dtype} without a shape: the {last} elements of {old} bytes in its \
+                 last axis do not divide into elements of {new} bytes"
+            ),
             None if old == new => {}
             None => bail!(
                 value,
@@ -175,9 +171,11 @@ impl Buffer {
         Ok(shape)
     }
 
-    /// How many bytes into the memory the element with all indices zero lies.
+    /// How many bytes into the memory the element with all indices zero lies. A layout without elements may
+    /// start anywhere, so there it is left out.
     fn origin(&self) -> usize {
-        self.base + self.layout.offset * self.element_size()
+        let offset = if self.layout.shape.contains(&0) { 0 } else { self.layout.offset };
+        self.base + offset * self.element_size()
     }
 
     /// The address for reading on the host, once all pending work on the elements is done.
@@ -245,6 +243,19 @@ mod tests {
     }
 
     #[test]
+    fn buffers_go_between_threads() {
+        let buffer = matrix();
+        let sum = std::thread::scope(|scope| {
+            let threads = [0, 1].map(|row| {
+                let row = buffer.index(&[ViewIndex::At(row)]).unwrap();
+                scope.spawn(move || row.to_vec::<i32>().unwrap().iter().sum::<i32>())
+            });
+            threads.map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(sum, [3, 12]);
+    }
+
+    #[test]
     fn properties() {
         let buffer = matrix();
         assert_eq!(
@@ -309,6 +320,7 @@ mod tests {
         row.fill(max_core::Number::Int(1)).unwrap();
         assert_eq!(row.host_bytes().unwrap().len(), 0);
         assert!(row.copy(None).is_ok() && row.view(DType::Int8, None).is_ok());
+        assert_eq!(row.data_ptr(), empty.data_ptr());
         assert!(Buffer::new(DType::Int8, &[usize::MAX, usize::MAX, 0], &cpu).is_err());
         let wide = Buffer::new(DType::Int8, &[0, isize::MAX as usize], &cpu).unwrap();
         assert_eq!(wide.view(DType::Int64, None).unwrap_err().kind(), ErrorKind::Value);

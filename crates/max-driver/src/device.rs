@@ -139,6 +139,24 @@ impl Device {
     }
 }
 
+/// The host device, under its documented name.
+#[allow(non_snake_case, reason = "the documented name")]
+pub fn CPU() -> Device {
+    Device::cpu()
+}
+
+/// The first accelerator, under its documented name; [`Device::accelerator`] takes a number.
+#[allow(non_snake_case, reason = "the documented name")]
+pub fn Accelerator() -> Result<Device> {
+    Device::accelerator(None)
+}
+
+impl From<&Device> for DeviceRef {
+    fn from(device: &Device) -> DeviceRef {
+        device.device_ref()
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Device(type={},id={})", self.label(), self.id())

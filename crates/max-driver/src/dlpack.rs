@@ -12,7 +12,9 @@ pub use import::{import, import_versioned};
 
 use std::ffi::c_void;
 
-use max_core::{DType, Result, bail};
+use max_core::{DType, DeviceKind, Result, bail};
+
+use crate::Device;
 
 /// The version of the protocol, as a tensor states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +44,19 @@ pub struct DLDevice {
     pub device_id: i32,
 }
 
-/// The host.
-pub const CPU: DLDevice = DLDevice { device_type: 1, device_id: 0 };
+/// The published numbers of the kinds of devices that buffers can be on.
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+
+impl From<&Device> for DLDevice {
+    fn from(device: &Device) -> DLDevice {
+        let device_type = match device.kind() {
+            DeviceKind::Cpu => CPU,
+            DeviceKind::Gpu => CUDA,
+        };
+        DLDevice { device_type, device_id: device.id() as i32 }
+    }
+}
 
 /// The type of an element: a family by its published number, its width, and how many form a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ mod spec;
 mod stream;
 
 pub use buffer::Buffer;
-pub use device::Device;
+pub use device::{Accelerator, CPU, Device};
 pub use memory::Access;
 pub use mmap::MmapMode;
 pub use spec::{

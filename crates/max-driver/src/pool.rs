@@ -233,7 +233,7 @@ mod tests {
         let pool = pool(1 << 20);
         let lease = pool.take(10_000, Contents::Stale).unwrap();
         let ptr = lease.ptr();
-        assert_eq!(ptr.as_ptr() as usize % ALIGNMENT, 0);
+        assert!(ptr.addr().get().is_multiple_of(ALIGNMENT));
         assert!(pool.bytes_in_use() >= 10_000 && pool.bytes_held() == 0);
         // SAFETY: the lease has this byte.
         unsafe { ptr.write(7) };

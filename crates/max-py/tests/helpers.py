@@ -9,6 +9,7 @@ import numpy as np
 from max.driver import Buffer
 from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType
+
 from op_cases import bfloat16_bits, from_bfloat16_bits
 
 CPU = DeviceRef.CPU()

@@ -10,6 +10,7 @@ import math
 from typing import Any, Callable
 
 import numpy as np
+
 from op_cases import FLOATS, Case, Input, map_leaves, narrow, widen
 
 erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -4,10 +4,11 @@ import gc
 
 import numpy as np
 import pytest
-from helpers import REFUSED, address
 from max import driver
 from max.driver import CPU, Buffer, DeviceStream
 from max.dtype import DType
+
+from helpers import REFUSED, address
 
 
 def arange(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -139,8 +140,16 @@ def test_allocations_are_aligned(shape: list, dtype: DType) -> None:
         assert address(buffer) % 64 == 0
 
 
-@pytest.mark.parametrize("copy", [lambda b: b.copy(), lambda b: b.copy(device=CPU()), lambda b: b.copy(CPU()),
-                                  lambda b: b.copy(stream=DeviceStream(CPU())), lambda b: b.contiguous()])
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda b: b.copy(),
+        lambda b: b.copy(device=CPU()),
+        lambda b: b.copy(CPU()),
+        lambda b: b.copy(stream=DeviceStream(CPU())),
+        lambda b: b.contiguous(),
+    ],
+)
 def test_copies_are_deep(copy) -> None:
     source = Buffer.from_numpy(arange(2, 3))
     other = copy(source)

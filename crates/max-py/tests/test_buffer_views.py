@@ -4,9 +4,10 @@ import gc
 
 import numpy as np
 import pytest
-from helpers import REFUSED
 from max.driver import Buffer
 from max.dtype import DType
+
+from helpers import REFUSED
 
 s = slice
 INDICES = [
@@ -83,8 +84,15 @@ def test_views_outlive_their_base(array: np.ndarray) -> None:
 
 @pytest.mark.parametrize(
     "index, contiguous",
-    [(s(None), True), (s(1, 3), True), (0, True), ((s(None), 0), False), (s(None, None, 2), False),
-     (s(None, None, -1), False), ((..., s(0, 2)), False)],
+    [
+        (s(None), True),
+        (s(1, 3), True),
+        (0, True),
+        ((s(None), 0), False),
+        (s(None, None, 2), False),
+        (s(None, None, -1), False),
+        ((..., s(0, 2)), False),
+    ],
     ids=str,
 )
 def test_contiguity(array: np.ndarray, index, contiguous: bool) -> None:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from helpers import CPU, evaluate, shapes_of, tensor
 from max import driver
 from max.dtype import DType
 from max.graph import (
@@ -19,6 +18,8 @@ from max.graph import (
     ops,
 )
 from max.graph.type import ConvInputLayout, DeviceKind, FilterLayout
+
+from helpers import CPU, evaluate, shapes_of, tensor
 
 a, b, c, x, D = map(Dim, ["a", "b", "c", "x", "D"])
 
@@ -223,9 +224,7 @@ class TestShape:
 
     def test_as_a_tensor(self, session) -> None:
         array = np.zeros((2, 5), dtype=np.float32)
-        (value,) = evaluate(
-            session, lambda v: TensorValue(v.shape), array, types=[tensor("float32", "a", 5)]
-        )
+        (value,) = evaluate(session, lambda v: TensorValue(v.shape), array, types=[tensor("float32", "a", 5)])
         assert value.dtype == np.int64
         np.testing.assert_array_equal(value, [2, 5])
 

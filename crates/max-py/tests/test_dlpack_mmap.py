@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import REFUSED, address
 from max.driver import CPU, Buffer
 from max.dtype import DType
+
+from helpers import REFUSED, address
 
 
 def arange(*shape: int) -> np.ndarray:
@@ -73,7 +74,9 @@ def test_round_trip(shape: tuple, dtype: str) -> None:
     np.testing.assert_array_equal(back, array)
 
 
-@pytest.mark.parametrize("index", [(slice(None), slice(None, None, 2)), slice(None, None, -1), (slice(None), 1)], ids=str)
+@pytest.mark.parametrize(
+    "index", [(slice(None), slice(None, None, 2)), slice(None, None, -1), (slice(None), 1)], ids=str
+)
 def test_non_contiguous_sources(index) -> None:
     """from_dlpack refuses them; from_numpy copies."""
     array = arange(4, 6)[index]

@@ -1,10 +1,11 @@
 """Devices, device specs and streams."""
 
 import pytest
-from helpers import REFUSED
 from max import driver
 from max.driver import CPU, Accelerator, Buffer, Device, DeviceSpec, DeviceStream
 from max.dtype import DType
+
+from helpers import REFUSED
 
 without_gpu = pytest.mark.skipif(driver.accelerator_count() > 0, reason="an accelerator is present")
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import CPU as CPU_REF
-from helpers import REFUSED, address, build, evaluate, tensor
 from max.driver import CPU, Buffer
 from max.dtype import DType
 from max.engine import InferenceSession, Model, TensorSpec
 from max.graph import Graph, TensorType, ops
+
+from helpers import CPU as CPU_REF
+from helpers import REFUSED, address, build, evaluate, tensor
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], dtype=np.float32)
 
@@ -159,7 +160,14 @@ class TestExecute:
 
     @pytest.mark.parametrize(
         "dtype, value",
-        [("float32", 2.5), ("float32", 2), ("float64", np.float64(2.5)), ("int32", 7), ("int64", np.int64(-7)), ("bool", True)],
+        [
+            ("float32", 2.5),
+            ("float32", 2),
+            ("float64", np.float64(2.5)),
+            ("int32", 7),
+            ("int64", np.int64(-7)),
+            ("bool", True),
+        ],
     )
     def test_scalar_arguments(self, session, dtype: str, value) -> None:
         model = session.load(build(lambda v: ops.where(v == v, v, v), [tensor(dtype)]))
@@ -254,7 +262,9 @@ class TestSavedGraphs:
     def graph(self) -> Graph:
         bias = np.array([10, 20, 30], dtype=np.float32)
         return build(
-            lambda x: ops.relu(x) + ops.constant(bias, DType.float32, CPU_REF), [tensor("float32", "n", 3)], name="saved"
+            lambda x: ops.relu(x) + ops.constant(bias, DType.float32, CPU_REF),
+            [tensor("float32", "n", 3)],
+            name="saved",
         )
 
     @pytest.fixture

@@ -4,9 +4,10 @@ import threading
 
 import numpy as np
 import pytest
-from helpers import CPU, REFUSED, build, tensor
 from max.dtype import DType
 from max.graph import Graph, TensorValue, ops
+
+from helpers import CPU, REFUSED, build, tensor
 
 vector = tensor("float32", 3)
 X = np.array([1, -2, 3], dtype=np.float32)

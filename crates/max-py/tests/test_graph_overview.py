@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-EXAMPLE = '''
+EXAMPLE = """
 import numpy as np
 from max.driver import CPU
 from max.dtype import DType
@@ -22,7 +22,7 @@ model = session.load(graph)
 input_data = np.array([1.0, -2.0, 3.0, -4.0, 5.0], dtype=np.float32)
 result = model.execute(input_data)
 print(np.from_dlpack(result[0]))
-'''
+"""
 
 
 def test_prints_the_documented_result() -> None:

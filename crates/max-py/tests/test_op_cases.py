@@ -7,13 +7,13 @@ from typing import Any, Optional
 
 import numpy as np
 import pytest
-from helpers import CPU, assert_close, dtype_of, evaluate, to_array, to_buffer
 from max.dtype import DType
 from max.graph import Graph, TensorType, ops
 from max.graph.type import ConvInputLayout, FilterLayout
+
+from helpers import CPU, assert_close, dtype_of, evaluate, to_array, to_buffer
 from op_cases import DOMAINS, DTYPES, Case, Input, all_cases, expand, map_leaves, read_table
 from reference import OPS, reference, result_dtype
-
 
 ENUMS = {"dtype": DType, "layout": ConvInputLayout, "filter": FilterLayout}
 
@@ -28,9 +28,7 @@ def literal(value: Any) -> Any:
 
 def call(case: Case, graph: Graph) -> list[Any]:
     values = iter(graph.inputs)
-    args, kwargs = map_leaves(
-        [case.args, case.kwargs], lambda v: next(values) if isinstance(v, Input) else literal(v)
-    )
+    args, kwargs = map_leaves([case.args, case.kwargs], lambda v: next(values) if isinstance(v, Input) else literal(v))
     if case.op == "conv2d":  # its strides and paddings are documented as tuples
         args = [tuple(a) if isinstance(a, list) else a for a in args]
         kwargs = {k: tuple(v) if isinstance(v, list) else v for k, v in kwargs.items()}
@@ -140,7 +138,5 @@ def test_var_and_stdev(session, method: str, shape: list, declared: list, axis: 
     wide = x.astype(np.float64)
     expected = (np.var if method == "var" else np.std)(wide, axis=axis, keepdims=True)
     graph_type = TensorType(dtype_of(dtype), declared, CPU)
-    (actual,) = evaluate(
-        session, lambda v: getattr(v, method)(axis=axis), to_buffer(x, dtype), types=[graph_type]
-    )
+    (actual,) = evaluate(session, lambda v: getattr(v, method)(axis=axis), to_buffer(x, dtype), types=[graph_type])
     assert_close(actual, expected, dtype)

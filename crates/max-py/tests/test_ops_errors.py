@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from helpers import CPU, REFUSED, build, evaluate, mentions, shapes_of, tensor
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, Graph, Shape, TensorType, ops
+
+from helpers import CPU, REFUSED, build, evaluate, mentions, shapes_of, tensor
 
 f = tensor("float32", "a", 3)
 i = tensor("int32", "a", 3)
@@ -124,7 +125,11 @@ class TestShapeOps:
             (lambda v: ops.unsqueeze(v, -5), REFUSED, "axis out of bounds"),
             (lambda v: ops.flatten(v, 2, 1), REFUSED, ""),
             (lambda v: ops.flatten(v, 0, 3), REFUSED, ""),
-            (lambda v: ops.broadcast_to(v, [4, 7, 1]), REFUSED, "must be either 1 or equal to corresponding output dimension"),
+            (
+                lambda v: ops.broadcast_to(v, [4, 7, 1]),
+                REFUSED,
+                "must be either 1 or equal to corresponding output dimension",
+            ),
             (lambda v: v.broadcast_to([6, 1]), REFUSED, ""),
             (lambda v: ops.split(v, [1, 2]), REFUSED, "Split sizes must sum to dimension value"),
             (lambda v: ops.split(v, [2, 2], axis=3), REFUSED, ""),

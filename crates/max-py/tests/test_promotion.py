@@ -5,10 +5,11 @@ import operator
 
 import numpy as np
 import pytest
-from helpers import CPU, REFUSED, dtype_of, evaluate, shapes_of, tensor, to_buffer
 from max.driver import Buffer
 from max.dtype import DType
 from max.graph import Graph, TensorType, ops
+
+from helpers import CPU, REFUSED, dtype_of, evaluate, shapes_of, tensor, to_buffer
 from op_cases import DTYPES
 
 SIGNED = ["int8", "int16", "int32", "int64"]
@@ -50,16 +51,25 @@ def dtype_after(forward, *dtypes: str) -> DType:
 
 
 def test_the_table_agrees_with_the_rules_in_words() -> None:
-    for left, right in [("uint8", "int8"), ("uint16", "int16"), ("uint32", "int32"), ("float16", "bfloat16"),
-                        ("int32", "float32"), ("int64", "float64"), ("uint64", "float64")]:
+    for left, right in [
+        ("uint8", "int8"),
+        ("uint16", "int16"),
+        ("uint32", "int32"),
+        ("float16", "bfloat16"),
+        ("int32", "float32"),
+        ("int64", "float64"),
+        ("uint64", "float64"),
+    ]:
         assert expected(left, right) is None
     assert all(expected("uint64", signed) is None for signed in SIGNED)
     assert (expected("uint8", "int16"), expected("uint16", "int32"), expected("uint32", "int64")) == (
-        "int16", "int32", "int64",
+        "int16",
+        "int32",
+        "int64",
     )
 
 
-@pytest.mark.parametrize("left, right", itertools.product(DTYPES, DTYPES))
+@pytest.mark.parametrize("left, right", list(itertools.product(DTYPES, DTYPES)))
 def test_pairs_of_tensors(left: str, right: str) -> None:
     want = expected(left, right)
     if want is None:
@@ -85,8 +95,17 @@ def test_where_promotes_its_branches() -> None:
         dtype_after(lambda c, x, y: ops.where(c, x, y), "bool", "int32", "float32")
 
 
-@pytest.mark.parametrize("left, right", [("int8", "float16"), ("uint8", "bfloat16"), ("bool", "float32"),
-                                         ("uint32", "int64"), ("float16", "float64"), ("uint16", "float32")])
+@pytest.mark.parametrize(
+    "left, right",
+    [
+        ("int8", "float16"),
+        ("uint8", "bfloat16"),
+        ("bool", "float32"),
+        ("uint32", "int64"),
+        ("float16", "float64"),
+        ("uint16", "float32"),
+    ],
+)
 def test_promoted_values(session, left: str, right: str) -> None:
     x, y = np.array([0, 1, 1]), np.array([4, 5, 7])
     types = [tensor(left, 3), tensor(right, 3)]
@@ -220,7 +239,9 @@ class TestConstant:
         with Graph("constants"), pytest.raises(ValueError, match="DType must match"):
             ops.constant(array, dtype, CPU)
 
-    @pytest.mark.parametrize("value, dtype", [(300, DType.uint8), (-1, DType.uint8), (2**31, DType.int32), (1.5, DType.int32)])
+    @pytest.mark.parametrize(
+        "value, dtype", [(300, DType.uint8), (-1, DType.uint8), (2**31, DType.int32), (1.5, DType.int32)]
+    )
     def test_values_that_do_not_fit(self, value, dtype: DType) -> None:
         with Graph("constants"), pytest.raises(ValueError, match="Unsafe cast"):
             ops.constant(value, dtype, CPU)

@@ -20,7 +20,8 @@ import pytest
 DATA = Path(__file__).parent / "data"
 DOCUMENTED: dict[str, dict[str, Any]] = json.loads((DATA / "signatures.json").read_text(encoding="utf-8"))
 TO_COME = [
-    line for line in map(str.strip, (DATA / "to_come.txt").read_text(encoding="utf-8").splitlines())
+    line
+    for line in map(str.strip, (DATA / "to_come.txt").read_text(encoding="utf-8").splitlines())
     if line and not line.startswith("#")
 ]
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from helpers import REFUSED, build, evaluate, shapes_of, tensor
 from max.graph import Dim, Graph, Shape, ops
+
+from helpers import REFUSED, build, evaluate, shapes_of, tensor
 
 s = slice
 ARRAY = np.random.default_rng(0).normal(size=(4, 6, 3)).astype(np.float32)

@@ -4,7 +4,6 @@ import operator
 
 import numpy as np
 import pytest
-from helpers import CPU, REFUSED, assert_close, build, dtype_of, evaluate, shapes_of, tensor, to_array, to_buffer
 from max.driver import Buffer
 from max.dtype import DType
 from max.graph import (
@@ -21,6 +20,8 @@ from max.graph import (
     ops,
 )
 from max.graph.quantization import QuantizationEncoding
+
+from helpers import CPU, REFUSED, assert_close, build, dtype_of, evaluate, shapes_of, tensor, to_array, to_buffer
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], dtype=np.float32)
 Y = np.array([[2, 3, 3], [1, 5, -6]], dtype=np.float32)

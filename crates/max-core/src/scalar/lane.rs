@@ -126,10 +126,10 @@ impl Lane for Bool {
         (self == other).into()
     }
     fn lt(self, other: Bool) -> Bool {
-        (self.get() < other.get()).into()
+        (!self.get() && other.get()).into()
     }
     fn le(self, other: Bool) -> Bool {
-        (self.get() <= other.get()).into()
+        (!self.get() || other.get()).into()
     }
     fn is_inf(self) -> Bool {
         Bool::FALSE

@@ -148,10 +148,7 @@ impl Buffer {
         if !self.is_contiguous() {
             return self.contiguous()?.host_bytes();
         }
-        let len = self.num_bytes();
-        // The origin of a view without elements may lie outside the memory.
-        let start = if len == 0 { 0 } else { self.origin() };
-        Ok(HostBytes::new(Part { memory: self.memory.clone(), start, len }))
+        Ok(HostBytes::new(Part { memory: self.memory.clone(), start: self.origin(), len: self.num_bytes() }))
     }
 
     /// The address for writing on the host, once all pending work on the elements is done.

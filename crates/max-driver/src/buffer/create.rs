@@ -94,20 +94,20 @@ impl Buffer {
         access: Access,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Buffer> {
-        let mut layout = Strided::contiguous(shape);
         let mut bytes = byte_count(dtype, shape)?;
+        let mut layout = Strided::contiguous(shape);
         if let Some(strides) = strides {
             (layout.offset, bytes) = reach(dtype, shape, strides)?;
-            // Where nothing steps along an axis its stride may be any number: those of the others are kept.
-            let steps = layout.shape.iter().map(|&size| size > 1 && bytes > 0).zip(strides);
-            layout
-                .strides
-                .iter_mut()
-                .zip(steps)
-                .for_each(|(to, (taken, &from))| *to = if taken { from } else { *to });
+            for (axis, &stride) in strides.iter().enumerate() {
+                // Along an axis that nothing steps along, the given stride may be any number.
+                if bytes > 0 && shape[axis] > 1 {
+                    layout.strides[axis] = stride;
+                }
+            }
         }
-        let start = NonNull::new(ptr.wrapping_sub(layout.offset * dtype.size_in_bytes()));
-        let start = match start {
+        let below = layout.offset * dtype.size_in_bytes();
+        let start = match NonNull::new(ptr).map(|ptr| ptr.as_ptr().wrapping_sub(below)).and_then(NonNull::new)
+        {
             Some(start) => start,
             None if bytes == 0 => NonNull::dangling(),
             None => bail!(value, "a null pointer cannot hold {dtype} elements of shape {}", tuple(shape)),
@@ -201,7 +201,7 @@ mod tests {
         for &dtype in DType::ALL {
             for shape in [&[][..], &[0], &[3, 5], &[70_000], &[2_000_000]] {
                 let buffer = Buffer::new(dtype, shape, &CPU).unwrap();
-                assert!(buffer.is_contiguous() && buffer.data_ptr() as usize % ALIGNMENT == 0);
+                assert!(buffer.is_contiguous() && buffer.data_ptr().addr().is_multiple_of(ALIGNMENT));
                 assert!(buffer.host_bytes().unwrap().iter().all(|&byte| byte == 0));
                 Buffer::uninit_pooled(dtype, shape, &CPU).unwrap().fill(Number::Int(1)).unwrap();
             }
@@ -294,6 +294,7 @@ mod tests {
         assert_eq!(missing.kind(), ErrorKind::Runtime);
         assert!(missing.message().contains("max-driver-mmap"));
 
+        assert_eq!(map("w+", &[0], 0).unwrap().to_vec::<i32>().unwrap(), []);
         let written = map("w+", &[3], 0).unwrap();
         written.copy_from(&Buffer::from([1i32, 2, 3])).unwrap();
         drop(written);

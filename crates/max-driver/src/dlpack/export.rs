@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use max_core::{Result, bail};
 
-use super::{CPU, DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_COPIED, FLAG_READ_ONLY, VERSION};
+use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_COPIED, FLAG_READ_ONLY, VERSION};
 use crate::Buffer;
 
 /// An exported tensor and what it points to; freed as a whole by the deleter.
@@ -34,16 +34,16 @@ pub fn export(buffer: &Buffer) -> Result<*mut DLManagedTensor> {
 
 /// A tensor for a consumer of version 1, who frees it by its deleter. `copied` says that the buffer was copied
 /// for this consumer alone.
-pub fn export_versioned(buffer: &Buffer, copied: bool) -> Result<*mut DLManagedTensorVersioned> {
+pub fn export_versioned(buffer: &Buffer, copied: bool) -> *mut DLManagedTensorVersioned {
     let read_only = if buffer.is_read_only() { FLAG_READ_ONLY } else { 0 };
     let flags = read_only | if copied { FLAG_COPIED } else { 0 };
-    Ok(leak(buffer, |dl_tensor, manager_ctx| DLManagedTensorVersioned {
+    leak(buffer, |dl_tensor, manager_ctx| DLManagedTensorVersioned {
         version: VERSION,
         manager_ctx,
         deleter: Some(delete_versioned),
         flags,
         dl_tensor,
-    }))
+    })
 }
 
 /// Allocates a tensor; `managed` puts its parts together.
@@ -53,7 +53,7 @@ fn leak<M>(buffer: &Buffer, managed: impl FnOnce(DLTensor, *mut c_void) -> M) ->
     let mut strides: Box<[i64]> = buffer.strides().iter().map(|&stride| stride as i64).collect();
     let tensor = DLTensor {
         data: buffer.data_ptr().cast_mut().cast(),
-        device: CPU,
+        device: buffer.device().into(),
         ndim: buffer.rank() as i32,
         dtype: buffer.dtype().into(),
         shape: shape.as_mut_ptr(),

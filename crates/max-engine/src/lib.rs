@@ -1,0 +1,11 @@
+//! Sessions load graphs as models; models execute. Files of graphs are read and written here.
+
+#![forbid(unsafe_code)]
+
+mod file;
+mod model;
+mod session;
+
+pub use file::{read_graph, save_graph};
+pub use model::{Model, TensorSpec};
+pub use session::{InferenceSession, Source, WeightsRegistry};

@@ -1,0 +1,255 @@
+"""The native module. The public API is in the modules of `max`; nothing here is documented for users."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+
+# --- dtypes ---------------------------------------------------------------------------------------
+
+@final
+class DType:
+    """A dtype by its numeric code."""
+
+    def __new__(cls, code: int) -> DType: ...
+    @staticmethod
+    def all() -> list[tuple[str, int]]:
+        """Names and codes of all dtypes, in order of the codes."""
+    @staticmethod
+    def from_numpy(dtype: np.dtype[Any]) -> int:
+        """The code of a NumPy dtype; ValueError if there is none (objects, big-endian, strings...)."""
+    name: str
+    code: int
+    size_in_bytes: int
+    align: int
+    def is_float(self) -> bool: ...
+    def is_float8(self) -> bool: ...
+    def is_half(self) -> bool: ...
+    def is_integral(self) -> bool: ...
+    def is_signed_integral(self) -> bool: ...
+    def is_unsigned_integral(self) -> bool: ...
+
+# --- dims, shapes, types --------------------------------------------------------------------------
+# "DimLike" arguments are ints, strings (symbol names) or objects whose `_native` is a Dim.
+
+@final
+class Dim:
+    """A canonical dim; arithmetic is checked and normalizes."""
+
+    def __new__(cls, value: Any) -> Dim: ...
+    kind: str  # "static", "symbolic" or "algebraic"
+    size: int | None  # of a static dim
+    name: str | None  # of a symbolic dim
+    parameters: list[str]
+    def add(self, other: Any) -> Dim: ...
+    def sub(self, other: Any) -> Dim: ...
+    def mul(self, other: Any) -> Dim: ...
+    def floor_div(self, other: Any) -> Dim: ...
+    def modulo(self, other: Any) -> Dim: ...
+    def neg(self) -> Dim: ...
+    def substitute(self, replace: dict[str, Any]) -> Dim: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __str__(self) -> str: ...  # x + 4
+    def __repr__(self) -> str: ...  # Dim('x') + Dim(4)
+
+@final
+class Shape:
+    """A list of dims as one object, so that a shape can stand where an op wants a tensor."""
+
+    def __new__(cls, dims: Sequence[Any]) -> Shape: ...
+
+@final
+class DeviceRef:
+    """A symbolic device."""
+
+    def __new__(cls, kind: str, id: int) -> DeviceRef: ...
+    kind: str
+    id: int
+
+@final
+class Type:
+    """The type of a graph value. Static sizes are checked when it is made."""
+
+    @staticmethod
+    def tensor(dtype: DType, shape: Sequence[Any], device: DeviceRef, layout: str | None) -> Type: ...
+    @staticmethod
+    def buffer(dtype: DType, shape: Sequence[Any], device: DeviceRef) -> Type: ...
+    @staticmethod
+    def opaque(name: str) -> Type: ...
+    kind: str  # "tensor", "buffer" or "opaque"
+    dtype: DType  # the following: of tensors and buffers
+    shape: list[Dim]
+    device: DeviceRef
+    layout: str | None
+    name: str  # of opaque types
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __repr__(self) -> str: ...
+
+@final
+class QuantizationEncoding:
+    """Facts about an encoding, by its lowercase name."""
+
+    def __new__(cls, name: str) -> QuantizationEncoding: ...
+    @staticmethod
+    def all() -> list[str]: ...
+    is_gguf: bool
+    def block_parameters(self) -> tuple[int, int]:
+        """Elements and bytes of a block; ValueError if there are no fixed blocks."""
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+@final
+class Value:
+    """A value of a graph."""
+
+    type: Type
+    def __repr__(self) -> str: ...
+    def is_same(self, other: Value) -> bool:
+        """Whether it is the same value of the same graph."""
+
+@final
+class Weight:
+    """A weight that joins the current graph when it is used."""
+
+    def __new__(cls, name: str, dtype: DType, shape: Sequence[Any], device: DeviceRef) -> Weight: ...
+    name: str
+    type: Type
+    def __repr__(self) -> str: ...
+
+@final
+class Graph:
+    """A graph being built."""
+
+    def __new__(cls, name: str, input_types: Sequence[Any]) -> Graph:
+        """Input types are Types, or objects whose `_native` is one."""
+    @staticmethod
+    def load(path: str) -> Graph: ...
+    @staticmethod
+    def parse(text: str) -> Graph: ...
+    name: str
+    def enter(self) -> None: ...
+    def exit(self) -> None: ...
+    def inputs(self) -> list[Value]: ...
+    def output(self, outputs: Sequence[Any]) -> None:
+        """Takes anything ops take as operands."""
+    def output_types(self) -> list[Type]: ...
+    def add_weight(self, weight: Weight) -> Value: ...
+    def save(self, path: str) -> None: ...
+    def text(self) -> str:
+        """The text form with all constants, as `parse` reads it."""
+    def __str__(self) -> str: ...  # the text form with long constants elided
+
+def op(name: str, *args: Any) -> Any:
+    """Calls an op function by name: a Value, a list of Values or None.
+
+    Arguments are converted as the op's parameter wants them: None, bool, int, float, str, slice, Ellipsis, lists and
+    tuples of these, NumPy arrays and scalars, objects with `__tensorvalue__()`, native objects, and any object whose
+    `_native` attribute is a native object (Value, Weight, Dim, Shape, DType, DeviceRef, Device, Type, Buffer).
+    """
+
+def op_params(name: str) -> list[str]:
+    """The parameter names of an op function."""
+
+# --- driver ---------------------------------------------------------------------------------------
+
+@final
+class Device:
+    @staticmethod
+    def cpu() -> Device: ...
+    @staticmethod
+    def accelerator(id: int | None) -> Device: ...
+    @staticmethod
+    def from_ref(ref: DeviceRef) -> Device: ...
+    id: int
+    label: str
+    api: str
+    architecture_name: str
+    model_name: str
+    is_host: bool
+    is_host_unified: bool
+    is_compatible: bool
+    stats: dict[str, Any]
+    ref: DeviceRef
+    def can_access(self, other: Device) -> bool: ...
+    def default_stream(self) -> Stream: ...
+    def synchronize(self) -> None: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __str__(self) -> str: ...
+
+@final
+class Stream:
+    def __new__(cls, device: Device) -> Stream: ...
+    device: Device
+    def synchronize(self) -> None: ...
+    def wait_for(self, stream: Stream) -> None: ...
+    def __eq__(self, other: object) -> bool: ...
+
+def accelerator_count() -> int: ...
+def accelerator_api() -> str: ...
+def accelerator_architecture_name() -> str: ...
+
+@final
+class Buffer:
+    """A strided array on a device. `place` is a Device or a Stream."""
+
+    def __new__(cls, dtype: DType, shape: Sequence[int], place: Device | Stream) -> Buffer: ...
+    @staticmethod
+    def scalar(value: float | int | bool, dtype: DType, place: Device | Stream) -> Buffer: ...
+    @staticmethod
+    def from_dlpack(array: Any, copy: bool | None) -> Buffer:
+        """NumPy arrays are read directly; others by the DLPack protocol. Refuses non-contiguous sources."""
+    @staticmethod
+    def from_numpy(array: np.ndarray[Any, Any]) -> Buffer:
+        """Zero-copy for contiguous arrays, else a contiguous copy."""
+    @staticmethod
+    def mmap(path: str, dtype: DType, shape: Sequence[int], mode: str, offset: int) -> Buffer: ...
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements
+    rank: int
+    num_elements: int
+    element_size: int
+    is_contiguous: bool
+    is_host: bool
+    is_read_only: bool
+    pinned: bool
+    device: Device
+    stream: Stream
+    data_ptr: int
+    def get(self, index: Any) -> Buffer:
+        """A view by an index: an int, a slice, an ellipsis, None or a tuple of these."""
+    def set(self, index: Any, value: Any) -> None:
+        """Assigns a number, a Buffer, a NumPy array or a DLPack array to a view."""
+    def view(self, dtype: DType, shape: Sequence[int] | None) -> Buffer: ...
+    def contiguous(self) -> Buffer: ...
+    def copy(self, place: Device | Stream | None) -> Buffer: ...
+    def to(self, place: Device | Stream) -> Buffer: ...
+    def inplace_copy_from(self, src: Buffer) -> None: ...
+    def item(self) -> float | int | bool: ...
+    def dlpack(self, max_version: tuple[int, int] | None, copy: bool) -> Any:
+        """A DLPack capsule: versioned if `max_version` is 1 or more, else unversioned (BufferError if read-only)."""
+    def dlpack_device(self) -> tuple[int, int]: ...
+    def __repr__(self) -> str: ...
+    def __str__(self) -> str: ...  # the data, like NumPy
+
+# --- engine ---------------------------------------------------------------------------------------
+
+@final
+class Session:
+    def __new__(cls, devices: Sequence[Device], num_threads: int | None) -> Session: ...
+    devices: list[Device]
+    num_threads: int
+    def load(self, model: Graph | str, weights: dict[str, Any]) -> Model:
+        """A graph or the path of a saved one; weights are Buffers or DLPack arrays by name."""
+
+@final
+class Model:
+    name: str
+    devices: list[Device]
+    inputs: list[tuple[str, list[int | None], DType, DeviceRef]]
+    outputs: list[tuple[str, list[int | None], DType, DeviceRef]]
+    def execute(self, inputs: Sequence[Any]) -> list[Buffer]:
+        """Takes Buffers, NumPy arrays, DLPack arrays and numbers; releases the GIL while it runs."""
