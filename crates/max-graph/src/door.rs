@@ -200,11 +200,20 @@ pub struct Door {
     pub call: fn(Vec<Arg>) -> Result<Output>,
 }
 
-/// Calls an op function by name with arguments in order.
-pub fn call(name: &str, args: Vec<Arg>) -> Result<Output> {
+fn find(name: &str) -> Result<&'static Door> {
     static DOORS: LazyLock<HashMap<&'static str, &'static Door>> =
         LazyLock::new(|| ops::doors().map(|door| (door.name, door)).collect());
-    let Some(door) = DOORS.get(name) else { bail!(key, "there is no op function '{name}'") };
+    DOORS.get(name).copied().ok_or_else(|| Error::key(format!("there is no op function '{name}'")))
+}
+
+/// The parameter names of an op function.
+pub fn params(name: &str) -> Result<&'static [&'static str]> {
+    find(name).map(|door| door.params)
+}
+
+/// Calls an op function by name with arguments in order.
+pub fn call(name: &str, args: Vec<Arg>) -> Result<Output> {
+    let door = find(name)?;
     if args.len() != door.params.len() {
         bail!(type_, "{name}({}) takes {} arguments, got {}", door.params.join(", "), door.params.len(), args.len());
     }

@@ -1,1 +1,26 @@
-//! The native module.
+//! `max._core`: the native module of the Python package. One class or function per concept; signatures,
+//! documentation and coercion of arguments are in the Python modules, which call in here. The contract of
+//! both sides is `python/max/_core.pyi`.
+
+mod args;
+mod array;
+mod driver;
+mod engine;
+mod error;
+mod graph;
+mod types;
+
+/// The native module.
+#[pyo3::pymodule(gil_used = true)]
+mod _core {
+    #[pymodule_export]
+    use crate::driver::{
+        PyBuffer, PyDevice, PyStream, accelerator_api, accelerator_architecture_name, accelerator_count,
+    };
+    #[pymodule_export]
+    use crate::engine::{PyModel, PySession};
+    #[pymodule_export]
+    use crate::graph::{PyGraph, PyValue, PyWeight, op, op_params};
+    #[pymodule_export]
+    use crate::types::{PyDType, PyDeviceRef, PyDim, PyQuantizationEncoding, PyShape, PyType};
+}

@@ -58,9 +58,10 @@ pub mod graph {
         QuantizationEncoding, Shape, TensorType, Type,
     };
     pub use max_graph::{
-        BufferValue, Graph, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value, Weight, door, host, ops,
-        text,
+        BufferValue, Graph, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value, Weight, door, ops, text,
     };
+    pub use max_graph::graph::located;
+    pub use max_graph::ops::slice::{Bound, Index, Indices};
 }
 
 /// Sessions and models.

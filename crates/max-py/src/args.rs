@@ -1,0 +1,165 @@
+//! Python objects as the arguments that native code takes.
+
+use max::dtype::Number;
+use max::graph::door::Arg;
+use max::graph::{Dim, Shape};
+use numpy::PyUntypedArray;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PySlice, PyString, PyTuple};
+
+use crate::array;
+use crate::driver::{PyBuffer, PyDevice};
+use crate::error::Raise;
+use crate::graph::{PyValue, PyWeight};
+use crate::types::{PyDType, PyDeviceRef, PyDim, PyShape, PyType};
+
+/// The native object behind a Python shell, or the object itself.
+pub fn native<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let inner = object.getattr_opt(intern!(object.py(), "_native"))?;
+    Ok(inner.unwrap_or_else(|| object.clone()))
+}
+
+fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().name().map_or_else(|_| "an object".into(), |name| name.to_string())
+}
+
+/// A dim from an int, a name or a `Dim`.
+pub fn dim(object: &Bound<'_, PyAny>) -> PyResult<Dim> {
+    if let Ok(name) = object.cast::<PyString>() {
+        return Dim::symbolic(&name.to_cow()?).raise();
+    }
+    let object = native(object)?;
+    if let Ok(dim) = object.cast::<PyDim>() {
+        return Ok(dim.get().0.clone());
+    }
+    match index(&object)? {
+        Some(size) => Ok(Dim::Static(size)),
+        None => Err(PyTypeError::new_err(format!(
+            "a dimension is an int, a name or a Dim; got {}",
+            type_name(&object)
+        ))),
+    }
+}
+
+/// A shape from dims.
+pub fn shape(object: &Bound<'_, PyAny>) -> PyResult<Shape> {
+    if let Ok(shape) = object.cast::<PyShape>() {
+        return Ok(shape.get().0.clone());
+    }
+    object.try_iter()?.map(|item| dim(&item?)).collect()
+}
+
+/// Sizes from non-negative ints.
+pub fn sizes(object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    let sizes = object.try_iter()?.map(|item| {
+        let item = item?;
+        let size = index(&native(&item)?)?;
+        let size = size.ok_or_else(|| PyTypeError::new_err(format!("a size is an int, got {}", type_name(&item))))?;
+        usize::try_from(size).map_err(|_| PyValueError::new_err(format!("a size cannot be negative: {size}")))
+    });
+    sizes.collect()
+}
+
+/// The value of an object that is an integer, by the `__index__` protocol; nothing if it is none.
+pub fn index(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    let py = object.py();
+    if !object.is_instance_of::<PyInt>() && !object.hasattr(intern!(py, "__index__"))? {
+        return Ok(None);
+    }
+    match object.extract::<i64>() {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if e.is_instance_of::<PyOverflowError>(py) => {
+            Err(PyValueError::new_err(format!("{} exceeds 64 bits", object.str()?)))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// A number, if the object is one: Python's own, or a NumPy scalar.
+pub fn number(object: &Bound<'_, PyAny>) -> PyResult<Option<Number>> {
+    let py = object.py();
+    if let Ok(b) = object.cast::<PyBool>() {
+        return Ok(Some(Number::Bool(b.is_true())));
+    }
+    if object.is_instance_of::<PyInt>() {
+        let value = object.extract::<i128>();
+        let value = value.map_err(|_| PyValueError::new_err(format!("the number {object} exceeds 128 bits")))?;
+        return Ok(Some(Number::Int(value)));
+    }
+    if let Ok(f) = object.cast::<PyFloat>() {
+        return Ok(Some(Number::Float(f.value())));
+    }
+    if array::is_numpy_scalar(object)? {
+        let item = object.call_method0(intern!(py, "item"))?;
+        if !item.get_type().is(object.get_type()) {
+            return number(&item);
+        }
+    }
+    Ok(None)
+}
+
+/// Any argument of an op function.
+pub fn arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
+    let py = object.py();
+    if let Some(inner) = object.getattr_opt(intern!(py, "_native"))? {
+        return native_arg(&inner);
+    }
+    if object.is_none() {
+        return Ok(Arg::None);
+    }
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        return array::host_tensor(&array::from_numpy(array)?).map(Arg::Array);
+    }
+    if let Some(number) = number(object)? {
+        return Ok(Arg::Number(number));
+    }
+    if let Ok(text) = object.cast::<PyString>() {
+        return Ok(Arg::Str(text.to_cow()?.into_owned()));
+    }
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        return Ok(Arg::List(object.try_iter()?.map(|item| arg(&item?)).collect::<PyResult<_>>()?));
+    }
+    if object.is_instance_of::<PySlice>() {
+        let part = |name| arg(&object.getattr(name)?);
+        let parts = [part(intern!(py, "start"))?, part(intern!(py, "stop"))?, part(intern!(py, "step"))?];
+        return Ok(Arg::Slice(Box::new(parts)));
+    }
+    if object.is(py.Ellipsis()) {
+        return Ok(Arg::Ellipsis);
+    }
+    if let Some(convert) = object.getattr_opt(intern!(py, "__tensorvalue__"))? {
+        return arg(&convert.call0()?);
+    }
+    if object.hasattr(intern!(py, "__dlpack__"))? {
+        return array::host_tensor(&array::from_dlpack(object)?).map(Arg::Array);
+    }
+    if let Some(value) = index(object)? {
+        return Ok(Arg::Number(Number::Int(value.into())));
+    }
+    native_arg(object)
+}
+
+fn native_arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
+    macro_rules! try_classes {
+        ($($class:ty => |$x:ident| $arg:expr;)*) => {
+            $(if let Ok(bound) = object.cast::<$class>() {
+                let $x = bound.get();
+                return $arg;
+            })*
+        };
+    }
+    try_classes! {
+        PyValue => |v| Ok(Arg::Value(v.0.clone()));
+        PyWeight => |w| Ok(Arg::Weight(w.0.clone()));
+        PyDim => |d| Ok(Arg::Dim(d.0.clone()));
+        PyShape => |s| Ok(Arg::Shape(s.0.clone()));
+        PyDType => |d| Ok(Arg::DType(d.0));
+        PyDeviceRef => |d| Ok(Arg::Device(d.0));
+        PyDevice => |d| Ok(Arg::Device((&d.0).into()));
+        PyType => |t| Ok(Arg::Type(t.0.clone()));
+        PyBuffer => |b| array::host_tensor(&b.0).map(Arg::Array);
+    }
+    Err(PyTypeError::new_err(format!("an object of type {} cannot be an argument of an op", type_name(object))))
+}

@@ -1,0 +1,162 @@
+//! Arrays of other libraries: NumPy's directly, all others by DLPack.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+use max::driver::{Access, Buffer, Device, dlpack};
+use max::dtype::DType;
+use max::graph::HostTensor;
+use numpy::npyffi::flags::NPY_ARRAY_WRITEABLE;
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCapsule, PyDict, PyType};
+
+use crate::error::Raise;
+
+/// The dtype of a NumPy dtype; extension types such as bfloat16 go by their names.
+pub fn numpy_dtype(descr: &Bound<'_, PyArrayDescr>) -> PyResult<DType> {
+    if descr.is_native_byteorder() == Some(false) {
+        return Err(PyValueError::new_err(format!(
+            "the array has the byte order of another machine ({descr}); convert it with .astype(dtype.newbyteorder('='))"
+        )));
+    }
+    let dtype = match (descr.kind(), descr.itemsize()) {
+        (b'b', 1) => Some(DType::Bool),
+        (b'i', 1) => Some(DType::Int8),
+        (b'i', 2) => Some(DType::Int16),
+        (b'i', 4) => Some(DType::Int32),
+        (b'i', 8) => Some(DType::Int64),
+        (b'u', 1) => Some(DType::UInt8),
+        (b'u', 2) => Some(DType::UInt16),
+        (b'u', 4) => Some(DType::UInt32),
+        (b'u', 8) => Some(DType::UInt64),
+        (b'f', 2) => Some(DType::Float16),
+        (b'f', 4) => Some(DType::Float32),
+        (b'f', 8) => Some(DType::Float64),
+        (b'V', 1 | 2) => descr.getattr("name")?.extract::<String>()?.parse().ok(),
+        _ => None,
+    };
+    dtype.ok_or_else(|| PyValueError::new_err(format!("arrays of dtype {descr} are not supported")))
+}
+
+/// Whether an object is a NumPy scalar such as `np.float32(1)`.
+pub fn is_numpy_scalar(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let generic = GENERIC.import(object.py(), "numpy", "generic")?;
+    object.is_instance(generic)
+}
+
+/// A NumPy array as a buffer that shares its memory, strides and writability, and keeps it alive.
+pub fn from_numpy(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buffer> {
+    let dtype = numpy_dtype(&array.dtype())?;
+    let size = dtype.size_in_bytes() as isize;
+    if array.strides().iter().any(|stride| stride % size != 0) {
+        // A field of a record: its elements lie at distances that are no multiple of their size.
+        let copy = array.call_method1(intern!(array.py(), "copy"), ("C",))?;
+        return from_numpy(copy.cast::<PyUntypedArray>()?);
+    }
+    let strides: Vec<isize> = array.strides().iter().map(|stride| stride / size).collect();
+    // SAFETY: the pointer is that of a live array object; only its public header is read.
+    let (data, flags) = unsafe {
+        let header = &*numpy::npyffi::_PyArray_GET_ITEM_DATA(array.as_array_ptr().cast_const());
+        (header.data, header.flags)
+    };
+    let access = if flags & NPY_ARRAY_WRITEABLE != 0 { Access::ReadWrite } else { Access::ReadOnly };
+    let owner: Box<Py<PyUntypedArray>> = Box::new(array.clone().unbind());
+    // SAFETY: shape and strides are those of the array, whose memory lives as long as the array object does.
+    unsafe {
+        Buffer::from_raw(data.cast(), dtype, array.shape(), Some(&strides), &Device::cpu(), access, owner).raise()
+    }
+}
+
+/// A buffer for anything that is an array; NumPy's arrays may have strides, others come by DLPack.
+pub fn from_any(object: &Bound<'_, PyAny>) -> PyResult<Option<Buffer>> {
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        return from_numpy(array).map(Some);
+    }
+    if object.hasattr(intern!(object.py(), "__dlpack__"))? {
+        return from_dlpack(object).map(Some);
+    }
+    Ok(None)
+}
+
+const VERSIONED: &CStr = c"dltensor_versioned";
+const UNVERSIONED: &CStr = c"dltensor";
+
+/// An array of another library as a buffer that shares its memory, by the DLPack protocol.
+pub fn from_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+    let py = object.py();
+    let Some(method) = object.getattr_opt(intern!(py, "__dlpack__"))? else {
+        let name = object.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("{name} is not an array: it has no __dlpack__ method")));
+    };
+    let options = PyDict::new(py);
+    options.set_item("max_version", (dlpack::VERSION.major, dlpack::VERSION.minor))?;
+    let capsule = match method.call((), Some(&options)) {
+        // Producers from before DLPack 1.0 do not know the argument.
+        Err(e) if e.is_instance_of::<PyTypeError>(py) => method.call0()?,
+        result => result?,
+    };
+    let capsule = capsule.cast_into::<PyCapsule>().map_err(PyErr::from)?;
+    if let Ok(tensor) = capsule.pointer_checked(Some(VERSIONED)) {
+        mark_used(&capsule, c"used_dltensor_versioned")?;
+        // SAFETY: the capsule's name says what it holds, and the new name that it is ours now.
+        return unsafe { dlpack::import_versioned(tensor.as_ptr().cast()) }.raise();
+    }
+    let tensor = capsule.pointer_checked(Some(UNVERSIONED))?;
+    mark_used(&capsule, c"used_dltensor")?;
+    // SAFETY: as above.
+    unsafe { dlpack::import(tensor.as_ptr().cast()) }.raise()
+}
+
+fn mark_used(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
+    // SAFETY: the capsule is alive and the name is static.
+    match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(capsule.py())),
+    }
+}
+
+/// A capsule through which another library takes a buffer over.
+pub fn to_dlpack<'py>(py: Python<'py>, buffer: &Buffer, versioned: bool, copied: bool) -> PyResult<Bound<'py, PyCapsule>> {
+    let (tensor, name): (*mut c_void, _) = if versioned {
+        (dlpack::export_versioned(buffer, copied).cast(), VERSIONED)
+    } else {
+        let tensor = dlpack::export(buffer).map_err(|e| PyBufferError::new_err(e.to_string()))?;
+        (tensor.cast(), UNVERSIONED)
+    };
+    let tensor = NonNull::new(tensor).ok_or_else(|| PyBufferError::new_err("the buffer could not be exported"))?;
+    // SAFETY: the pointer is a managed tensor of the kind the name says; the destructor frees it if nobody took it.
+    unsafe { PyCapsule::new_with_pointer_and_destructor(py, tensor, name, Some(release)) }
+}
+
+/// Frees an exported tensor that no consumer has taken.
+unsafe extern "C" fn release(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this with the capsule that is going away; the name tells which kind it still holds, and a
+    // consumer that took the tensor has changed the name.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 1 {
+            let tensor: *mut dlpack::DLManagedTensorVersioned =
+                ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast();
+            if let Some(deleter) = (*tensor).deleter {
+                deleter(tensor);
+            }
+        } else if ffi::PyCapsule_IsValid(capsule, UNVERSIONED.as_ptr()) == 1 {
+            let tensor: *mut dlpack::DLManagedTensor =
+                ffi::PyCapsule_GetPointer(capsule, UNVERSIONED.as_ptr()).cast();
+            if let Some(deleter) = (*tensor).deleter {
+                deleter(tensor);
+            }
+        }
+    }
+}
+
+/// The data of a buffer for a graph: shared if nobody can write to it, else copied.
+pub fn host_tensor(buffer: &Buffer) -> PyResult<HostTensor> {
+    let fixed = if buffer.is_read_only() { buffer.clone() } else { buffer.copy(None).raise()? };
+    HostTensor::new(fixed.dtype(), fixed.shape(), fixed.host_bytes().raise()?).raise()
+}

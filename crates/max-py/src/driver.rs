@@ -1,0 +1,417 @@
+//! Devices, streams and buffers.
+
+use std::str::FromStr;
+
+use max::driver::{self, Buffer, Device, MmapMode, Stream, ViewIndex};
+use max::dtype::Number;
+use numpy::PyUntypedArray;
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyCapsule, PyDict, PySlice, PyTuple};
+
+use crate::args::{self, native};
+use crate::array;
+use crate::error::Raise;
+use crate::types::{PyDType, PyDeviceRef};
+
+/// A device.
+#[pyclass(frozen, eq, hash, name = "Device", module = "max._core")]
+#[derive(PartialEq, Eq, Hash)]
+pub struct PyDevice(pub Device);
+
+#[pymethods]
+impl PyDevice {
+    #[staticmethod]
+    fn cpu() -> PyDevice {
+        PyDevice(Device::cpu())
+    }
+
+    #[staticmethod]
+    fn accelerator(id: Option<u32>) -> PyResult<PyDevice> {
+        Device::accelerator(id).map(PyDevice).raise()
+    }
+
+    #[staticmethod]
+    fn from_ref(r#ref: &PyDeviceRef) -> PyResult<PyDevice> {
+        Device::from_ref(r#ref.0).map(PyDevice).raise()
+    }
+
+    #[getter]
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    #[getter]
+    fn label(&self) -> &'static str {
+        self.0.label()
+    }
+
+    #[getter]
+    fn api(&self) -> &'static str {
+        self.0.api()
+    }
+
+    #[getter]
+    fn architecture_name(&self) -> PyResult<String> {
+        self.0.architecture_name().raise()
+    }
+
+    #[getter]
+    fn model_name(&self) -> String {
+        self.0.model_name()
+    }
+
+    #[getter]
+    fn is_host(&self) -> bool {
+        self.0.is_host()
+    }
+
+    #[getter]
+    fn is_host_unified(&self) -> bool {
+        self.0.is_host_unified()
+    }
+
+    #[getter]
+    fn is_compatible(&self) -> bool {
+        self.0.is_compatible()
+    }
+
+    #[getter]
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = PyDict::new(py);
+        for (name, value) in self.0.stats() {
+            stats.set_item(name, python_number(py, value)?)?;
+        }
+        Ok(stats)
+    }
+
+    #[getter]
+    fn r#ref(&self) -> PyDeviceRef {
+        PyDeviceRef((&self.0).into())
+    }
+
+    fn can_access(&self, other: &PyDevice) -> bool {
+        self.0.can_access(&other.0)
+    }
+
+    fn default_stream(&self) -> PyStream {
+        PyStream(self.0.default_stream())
+    }
+
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.synchronize()).raise()
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// A stream of work on a device.
+#[pyclass(frozen, eq, name = "Stream", module = "max._core")]
+#[derive(PartialEq)]
+pub struct PyStream(pub Stream);
+
+#[pymethods]
+impl PyStream {
+    #[new]
+    fn new(device: &PyDevice) -> PyResult<PyStream> {
+        Stream::new(&device.0).map(PyStream).raise()
+    }
+
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice(self.0.device().clone())
+    }
+
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.synchronize()).raise()
+    }
+
+    fn wait_for(&self, stream: &PyStream) -> PyResult<()> {
+        self.0.wait_for(&stream.0).raise()
+    }
+}
+
+/// The number of accelerators.
+#[pyfunction]
+pub fn accelerator_count() -> usize {
+    driver::accelerator_count()
+}
+
+/// The API of the accelerators.
+#[pyfunction]
+pub fn accelerator_api() -> &'static str {
+    driver::accelerator_api()
+}
+
+/// The architecture of the first accelerator.
+#[pyfunction]
+pub fn accelerator_architecture_name() -> PyResult<String> {
+    driver::accelerator_architecture_name().raise()
+}
+
+/// Where a buffer is made: a device, or a stream on one.
+fn place(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
+    let object = native(object)?;
+    if let Ok(device) = object.cast::<PyDevice>() {
+        return Ok(device.get().0.default_stream());
+    }
+    match object.cast::<PyStream>() {
+        Ok(stream) => Ok(stream.get().0.clone()),
+        Err(_) => Err(PyTypeError::new_err(format!("expected a Device or a DeviceStream, got {}", object.get_type()))),
+    }
+}
+
+/// A strided array on a device.
+#[pyclass(frozen, name = "Buffer", module = "max._core")]
+pub struct PyBuffer(pub Buffer);
+
+#[pymethods]
+impl PyBuffer {
+    #[new]
+    fn new(dtype: &PyDType, shape: &Bound<'_, PyAny>, place: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
+        Buffer::new(dtype.0, &args::sizes(shape)?, &self::place(place)?).map(PyBuffer).raise()
+    }
+
+    #[staticmethod]
+    fn scalar(value: &Bound<'_, PyAny>, dtype: &PyDType, place: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
+        Buffer::scalar(required_number(value)?, dtype.0, &self::place(place)?).map(PyBuffer).raise()
+    }
+
+    #[staticmethod]
+    fn from_dlpack(array: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<PyBuffer> {
+        let array = native(array)?;
+        let buffer = if let Ok(buffer) = array.cast::<PyBuffer>() {
+            buffer.get().0.clone()
+        } else if let Ok(array) = array.cast::<PyUntypedArray>() {
+            array::from_numpy(array)?
+        } else {
+            array::from_dlpack(&array)?
+        };
+        if copy == Some(true) {
+            return buffer.copy(None).map(PyBuffer).raise();
+        }
+        if !buffer.is_contiguous() {
+            return Err(PyValueError::new_err(
+                "from_dlpack takes contiguous arrays only; copy the array first, for instance with np.ascontiguousarray",
+            ));
+        }
+        Ok(PyBuffer(buffer))
+    }
+
+    #[staticmethod]
+    fn from_numpy(array: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
+        let Ok(array) = array.cast::<PyUntypedArray>() else {
+            return Err(PyTypeError::new_err(format!("expected a NumPy array, got {}", array.get_type())));
+        };
+        let buffer = array::from_numpy(array)?;
+        Ok(PyBuffer(if buffer.is_contiguous() { buffer } else { buffer.contiguous().raise()? }))
+    }
+
+    #[staticmethod]
+    fn mmap(
+        path: &str,
+        dtype: &PyDType,
+        shape: &Bound<'_, PyAny>,
+        mode: &str,
+        offset: u64,
+    ) -> PyResult<PyBuffer> {
+        let mode = MmapMode::from_str(mode).raise()?;
+        Buffer::mmap(path, dtype.0, &args::sizes(shape)?, mode, offset).map(PyBuffer).raise()
+    }
+
+    #[getter]
+    fn dtype(&self) -> PyDType {
+        PyDType(self.0.dtype())
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.shape())
+    }
+
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.strides())
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    #[getter]
+    fn num_elements(&self) -> usize {
+        self.0.num_elements()
+    }
+
+    #[getter]
+    fn element_size(&self) -> usize {
+        self.0.element_size()
+    }
+
+    #[getter]
+    fn is_contiguous(&self) -> bool {
+        self.0.is_contiguous()
+    }
+
+    #[getter]
+    fn is_host(&self) -> bool {
+        self.0.is_host()
+    }
+
+    #[getter]
+    fn is_read_only(&self) -> bool {
+        self.0.is_read_only()
+    }
+
+    #[getter]
+    fn pinned(&self) -> bool {
+        self.0.pinned()
+    }
+
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice(self.0.device().clone())
+    }
+
+    #[getter]
+    fn stream(&self) -> PyStream {
+        PyStream(self.0.stream().clone())
+    }
+
+    #[getter]
+    fn data_ptr(&self) -> usize {
+        self.0.data_ptr() as usize
+    }
+
+    fn get(&self, index: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
+        self.0.index(&view_indices(index)?).map(PyBuffer).raise()
+    }
+
+    fn set(&self, index: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let view = self.0.index(&view_indices(index)?).raise()?;
+        let value = native(value)?;
+        if let Ok(buffer) = value.cast::<PyBuffer>() {
+            return view.copy_from(&buffer.get().0).raise();
+        }
+        if let Some(number) = args::number(&value)? {
+            return view.fill(number).raise();
+        }
+        match array::from_any(&value)? {
+            Some(buffer) => view.copy_from(&buffer).raise(),
+            None => Err(PyTypeError::new_err(format!("cannot assign {} to a buffer", value.get_type()))),
+        }
+    }
+
+    fn view(&self, dtype: &PyDType, shape: Option<&Bound<'_, PyAny>>) -> PyResult<PyBuffer> {
+        let shape = shape.map(args::sizes).transpose()?;
+        self.0.view(dtype.0, shape.as_deref()).map(PyBuffer).raise()
+    }
+
+    fn contiguous(&self) -> PyResult<PyBuffer> {
+        self.0.contiguous().map(PyBuffer).raise()
+    }
+
+    fn copy(&self, place: Option<&Bound<'_, PyAny>>) -> PyResult<PyBuffer> {
+        match place {
+            None => self.0.copy(None).map(PyBuffer).raise(),
+            Some(object) => self.0.copy_to_stream(&self::place(object)?).map(PyBuffer).raise(),
+        }
+    }
+
+    fn to(&self, place: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
+        let place = native(place)?;
+        match place.cast::<PyDevice>() {
+            Ok(device) => self.0.to(&device.get().0).map(PyBuffer).raise(),
+            Err(_) => self.0.to_stream(&self::place(&place)?).map(PyBuffer).raise(),
+        }
+    }
+
+    fn inplace_copy_from(&self, src: &PyBuffer) -> PyResult<()> {
+        self.0.inplace_copy_from(&src.0).raise()
+    }
+
+    fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        python_number(py, self.0.item().raise()?)
+    }
+
+    fn dlpack<'py>(
+        &self,
+        py: Python<'py>,
+        max_version: Option<(u32, u32)>,
+        copy: bool,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let versioned = max_version.is_some_and(|(major, _)| major >= 1);
+        let buffer = if copy { self.0.copy(None).raise()? } else { self.0.clone() };
+        array::to_dlpack(py, &buffer, versioned, copy)
+    }
+
+    fn dlpack_device(&self) -> (i32, i32) {
+        let device = driver::dlpack::DLDevice::from(self.0.device());
+        (device.device_type, device.device_id)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.0)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+fn python_number(py: Python<'_>, number: Number) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match number {
+        Number::Bool(b) => PyBool::new(py, b).to_owned().into_any(),
+        Number::Int(i) => i.into_pyobject(py)?.into_any(),
+        Number::Float(f) => f.into_pyobject(py)?.into_any(),
+    })
+}
+
+/// A number, or an error that says what was given.
+pub fn required_number(value: &Bound<'_, PyAny>) -> PyResult<Number> {
+    let number = args::number(value)?;
+    number.ok_or_else(|| PyTypeError::new_err(format!("expected a number, got {}", value.get_type())))
+}
+
+/// The index expression of a subscript.
+fn view_indices(index: &Bound<'_, PyAny>) -> PyResult<Vec<ViewIndex>> {
+    match index.cast::<PyTuple>() {
+        Ok(indices) => indices.iter().map(|item| view_index(&item)).collect(),
+        Err(_) => Ok(vec![view_index(index)?]),
+    }
+}
+
+fn view_index(index: &Bound<'_, PyAny>) -> PyResult<ViewIndex> {
+    let py = index.py();
+    if index.is_none() {
+        return Ok(ViewIndex::NewAxis);
+    }
+    if index.is(py.Ellipsis()) {
+        return Ok(ViewIndex::Ellipsis);
+    }
+    if index.is_instance_of::<PySlice>() {
+        let part = |name| -> PyResult<Option<i64>> {
+            let part = index.getattr(name)?;
+            if part.is_none() {
+                return Ok(None);
+            }
+            match args::index(&part)? {
+                Some(value) => Ok(Some(value)),
+                None => Err(PyTypeError::new_err("slice bounds must be integers or None")),
+            }
+        };
+        let (start, stop) = (part(intern!(py, "start"))?, part(intern!(py, "stop"))?);
+        return Ok(ViewIndex::Slice { start, stop, step: part(intern!(py, "step"))?.unwrap_or(1) });
+    }
+    match args::index(index)? {
+        Some(at) => Ok(ViewIndex::At(at)),
+        None => Err(PyIndexError::new_err(format!(
+            "a buffer is indexed by ints, slices, ellipsis and None; got {}",
+            index.get_type()
+        ))),
+    }
+}

@@ -1,0 +1,191 @@
+//! Graphs, values, weights, and the door to all ops.
+
+use std::path::Path;
+
+use max::Location;
+use max::engine::{read_graph, save_graph};
+use max::graph::door::{self, Output};
+use max::graph::text::{self, Constants};
+use max::graph::{Graph, Operand, Type, Value, Weight, located};
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyString, PyTuple};
+
+use crate::args::{self, native};
+use crate::error::Raise;
+use crate::types::{PyDType, PyDeviceRef, PyType};
+
+/// A value of a graph.
+#[pyclass(frozen, name = "Value", module = "max._core")]
+pub struct PyValue(pub Value);
+
+#[pymethods]
+impl PyValue {
+    #[getter]
+    fn r#type(&self) -> PyType {
+        PyType(self.0.type_().clone())
+    }
+
+    fn is_same(&self, other: &PyValue) -> bool {
+        self.0.graph() == other.0.graph() && self.0.id() == other.0.id()
+    }
+
+    fn __repr__(&self) -> String {
+        match self.0.tensor() {
+            Ok(tensor) => format!("{tensor:?}"),
+            Err(_) => format!("{:?}", self.0),
+        }
+    }
+}
+
+/// A weight that joins the current graph when it is used.
+#[pyclass(frozen, name = "Weight", module = "max._core")]
+pub struct PyWeight(pub Weight);
+
+#[pymethods]
+impl PyWeight {
+    #[new]
+    fn new(name: &str, dtype: &PyDType, shape: &Bound<'_, PyAny>, device: &PyDeviceRef) -> PyResult<PyWeight> {
+        Weight::new(name, dtype.0, args::shape(shape)?, device.0).map(PyWeight).raise()
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    #[getter]
+    fn r#type(&self) -> PyType {
+        PyType(self.0.tensor_type().clone().into())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+/// A graph being built.
+#[pyclass(frozen, name = "Graph", module = "max._core")]
+pub struct PyGraph(pub Graph);
+
+#[pymethods]
+impl PyGraph {
+    #[new]
+    fn new(name: String, input_types: &Bound<'_, PyAny>) -> PyResult<PyGraph> {
+        let types = input_types.try_iter()?.map(|item| {
+            let item = native(&item?)?;
+            match item.cast::<PyType>() {
+                Ok(ty) => Ok(ty.get().0.clone()),
+                Err(_) => Err(PyTypeError::new_err(format!("an input type is a Type; got {}", item.get_type()))),
+            }
+        });
+        let types: Vec<Type> = types.collect::<PyResult<_>>()?;
+        Graph::new(name, types).map(PyGraph).raise()
+    }
+
+    #[staticmethod]
+    fn load(path: &str) -> PyResult<PyGraph> {
+        read_graph(Path::new(path)).map(PyGraph).raise()
+    }
+
+    #[staticmethod]
+    fn parse(text: &str) -> PyResult<PyGraph> {
+        text::parse(text).map(|body| PyGraph(Graph::from_body(body))).raise()
+    }
+
+    #[getter]
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn enter(&self) {
+        self.0.push_current();
+    }
+
+    fn exit(&self) -> PyResult<()> {
+        self.0.pop_current().raise()
+    }
+
+    fn inputs(&self) -> Vec<PyValue> {
+        self.0.inputs().into_iter().map(PyValue).collect()
+    }
+
+    fn output(&self, py: Python<'_>, outputs: &Bound<'_, PyAny>) -> PyResult<()> {
+        use max::graph::door::FromArg;
+        let outputs = outputs.try_iter()?.map(|item| args::arg(&item?)).collect::<PyResult<Vec<_>>>()?;
+        let set = || {
+            let outputs = outputs.into_iter().map(Operand::from_arg).collect::<max::Result<Vec<_>>>()?;
+            self.0.output(outputs)
+        };
+        located("output", caller(py)?, set).raise()
+    }
+
+    fn output_types(&self) -> PyResult<Vec<PyType>> {
+        Ok(self.0.output_types().raise()?.into_iter().map(PyType).collect())
+    }
+
+    fn add_weight(&self, py: Python<'_>, weight: &PyWeight) -> PyResult<PyValue> {
+        let value = located("add_weight", caller(py)?, || self.0.add_weight(&weight.0)).raise()?;
+        Ok(PyValue(value.into()))
+    }
+
+    fn save(&self, py: Python<'_>, path: &str) -> PyResult<()> {
+        py.detach(|| save_graph(&self.0, Path::new(path))).raise()
+    }
+
+    fn text(&self) -> String {
+        text::print(&self.0.body(), Constants::Full)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Calls an op function by name.
+#[pyfunction]
+#[pyo3(signature = (name, *args))]
+pub fn op<'py>(name: &Bound<'py, PyString>, args: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+    let py = name.py();
+    let args = args.iter().map(|item| args::arg(&item)).collect::<PyResult<Vec<_>>>()?;
+    let name = name.to_cow()?;
+    match located(&name, caller(py)?, || door::call(&name, args)).raise()? {
+        Output::None => Ok(py.None().into_bound(py)),
+        Output::One(value) => Ok(Bound::new(py, PyValue(value))?.into_any()),
+        Output::Many(values) => {
+            let values = values.into_iter().map(|v| Bound::new(py, PyValue(v))).collect::<PyResult<Vec<_>>>()?;
+            Ok(PyList::new(py, values)?.into_any())
+        }
+    }
+}
+
+/// The parameter names of an op function.
+#[pyfunction]
+pub fn op_params(name: &str) -> PyResult<Vec<&'static str>> {
+    door::params(name).map(<[_]>::to_vec).raise()
+}
+
+/// The line of the user's program: the innermost frame outside the modules of this package.
+fn caller(py: Python<'_>) -> PyResult<Location> {
+    static GETFRAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let getframe = GETFRAME.import(py, "sys", "_getframe")?;
+    let mut frame = getframe.call0()?;
+    loop {
+        let module = frame.getattr(intern!(py, "f_globals"))?.get_item(intern!(py, "__name__"));
+        let inside = match &module {
+            Ok(name) => name.cast::<PyString>().is_ok_and(|name| {
+                name.to_cow().is_ok_and(|name| name == "max" || name.starts_with("max."))
+            }),
+            Err(_) => false,
+        };
+        let outer = frame.getattr(intern!(py, "f_back"))?;
+        if !inside || outer.is_none() {
+            let file: String = frame.getattr(intern!(py, "f_code"))?.getattr(intern!(py, "co_filename"))?.extract()?;
+            let line: u32 = frame.getattr(intern!(py, "f_lineno"))?.extract().unwrap_or(0);
+            return Ok(Location { file: file.into(), line });
+        }
+        frame = outer;
+    }
+}
