@@ -197,6 +197,7 @@ operand_from! {
     f64: f => Ok(Kind::Number(Number::Float(f)));
     Dim: d => Ok(Kind::Dim(d));
     Shape: s => Ok(Kind::Shape(s));
+    &Shape: s => Ok(Kind::Shape(s.clone()));
 }
 
 impl<T: Into<Operand>> From<Vec<T>> for Operands {

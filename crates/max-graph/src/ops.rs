@@ -24,7 +24,7 @@ pub use broadcast::broadcast_to;
 pub use cast::cast;
 pub use concat::{concat, stack};
 pub use constant::{constant, constant_external, shape_to_tensor, tensor};
-pub use conv::conv2d;
+pub use conv::{ConvOptions, conv2d};
 pub use elementwise::*;
 pub use gather::gather;
 pub use layer_norm::layer_norm;

@@ -1,9 +1,9 @@
 //! Two-dimensional convolution.
 
-use max_core::{ConvInputLayout, Dim, Element, FilterLayout, Result, Shape, Type, bail, dispatch};
+use max_core::{ConvInputLayout, Dim, Element, Error, FilterLayout, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
+use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
@@ -24,32 +24,78 @@ op_struct! {
     }
 }
 
+/// How a convolution moves and how its operands are laid out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvOptions {
+    /// The distance between neighbouring outputs along height and width.
+    pub stride: [i64; 2],
+    /// The distance between neighbouring taps of the filter.
+    pub dilation: [i64; 2],
+    /// Zeros before and after height, then before and after width.
+    pub padding: [i64; 4],
+    /// Into how many independent convolutions the channels are divided.
+    pub groups: i64,
+    /// The axes of the input and of the result.
+    pub input_layout: ConvInputLayout,
+    /// The axes of the filter.
+    pub filter_layout: FilterLayout,
+}
+
+impl Default for ConvOptions {
+    fn default() -> ConvOptions {
+        ConvOptions {
+            stride: [1; 2],
+            dilation: [1; 2],
+            padding: [0; 4],
+            groups: 1,
+            input_layout: ConvInputLayout::NHWC,
+            filter_layout: FilterLayout::RSCF,
+        }
+    }
+}
+
+impl FromArg for ConvOptions {
+    fn from_arg(arg: Arg) -> Result<ConvOptions> {
+        let list = match arg {
+            Arg::List(list) => <[Arg; 6]>::try_from(list).ok(),
+            _ => None,
+        };
+        let Some([stride, dilation, padding, groups, input_layout, filter_layout]) = list else {
+            bail!(type_, "expected stride, dilation, padding, groups, input layout and filter layout");
+        };
+        Ok(ConvOptions {
+            stride: numbers("stride", stride)?,
+            dilation: numbers("dilation", dilation)?,
+            padding: numbers("padding", padding)?,
+            groups: i64::from_arg(groups)?,
+            input_layout: ConvInputLayout::from_arg(input_layout)?,
+            filter_layout: FilterLayout::from_arg(filter_layout)?,
+        })
+    }
+}
+
+fn numbers<const N: usize>(name: &str, arg: Arg) -> Result<[i64; N]> {
+    let list = Vec::<i64>::from_arg(arg)?;
+    list.try_into().map_err(|list| Error::value(format!("conv2d {name} must be {N} integers; got {list:?}")))
+}
+
 op_fns! {
     /// The convolution of an input with a filter, and a bias added to each output channel.
-    pub fn conv2d(
-        x: Operand,
-        filter: Operand,
-        stride: Vec<i64>,
-        dilation: Vec<i64>,
-        padding: Vec<i64>,
-        groups: i64,
-        bias: Option<Operand>,
-        input_layout: ConvInputLayout,
-        filter_layout: FilterLayout,
-    ) -> TensorValue {
+    pub fn conv2d(x: Operand, filter: Operand, bias: Option<Operand>, options: ConvOptions) -> TensorValue {
         let [x, filter] = promote([x, filter])?;
+        let ConvOptions { input_layout, filter_layout, .. } = options;
         let op = Conv2d {
-            stride: counts("stride", &stride, 2, 1)?,
-            dilation: counts("dilation", &dilation, 2, 1)?,
-            padding: counts("padding", &padding, 4, 0)?,
-            groups: counts("groups", &[groups], 1, 1)?[0],
+            stride: counts("stride", &options.stride, 1)?,
+            dilation: counts("dilation", &options.dilation, 1)?,
+            padding: counts("padding", &options.padding, 0)?,
+            groups: counts("groups", &[options.groups], 1)?[0],
             input_layout,
             filter_layout,
         };
         let y = record_one(op, [&x, &filter])?;
         let Some(bias) = bias else { return Ok(y) };
         let bias = bias.like(&y)?;
-        let channels = &y.shape()[channel_axis(input_layout)];
+        let channels = &y.shape()[input_axes(input_layout)[3]];
         if *bias.shape() != Shape::from([channels]) {
             bail!(value, "conv2d bias must have the shape [{channels}], one for each output channel; got {}", bias.shape());
         }
@@ -63,19 +109,12 @@ op_fns! {
     }
 }
 
-/// Whole numbers from outside: how many, and how small they may be. The bound keeps sums within 64 bits.
-fn counts(name: &str, values: &[i64], len: usize, least: i64) -> Result<Vec<usize>> {
-    if values.len() != len || values.iter().any(|v| !(least..=i64::from(i32::MAX)).contains(v)) {
-        bail!(value, "conv2d {name} must be {len} integers from {least} to {}; got {values:?}", i32::MAX);
+/// Whole numbers from outside, with a bound that keeps sums of them within 64 bits.
+fn counts(name: &str, values: &[i64], least: i64) -> Result<Vec<usize>> {
+    if values.iter().any(|v| !(least..=i64::from(i32::MAX)).contains(v)) {
+        bail!(value, "conv2d {name} must be from {least} to {}; got {values:?}", i32::MAX);
     }
     Ok(values.iter().map(|&v| v as usize).collect())
-}
-
-fn channel_axis(layout: ConvInputLayout) -> usize {
-    match layout {
-        ConvInputLayout::NHWC => 3,
-        ConvInputLayout::NCHW => 1,
-    }
 }
 
 /// The axes of batch, height, width and channels.
@@ -159,7 +198,7 @@ impl Operation for Conv2d {
         let ([n, h, w, _], [r, s, c, f]) = (x_at.sizes, filter_at.sizes);
         let out = |axis: usize, size: usize, kernel: usize| {
             let size = self.output_size(axis, &Dim::try_from(size)?, &Dim::try_from(kernel)?)?;
-            Ok::<_, max_core::Error>(size.as_static().unwrap_or(0).max(0) as usize)
+            Ok::<_, Error>(size.as_static().unwrap_or(0).max(0) as usize)
         };
         let (out_h, out_w) = (out(0, h, r)?, out(1, w, s)?);
         let mut sizes = x.shape().to_vec();

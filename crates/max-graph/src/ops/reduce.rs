@@ -105,7 +105,7 @@ op_fns! {
 
     /// The population variance along an axis.
     pub fn var(x: Operand, axis: i64) -> TensorValue {
-        deviation(x, axis, |variance| Ok(variance))
+        deviation(x, axis, Ok)
     }
 
     /// The population standard deviation along an axis.

@@ -1,0 +1,341 @@
+"""Buffers: arrays in the memory of a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
+
+from max import _core
+from max import dtype as _dtype
+from max._native import native
+from max.driver.device import CPU, Device, DeviceStream
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from max.dtype import DType
+
+
+@runtime_checkable
+class DLPackArray(Protocol):
+    """Any array that can be shared by the DLPack protocol: NumPy's, PyTorch's, `Buffer` and many more."""
+
+    def __dlpack__(self) -> Any:
+        """A capsule that hands the memory over."""
+
+    def __dlpack_device__(self) -> Any:
+        """The kind and number of the device that holds the memory."""
+
+
+class Buffer:
+    """An array in the memory of a device.
+
+    Indexing works as in NumPy and gives views that share the memory and keep it alive. Host buffers and NumPy
+    arrays share memory in both directions.
+
+    >>> import numpy as np
+    >>> from max.dtype import DType
+    >>> buffer = Buffer(DType.int32, [2, 3])
+    >>> buffer[1, ::-1][0] = 7
+    >>> buffer.to_numpy()
+    array([[0, 0, 0],
+           [0, 0, 7]], dtype=int32)
+    >>> Buffer.from_numpy(np.arange(3.0))
+    max.driver.Buffer(DType.float64, (3,), cpu[0])
+
+    Args:
+        dtype: The type of the elements.
+        shape: The sizes of the axes. An array here, or in place of `dtype`, is copied to the device instead.
+        device: Where the memory lies; the CPU if it is not given.
+        pinned: Whether host memory should be page-locked for the sake of an accelerator; `pinned` tells whether it
+            is.
+        stream: In place of `device`: the stream that the memory is bound to.
+    """
+
+    __slots__ = ("__weakref__", "_native")
+    _native: _core.Buffer
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self, dtype: DType, shape: Sequence[int], device: Device | None = None, pinned: bool = False
+        ) -> None: ...
+        @overload
+        def __init__(
+            self, dtype: DType, shape: Sequence[int], *, stream: DeviceStream, pinned: bool = False
+        ) -> None: ...
+        @overload
+        def __init__(self, shape: npt.NDArray[Any], device: Device) -> None: ...
+
+    def __init__(
+        self,
+        dtype: Any = None,
+        shape: Any = None,
+        device: Any = None,
+        pinned: bool = False,
+        *,
+        stream: DeviceStream | None = None,
+    ) -> None:
+        if isinstance(shape, Device) and device is None:  # Buffer(array, device)
+            dtype, shape, device = None, dtype, shape
+        place = _place(device, stream)
+        if dtype is None:
+            self._native = _core.Buffer.from_numpy(shape).copy(place)
+        else:
+            self._native = _core.Buffer(native(dtype, _core.DType), shape, place)
+
+    @staticmethod
+    def _wrap(native: _core.Buffer) -> Buffer:
+        buffer = object.__new__(Buffer)
+        buffer._native = native
+        return buffer
+
+    @staticmethod
+    def zeros(shape: Sequence[int], dtype: DType, device: Device | DeviceStream | None = None) -> Buffer:
+        """A buffer full of zeros."""
+        return Buffer._wrap(_core.Buffer(native(dtype, _core.DType), shape, _place(device)))
+
+    @staticmethod
+    def scalar(value: float, dtype: DType, device: Device | DeviceStream | None = None) -> Buffer:
+        """A buffer of rank zero that holds one number.
+
+        >>> from max.dtype import DType
+        >>> Buffer.scalar(1.5, DType.bfloat16).item()
+        1.5
+        """
+        return Buffer._wrap(_core.Buffer.scalar(value, native(dtype, _core.DType), _place(device)))
+
+    @staticmethod
+    def from_numpy(arr: npt.NDArray[Any]) -> Buffer:
+        """A host buffer that shares the memory of a NumPy array; one that is not contiguous is copied."""
+        return Buffer._wrap(_core.Buffer.from_numpy(arr))
+
+    @staticmethod
+    def from_dlpack(array: Any, *, copy: bool | None = None) -> Buffer:
+        """A buffer that shares the memory of an array of another library.
+
+        Args:
+            array: A contiguous array with the DLPack protocol.
+            copy: Whether to copy the data instead.
+        """
+        return Buffer._wrap(_core.Buffer.from_dlpack(array, copy))
+
+    @staticmethod
+    def mmap(
+        filename: str | os.PathLike[str],
+        dtype: DType,
+        shape: Sequence[int] | int,
+        mode: str = "copyonwrite",
+        offset: int = 0,
+    ) -> Buffer:
+        """A host buffer over the contents of a file, which are read as they are touched.
+
+        Args:
+            filename: The file.
+            dtype: The type of the elements.
+            shape: The sizes of the axes, or the number of elements.
+            mode: `"r"` or `"readonly"`; `"r+"` or `"readwrite"`, which writes to the file; `"c"` or
+                `"copyonwrite"`, which keeps writes to this process.
+            offset: Where the first element lies in the file, in bytes.
+
+        Raises:
+            OSError: If the file cannot be opened.
+            ValueError: If it is too short.
+        """
+        with open(filename, "rb"):  # for Python's own exceptions about files
+            sizes = [shape] if isinstance(shape, int) else shape
+        if offset < 0:
+            raise ValueError(f"the offset in a file cannot be negative: {offset}")
+        code = native(dtype, _core.DType)
+        return Buffer._wrap(_core.Buffer.mmap(os.fspath(filename), code, sizes, mode, offset))
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements."""
+        return _dtype.wrap(self._native.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes."""
+        return self._native.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The distances between neighbours along each axis, in elements."""
+        return self._native.strides
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return self._native.rank
+
+    @property
+    def num_elements(self) -> int:
+        """The number of elements; 1 for rank zero."""
+        return self._native.num_elements
+
+    @property
+    def element_size(self) -> int:
+        """The bytes of one element."""
+        return self._native.element_size
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie side by side in row-major order."""
+        return self._native.is_contiguous
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the memory is that of the CPU."""
+        return self._native.is_host
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the memory is page-locked."""
+        return self._native.pinned
+
+    @property
+    def device(self) -> Device:
+        """Where the memory lies."""
+        return Device._wrap(self._native.device)
+
+    @property
+    def stream(self) -> DeviceStream:
+        """The stream that the memory is bound to."""
+        return DeviceStream._wrap(self._native.stream)
+
+    def view(self, dtype: DType, shape: Sequence[int] | None = None) -> Buffer:
+        """The same memory read as another dtype or in another shape.
+
+        Without a shape the last axis is resized to fit.
+
+        Raises:
+            ValueError: If the bytes do not fit.
+        """
+        return Buffer._wrap(self._native.view(native(dtype, _core.DType), shape))
+
+    def contiguous(self) -> Buffer:
+        """A contiguous copy."""
+        return Buffer._wrap(self._native.contiguous())
+
+    def copy(
+        self, stream: DeviceStream | Device | None = None, device: Device | None = None
+    ) -> Buffer:
+        """A copy in memory of its own.
+
+        Args:
+            stream: The stream to bind the copy to; a device may stand here too.
+            device: The device to copy to; by default the one of this buffer.
+        """
+        return Buffer._wrap(self._native.copy(device if stream is None else stream))
+
+    def to(self, device: Device | DeviceStream) -> Buffer:
+        """This buffer on a device or stream: copied only if it is somewhere else."""
+        return Buffer._wrap(self._native.to(device))
+
+    def inplace_copy_from(self, src: Buffer) -> None:
+        """Overwrites the elements with those of another buffer of the same dtype and shape, on any device."""
+        self._native.inplace_copy_from(native(src, _core.Buffer))
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        return self._native.item()
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """A NumPy array that shares the memory; read-only if this buffer is.
+
+        Raises:
+            ValueError: If the memory is not the CPU's, or NumPy has no such dtype.
+        """
+        import numpy as np
+
+        if not self._native.is_host:
+            raise ValueError(f"{self!r} is not in host memory: copy it with to(CPU()) first")
+        return np.asarray(_HostMemory(self._native, self.dtype.to_numpy()))
+
+    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        import numpy as np
+
+        return np.array(self.to_numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Hands the memory to another library: see the DLPack protocol."""
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"{self!r} cannot be exported to another device: copy it there first")
+        return self._native.dlpack(max_version, bool(copy))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._native.dlpack_device()
+
+    def __getitem__(self, index: Any) -> Buffer:
+        return Buffer._wrap(self._native.get(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._native.set(index, value)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a buffer of rank zero has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __repr__(self) -> str:
+        return repr(self._native)
+
+    def __str__(self) -> str:
+        return str(self._native)
+
+
+Tensor = Buffer
+"""The older name of `Buffer`."""
+
+
+class _HostMemory:
+    """What NumPy reads to make an array over a buffer; the array keeps it, and it keeps the memory."""
+
+    __slots__ = ("__array_interface__", "_owner")
+
+    def __init__(self, owner: _core.Buffer, dtype: np.dtype[Any]) -> None:
+        self._owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": dtype.str,
+            "shape": owner.shape,
+            "strides": tuple(stride * dtype.itemsize for stride in owner.strides),
+            "data": (owner.data_ptr, owner.is_read_only),
+        }
+
+
+def _place(
+    device: Device | DeviceStream | None, stream: DeviceStream | None = None
+) -> Device | DeviceStream:
+    """Where to make a buffer."""
+    return stream or device or CPU()
+
+
+def batch_inplace_copy(dsts: Iterable[Buffer], srcs: Iterable[Buffer]) -> None:
+    """Overwrites each buffer of a list with its partner in another: see `Buffer.inplace_copy_from`.
+
+    Raises:
+        ValueError: If the lists differ in length; nothing is copied then.
+    """
+    targets, sources = list(dsts), list(srcs)
+    if len(targets) != len(sources):
+        raise ValueError(f"{len(targets)} buffers cannot be overwritten with {len(sources)}")
+    for target, source in zip(targets, sources):
+        target.inplace_copy_from(source)

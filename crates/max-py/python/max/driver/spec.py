@@ -1,0 +1,63 @@
+"""Which devices there are, and the descriptions by which they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from max import _core
+from max.driver.device import CPU, Accelerator, Device
+
+
+class DeviceSpec(NamedTuple):
+    """A description of a device, which may or may not exist.
+
+    >>> DeviceSpec.accelerator(1)
+    DeviceSpec(id=1, device_type='gpu')
+    """
+
+    id: int
+    """The number of the device; -1 for the first one."""
+    device_type: Literal["cpu", "gpu"] = "cpu"
+    """Which kind of device."""
+
+    @staticmethod
+    def cpu(id: int = -1) -> DeviceSpec:
+        """Describes the CPU."""
+        return DeviceSpec(id, "cpu")
+
+    @staticmethod
+    def accelerator(id: int = 0) -> DeviceSpec:
+        """Describes an accelerator."""
+        return DeviceSpec(id, "gpu")
+
+
+def accelerator_count() -> int:
+    """The number of accelerators of this machine."""
+    return _core.accelerator_count()
+
+
+def accelerator_api() -> str:
+    """The API that programs the accelerators of this machine."""
+    return _core.accelerator_api()
+
+
+def accelerator_architecture_name() -> str:
+    """The architecture of the first accelerator; an error if there is none."""
+    return _core.accelerator_architecture_name()
+
+
+def devices_exist(devices: Iterable[DeviceSpec]) -> bool:
+    """Whether this machine has all the described devices."""
+    count = accelerator_count()
+    return all(spec.device_type == "cpu" or max(spec.id, 0) < count for spec in devices)
+
+
+def load_devices(device_specs: Iterable[DeviceSpec]) -> list[Device]:
+    """The described devices, in order; an error if one does not exist."""
+    return [CPU(spec.id) if spec.device_type == "cpu" else Accelerator(spec.id) for spec in device_specs]
+
+
+def scan_available_devices() -> list[DeviceSpec]:
+    """Descriptions of all accelerators, or of the CPU if there are none."""
+    return [DeviceSpec.accelerator(id) for id in range(accelerator_count())] or [DeviceSpec.cpu()]
