@@ -35,6 +35,18 @@ pub enum Arg {
     Ellipsis,
 }
 
+impl From<i64> for Arg {
+    fn from(i: i64) -> Arg {
+        Arg::Number(Number::Int(i.into()))
+    }
+}
+
+impl From<&str> for Arg {
+    fn from(text: &str) -> Arg {
+        Arg::Str(text.into())
+    }
+}
+
 impl Arg {
     fn describe(&self) -> &'static str {
         match self {
@@ -190,39 +202,59 @@ impl IntoOutput for Vec<TensorValue> {
     }
 }
 
+/// A parameter of an op function.
+pub struct Param {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is when nothing is given, if it may be left out.
+    pub default: Option<fn() -> Arg>,
+}
+
 /// An op function as the door sees it.
 pub struct Door {
     /// The documented name.
     pub name: &'static str,
-    /// The names of its parameters.
-    pub params: &'static [&'static str],
-    /// Calls it.
+    /// Its parameters, in order.
+    pub params: &'static [Param],
+    /// Calls it with one argument for each parameter.
     pub call: fn(Vec<Arg>) -> Result<Output>,
 }
 
-fn find(name: &str) -> Result<&'static Door> {
+/// The door of an op function.
+pub fn find(name: &str) -> Result<&'static Door> {
     static DOORS: LazyLock<HashMap<&'static str, &'static Door>> =
         LazyLock::new(|| ops::doors().map(|door| (door.name, door)).collect());
     DOORS.get(name).copied().ok_or_else(|| Error::key(format!("there is no op function '{name}'")))
 }
 
-/// The parameter names of an op function.
-pub fn params(name: &str) -> Result<&'static [&'static str]> {
-    find(name).map(|door| door.params)
-}
-
-/// Calls an op function by name with arguments in order.
-pub fn call(name: &str, args: Vec<Arg>) -> Result<Output> {
+/// Calls an op function by name with arguments in order and by name.
+pub fn call(name: &str, args: Vec<Arg>, mut named: Vec<(String, Arg)>) -> Result<Output> {
     let door = find(name)?;
-    if args.len() != door.params.len() {
-        bail!(type_, "{name}({}) takes {} arguments, got {}", door.params.join(", "), door.params.len(), args.len());
+    if args.len() > door.params.len() {
+        bail!(type_, "{name}() takes {} arguments, got {}", door.params.len(), args.len());
     }
-    (door.call)(args)
+    let mut given = args.into_iter();
+    let args = door.params.iter().map(|param| {
+        let by_name = named.iter().position(|(n, _)| n == param.name).map(|at| named.swap_remove(at).1);
+        match (given.next(), by_name, param.default) {
+            (Some(arg), None, _) | (None, Some(arg), _) => Ok(arg),
+            (None, None, Some(default)) => Ok(default()),
+            (Some(_), Some(_), _) => bail!(type_, "{name}() got the argument '{}' twice", param.name),
+            (None, None, None) => bail!(type_, "{name}() misses the argument '{}'", param.name),
+        }
+    });
+    let args = args.collect::<Result<Vec<_>>>()?;
+    match named.first() {
+        Some((unknown, _)) => bail!(type_, "{name}() has no argument '{unknown}'"),
+        None => (door.call)(args),
+    }
 }
 
 /// Defines op functions: typed for Rust, with conversions and the caller's location, and their doors.
 macro_rules! op_fns {
-    ($($(#[$attr:meta])* pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty $(as $public:literal)? $body:block)*) => {
+    ($($(#[$attr:meta])* pub fn $name:ident($($arg:ident: $type:ty $(= $default:expr)?),* $(,)?)
+        -> $out:ty $(as $public:literal)? $body:block)*
+    ) => {
         $($(#[$attr])*
         #[track_caller]
         pub fn $name($($arg: impl Into<$type>),*) -> max_core::Result<$out> {
@@ -233,15 +265,15 @@ macro_rules! op_fns {
 
         pub(crate) const DOORS: &[$crate::door::Door] = &[$($crate::door::Door {
             name: $crate::door::public_name!($name $($public)?),
-            params: &[$(stringify!($arg)),*],
+            params: &[$($crate::door::Param {
+                name: stringify!($arg),
+                default: $crate::door::default_arg!($($default)?),
+            }),*],
             call: |args| {
                 let mut args = args.into_iter();
-                let mut next = |name: &str| {
-                    args.next().ok_or_else(|| max_core::Error::type_(format!("missing argument '{name}'")))
-                };
-                $(let $arg = <$type as $crate::door::FromArg>::from_arg(next(stringify!($arg))?)
-                    .map_err(|e| e.context(format!("for the argument '{}'", stringify!($arg))))?;)*
-                let _ = &mut next;
+                $(let $arg = <$type as $crate::door::FromArg>::from_arg(
+                    args.next().unwrap_or($crate::door::Arg::None),
+                ).map_err(|e| e.context(format!("for the argument '{}'", stringify!($arg))))?;)*
                 $name($($arg),*).map($crate::door::IntoOutput::into_output)
             },
         }),*];
@@ -257,4 +289,13 @@ macro_rules! public_name {
     };
 }
 
-pub(crate) use {op_fns, public_name};
+macro_rules! default_arg {
+    () => {
+        None
+    };
+    ($default:expr) => {
+        Some(|| $crate::door::Arg::from($default))
+    };
+}
+
+pub(crate) use {default_arg, op_fns, public_name};

@@ -151,7 +151,7 @@ pub fn op<'py>(name: &Bound<'py, PyString>, args: &Bound<'py, PyTuple>) -> PyRes
     let py = name.py();
     let args = args.iter().map(|item| args::arg(&item)).collect::<PyResult<Vec<_>>>()?;
     let name = name.to_cow()?;
-    match located(&name, caller(py)?, || door::call(&name, args)).raise()? {
+    match located(&name, caller(py)?, || door::call(&name, args, Vec::new())).raise()? {
         Output::None => Ok(py.None().into_bound(py)),
         Output::One(value) => Ok(Bound::new(py, PyValue(value))?.into_any()),
         Output::Many(values) => {
@@ -164,7 +164,8 @@ pub fn op<'py>(name: &Bound<'py, PyString>, args: &Bound<'py, PyTuple>) -> PyRes
 /// The parameter names of an op function.
 #[pyfunction]
 pub fn op_params(name: &str) -> PyResult<Vec<&'static str>> {
-    door::params(name).map(<[_]>::to_vec).raise()
+    let door = door::find(name).raise()?;
+    Ok(door.params.iter().map(|param| param.name).collect())
 }
 
 /// The line of the user's program: the innermost frame outside the modules of this package.

@@ -20,8 +20,8 @@ op_struct! {
 pub enum Target {
     /// Dims.
     Shape(Shape),
-    /// A tensor with the sizes.
-    Sizes(Operand),
+    /// A tensor with the sizes, and the dims that name them.
+    Sizes(Operand, Shape),
 }
 
 impl<S: Into<Shape>> From<S> for Target {
@@ -33,7 +33,12 @@ impl<S: Into<Shape>> From<S> for Target {
 impl FromArg for Target {
     fn from_arg(arg: Arg) -> Result<Target> {
         match arg {
-            Arg::Value(v) => Ok(Target::Sizes(v.into())),
+            Arg::Value(_) => bail!(value, "broadcast_to needs out_dims when the shape is a tensor"),
+            Arg::List(pair) if matches!(pair.as_slice(), [Arg::Value(_), Arg::List(_) | Arg::Shape(_)]) => {
+                let mut pair = pair.into_iter();
+                let mut next = || pair.next().unwrap_or(Arg::None);
+                Ok(Target::Sizes(Operand::from_arg(next())?, Shape::from_arg(next())?))
+            }
             other => Shape::from_arg(other).map(Target::Shape),
         }
     }
@@ -42,22 +47,12 @@ impl FromArg for Target {
 op_fns! {
     /// Repeats a tensor to a shape that its own broadcasts to.
     pub fn broadcast_to(x: Operand, shape: Target) -> TensorValue {
-        broadcast(x, shape, None)
-    }
-
-    /// Repeats a tensor to sizes that a tensor holds; `out_dims` names them.
-    pub fn broadcast_to_dims(x: Operand, shape: Target, out_dims: Option<Shape>) -> TensorValue {
-        broadcast(x, shape, out_dims)
-    }
-}
-
-fn broadcast(x: Operand, target: Target, out_dims: Option<Shape>) -> Result<TensorValue> {
-    let x = x.tensor()?;
-    match (target, out_dims) {
-        (Target::Shape(shape), _) if *x.shape() == shape => Ok(x),
-        (Target::Shape(shape), _) => record_one(BroadcastTo { shape }, [&x]),
-        (Target::Sizes(sizes), Some(shape)) => record_one(BroadcastTo { shape }, [&x, &sizes.tensor()?]),
-        (Target::Sizes(_), None) => bail!(value, "broadcast_to needs out_dims when the shape is a tensor"),
+        let x = x.tensor()?;
+        match shape {
+            Target::Shape(shape) if *x.shape() == shape => Ok(x),
+            Target::Shape(shape) => record_one(BroadcastTo { shape }, [&x]),
+            Target::Sizes(sizes, shape) => record_one(BroadcastTo { shape }, [&x, &sizes.tensor()?]),
+        }
     }
 }
 

@@ -20,14 +20,14 @@ op_struct! {
 
 op_fns! {
     /// Joins tensors along an axis; their other dims must be equal.
-    pub fn concat(original_vals: Operands, axis: i64) -> TensorValue {
+    pub fn concat(original_vals: Operands, axis: i64 = 0) -> TensorValue {
         let values = together(original_vals)?;
         let Some(first) = values.first() else { bail!(value, "concat needs at least one value") };
         record_one(Concat { axis: first.shape().axis(axis)? }, &values)
     }
 
     /// Joins tensors of one shape along a new axis.
-    pub fn stack(values: Operands, axis: i64) -> TensorValue {
+    pub fn stack(values: Operands, axis: i64 = 0) -> TensorValue {
         let values = together(values)?;
         let Some(first) = values.first() else { bail!(value, "stack needs at least one value") };
         if let Some(other) = values.iter().find(|v| v.shape() != first.shape()) {

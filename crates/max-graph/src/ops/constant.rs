@@ -3,7 +3,7 @@
 use max_core::{DType, DeviceRef, Dim, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
+use crate::door::{Arg, op_fns};
 use crate::graph::{Graph, record_one};
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
@@ -28,7 +28,7 @@ op_struct! {
 
 op_fns! {
     /// Data as a value of the graph: a number of a dtype and device, or an array of a dtype that fits.
-    pub fn constant(value: Operand, dtype: Option<DType>, device: Option<DeviceRef>) -> TensorValue {
+    pub fn constant(value: Operand, dtype: Option<DType> = Arg::None, device: Option<DeviceRef> = Arg::None) -> TensorValue {
         let value = match (value.into_literal()?, dtype, device) {
             (Literal::Number(number), Some(dtype), Some(_)) => HostTensor::scalar(number, dtype)?,
             (Literal::Number(number), ..) => {

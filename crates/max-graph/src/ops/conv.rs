@@ -57,6 +57,7 @@ impl Default for ConvOptions {
 impl FromArg for ConvOptions {
     fn from_arg(arg: Arg) -> Result<ConvOptions> {
         let list = match arg {
+            Arg::None => return Ok(ConvOptions::default()),
             Arg::List(list) => <[Arg; 6]>::try_from(list).ok(),
             _ => None,
         };
@@ -81,7 +82,7 @@ fn numbers<const N: usize>(name: &str, arg: Arg) -> Result<[i64; N]> {
 
 op_fns! {
     /// The convolution of an input with a filter, and a bias added to each output channel.
-    pub fn conv2d(x: Operand, filter: Operand, bias: Option<Operand>, options: ConvOptions) -> TensorValue {
+    pub fn conv2d(x: Operand, filter: Operand, bias: Option<Operand> = Arg::None, options: ConvOptions = Arg::None) -> TensorValue {
         let [x, filter] = promote([x, filter])?;
         let ConvOptions { input_layout, filter_layout, .. } = options;
         let op = Conv2d {

@@ -18,7 +18,7 @@ op_struct! {
 
 op_fns! {
     /// Picks slices along an axis by index.
-    pub fn gather(input: Operand, indices: Operand, axis: i64) -> TensorValue {
+    pub fn gather(input: Operand, indices: Operand, axis: i64 = -1) -> TensorValue {
         let (input, indices) = (input.tensor()?, indices.tensor()?);
         same_device([&input, &indices])?;
         record_one(Gather { axis: input.shape().axis(axis)? }, [&input, &indices])

@@ -17,7 +17,7 @@ op_struct! {
 
 op_fns! {
     /// Shows a tensor under a label whenever the graph runs.
-    pub fn print(value: Operand, label: String) -> () {
+    pub fn print(value: Operand, label: String = "debug_tensor") -> () {
         record(Print { label }, &[value.tensor()?.into()]).map(|_| ())
     }
 }

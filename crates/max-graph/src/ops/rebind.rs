@@ -18,7 +18,7 @@ op_struct! {
 
 op_fns! {
     /// Asserts a shape; a message explains a failure at run time.
-    pub fn rebind(x: Operand, shape: Shape, message: String) -> TensorValue {
+    pub fn rebind(x: Operand, shape: Shape, message: String = "") -> TensorValue {
         record_one(Rebind { shape, message }, [&x.tensor()?])
     }
 }

@@ -69,47 +69,47 @@ op_struct! {
 
 op_fns! {
     /// The sum along an axis.
-    pub fn sum(x: Operand, axis: i64) -> TensorValue {
+    pub fn sum(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::Sum, x, axis)
     }
 
     /// The product along an axis.
-    pub fn prod(x: Operand, axis: i64) -> TensorValue {
+    pub fn prod(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::Prod, x, axis)
     }
 
     /// The mean along an axis; of integers, truncated.
-    pub fn mean(x: Operand, axis: i64) -> TensorValue {
+    pub fn mean(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::Mean, x, axis)
     }
 
     /// The greatest element along an axis; NaN wins.
-    pub fn reduce_max(x: Operand, axis: i64) -> TensorValue {
+    pub fn reduce_max(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::Max, x, axis)
     }
 
     /// The least element along an axis; NaN wins.
-    pub fn reduce_min(x: Operand, axis: i64) -> TensorValue {
+    pub fn reduce_min(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::Min, x, axis)
     }
 
     /// The index of the first greatest element along an axis, as int64.
-    pub fn argmax(x: Operand, axis: i64) -> TensorValue {
+    pub fn argmax(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::ArgMax, x, axis)
     }
 
     /// The index of the first least element along an axis, as int64.
-    pub fn argmin(x: Operand, axis: i64) -> TensorValue {
+    pub fn argmin(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::ArgMin, x, axis)
     }
 
     /// The population variance along an axis.
-    pub fn var(x: Operand, axis: i64) -> TensorValue {
+    pub fn var(x: Operand, axis: i64 = -1) -> TensorValue {
         deviation(x, axis, Ok)
     }
 
     /// The population standard deviation along an axis.
-    pub fn stdev(x: Operand, axis: i64) -> TensorValue {
+    pub fn stdev(x: Operand, axis: i64 = -1) -> TensorValue {
         deviation(x, axis, |variance| crate::ops::sqrt(variance))
     }
 }

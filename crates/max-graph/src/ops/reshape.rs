@@ -26,7 +26,7 @@ op_fns! {
     }
 
     /// Merges the dims from `start_dim` to `end_dim`, both included.
-    pub fn flatten(x: Operand, start_dim: i64, end_dim: i64) -> TensorValue {
+    pub fn flatten(x: Operand, start_dim: i64 = 0, end_dim: i64 = -1) -> TensorValue {
         let x = x.tensor()?;
         if x.rank() == 0 {
             return reshape_value(&x, [1].into());

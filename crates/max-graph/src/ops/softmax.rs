@@ -18,12 +18,12 @@ op_struct! {
 
 op_fns! {
     /// `exp(x) / sum(exp(x))` along an axis.
-    pub fn softmax(x: Operand, axis: i64) -> TensorValue {
+    pub fn softmax(x: Operand, axis: i64 = -1) -> TensorValue {
         along(x, axis, false)
     }
 
     /// The logarithm of the softmax along an axis.
-    pub fn logsoftmax(x: Operand, axis: i64) -> TensorValue {
+    pub fn logsoftmax(x: Operand, axis: i64 = -1) -> TensorValue {
         along(x, axis, true)
     }
 }

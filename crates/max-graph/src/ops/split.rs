@@ -18,13 +18,13 @@ op_struct! {
 
 op_fns! {
     /// Cuts a tensor into parts whose sizes add up to the dim.
-    pub fn split(x: Operand, split_sizes: Shape, axis: i64) -> Vec<TensorValue> {
+    pub fn split(x: Operand, split_sizes: Shape, axis: i64 = 0) -> Vec<TensorValue> {
         let x = x.tensor()?;
         split_value(&x, split_sizes, x.shape().axis(axis)?)
     }
 
     /// Cuts a tensor into equal parts; their number must divide the dim.
-    pub fn chunk(x: Operand, chunks: i64, axis: i64) -> Vec<TensorValue> {
+    pub fn chunk(x: Operand, chunks: i64, axis: i64 = 0) -> Vec<TensorValue> {
         let x = x.tensor()?;
         let axis = x.shape().axis(axis)?;
         if chunks < 1 {

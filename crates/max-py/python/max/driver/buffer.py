@@ -145,12 +145,12 @@ class Buffer:
             OSError: If the file cannot be opened.
             ValueError: If it is too short.
         """
-        with open(filename, "rb"):  # for Python's own exceptions about files
-            sizes = [shape] if isinstance(shape, int) else shape
+        open(filename, "rb").close()  # Python's own exceptions about files
         if offset < 0:
             raise ValueError(f"the offset in a file cannot be negative: {offset}")
-        code = native(dtype, _core.DType)
-        return Buffer._wrap(_core.Buffer.mmap(os.fspath(filename), code, sizes, mode, offset))
+        sizes = shape if isinstance(shape, Iterable) else [shape]
+        kind = native(dtype, _core.DType)
+        return Buffer._wrap(_core.Buffer.mmap(os.fspath(filename), kind, sizes, mode, offset))
 
     @property
     def dtype(self) -> DType:

@@ -1,0 +1,207 @@
+"""The dimensions of graph values: sizes that are known, named, or computed from named ones.
+
+>>> batch = Dim("batch")
+>>> print(batch * 2 + batch)
+batch * 3
+>>> batch - batch
+Dim(0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
+
+from max import _core
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["AlgebraicDim", "Dim", "DimLike", "StaticDim", "SymbolicDim"]
+
+D = TypeVar("D", bound="Dim")
+
+DimLike: TypeAlias = Union[int, str, "Dim", "np.integer[Any]"]
+"""What may stand for a dim: a size, a name or a `Dim`."""
+
+
+class Dim:
+    """The size of an axis: a `StaticDim`, a `SymbolicDim` or an `AlgebraicDim`, whichever fits.
+
+    Arithmetic gives dims in a canonical form, so that equal sizes compare equal. A static dim equals its size, and
+    a symbolic one its name.
+
+    >>> Dim(3), Dim("x"), Dim("x") + 1
+    (Dim(3), Dim('x'), Dim('x') + Dim(1))
+    >>> (Dim("x") + 1) * 2 == Dim("x") * 2 + 2
+    True
+    >>> Dim("x") == "x" and Dim(3) == 3
+    True
+
+    Args:
+        value: A size, a name, or a dim, which is returned as it is.
+
+    Raises:
+        TypeError: If it is none of these.
+        ValueError: If a name is not an identifier, or a size takes more than 64 bits.
+    """
+
+    __slots__ = ("_native",)
+    _native: _core.Dim
+
+    def __new__(cls: type[D], value: DimLike) -> D:
+        dim = value if isinstance(value, Dim) else wrap(_core.Dim(value))
+        if not isinstance(dim, cls):
+            raise TypeError(f"{dim!r} is not a {cls.__name__}, but a {type(dim).__name__}")
+        return dim
+
+    @property
+    def parameters(self) -> list[SymbolicDim]:
+        """The symbolic dims it is computed from."""
+        return [SymbolicDim(name) for name in self._native.parameters]
+
+    def __add__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.add, self, other)
+
+    def __radd__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.add, other, self)
+
+    def __sub__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.sub, self, other)
+
+    def __rsub__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.sub, other, self)
+
+    def __mul__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.mul, self, other)
+
+    def __rmul__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.mul, other, self)
+
+    def __floordiv__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.floor_div, self, other)
+
+    def __rfloordiv__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.floor_div, other, self)
+
+    def __mod__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.modulo, self, other)
+
+    def __rmod__(self, other: DimLike) -> Dim:
+        return _combine(_core.Dim.modulo, other, self)
+
+    def __neg__(self) -> Dim:
+        return wrap(self._native.neg())
+
+    def __int__(self) -> int:
+        raise TypeError(f"Int conversions only supported for static dims; {self} is only known at run time")
+
+    def __str__(self) -> str:
+        return str(self._native)
+
+    def __repr__(self) -> str:
+        return repr(self._native)
+
+
+class StaticDim(Dim):
+    """A size that is known. It can be used as an int.
+
+    >>> list(range(StaticDim(3)))
+    [0, 1, 2]
+    """
+
+    __slots__ = ()
+    __match_args__ = ("dim",)
+
+    @property
+    def dim(self) -> int:
+        """The size."""
+        return self._native.size  # type: ignore[return-value]
+
+    def __int__(self) -> int:
+        return self.dim
+
+    __index__ = __int__
+
+    def __eq__(self, other: object) -> bool:
+        return self.dim == other
+
+    def __lt__(self, other: int | StaticDim) -> bool:
+        return self.dim < other
+
+    def __le__(self, other: int | StaticDim) -> bool:
+        return self.dim <= other
+
+    def __gt__(self, other: int | StaticDim) -> bool:
+        return self.dim > other
+
+    def __ge__(self, other: int | StaticDim) -> bool:
+        return self.dim >= other
+
+    def __hash__(self) -> int:
+        return hash(self.dim)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StaticDim, (self.dim,)
+
+
+class SymbolicDim(Dim):
+    """A size that is only known at run time, by name: the same name is the same size.
+
+    >>> SymbolicDim("batch").name
+    'batch'
+    """
+
+    __slots__ = ()
+    __match_args__ = ("name",)
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._native.name  # type: ignore[return-value]
+
+    def __eq__(self, other: object) -> bool:
+        return self.name == other
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SymbolicDim, (self.name,)
+
+
+class AlgebraicDim(Dim):
+    """A size that is computed from symbolic ones.
+
+    >>> isinstance(Dim("batch") * 5, AlgebraicDim)
+    True
+    >>> isinstance(Dim("batch") * 5 // 5, AlgebraicDim)
+    False
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self._native == other._native if isinstance(other, Dim) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._native)
+
+
+_KINDS: dict[str, type[Dim]] = {"static": StaticDim, "symbolic": SymbolicDim, "algebraic": AlgebraicDim}
+_LIKE = (Dim, int, str, Integral)  # NumPy's integers are Integral
+
+
+def wrap(native: _core.Dim) -> Dim:
+    """The dim for a native one."""
+    dim = object.__new__(_KINDS[native.kind])
+    dim._native = native
+    return dim
+
+
+def _combine(operation: Callable[[_core.Dim, Any], _core.Dim], lhs: DimLike, rhs: DimLike) -> Dim:
+    """The result of an operation, or NotImplemented, so that the other operand gets its turn."""
+    if isinstance(lhs, _LIKE) and isinstance(rhs, _LIKE):
+        return wrap(operation(Dim(lhs)._native, rhs))
+    return NotImplemented

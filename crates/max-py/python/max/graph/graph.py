@@ -1,0 +1,173 @@
+"""The graph: a program that ops are recorded into."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from max import _core
+from max._native import native
+from max.graph import type as _type
+from max.graph import value as _value
+from max.graph.value import TensorValue, TensorValueLike, Value
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from max.graph.type import Type
+    from max.graph.weight import Weight
+
+__all__ = ["Graph"]
+
+
+class _Building(threading.local):
+    """The graphs that are being built on this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Graph] = []
+
+
+_building = _Building()
+
+
+class _Current:
+    """Makes `Graph.current` the innermost graph that is being built."""
+
+    def __get__(self, instance: object, owner: object) -> Graph:
+        if not _building.graphs:
+            raise LookupError("No graph found: no graph is being built on this thread")
+        return _building.graphs[-1]
+
+
+class Graph:
+    """A program of tensor ops with inputs and outputs, to be loaded by an `InferenceSession`.
+
+    Ops record themselves into the graph whose `with` block they are called in.
+
+    >>> from max.dtype import DType
+    >>> from max.graph import TensorType, ops
+    >>> x = TensorType(DType.float32, ["n"])
+    >>> with Graph("scaled_relu", input_types=[x]) as graph:
+    ...     graph.output(ops.relu(graph.inputs[0]) * 2)
+    >>> graph.output_types
+    [TensorType(dtype=float32, shape=[Dim('n')], device=cpu:0)]
+
+    The body can be a function of the inputs instead:
+
+    >>> graph = Graph("scaled_relu", lambda x: ops.relu(x) * 2, input_types=[x])
+
+    Args:
+        name: The name of the graph.
+        forward: A function that is called with the inputs, followed by `args` and `kwargs`, and returns the output
+            or several; or None if it has set them itself.
+        input_types: The types of the inputs.
+        path: A graph that `save` wrote, to be read instead.
+        *args: Further arguments for `forward`.
+        custom_extensions: Libraries of custom ops; there must be none.
+        context: Must be None.
+        kernel_library: Must be None.
+        module: Must be None.
+        **kwargs: Further keyword arguments for `forward`.
+    """
+
+    __slots__ = ("__weakref__", "_inputs", "_native")
+    _native: _core.Graph
+    _inputs: list[Value[Any]]
+
+    current = _Current()
+    """The graph that is being built: the innermost `with` block of this thread; LookupError if there is none."""
+
+    def __init__(
+        self,
+        name: str = "graph",
+        forward: Callable[..., Value[Any] | Iterable[Value[Any]] | None] | None = None,
+        input_types: Iterable[Type[Any]] = (),
+        path: str | os.PathLike[str] | None = None,
+        *args: Any,
+        custom_extensions: Sequence[str | os.PathLike[str]] = (),
+        context: Any = None,
+        kernel_library: Any = None,
+        module: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if custom_extensions or kernel_library is not None:
+            raise NotImplementedError("graphs cannot use libraries of custom ops yet")
+        if context is not None or module is not None:
+            raise NotImplementedError("a graph is built by itself: it has no compiler context or module to share")
+        if path is not None:
+            self._adopt(_core.Graph.load(os.fspath(path)))
+        else:
+            self._adopt(_core.Graph(name, list(input_types)))
+        if forward is not None:
+            with self:
+                result = forward(*self.inputs, *args, **kwargs)
+                if result is not None:
+                    self.output(*(result if isinstance(result, Iterable) else [result]))
+
+    def _adopt(self, native: _core.Graph) -> None:
+        self._native = native
+        self._inputs = [_value.wrap(value) for value in native.inputs()]
+
+    @classmethod
+    def parse(cls, text: str) -> Graph:
+        """Reads the text form of a graph, as `str` prints it.
+
+        Raises:
+            ValueError: If it is none, or long constants are left out of it.
+        """
+        graph = cls.__new__(cls)
+        graph._adopt(_core.Graph.parse(text))
+        return graph
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the graph to a file that `InferenceSession.load` and `Graph(name, path=...)` read."""
+        self._native.save(os.fspath(path))
+
+    @property
+    def name(self) -> str:
+        """The name of the graph."""
+        return self._native.name
+
+    @property
+    def inputs(self) -> Sequence[Value[Any]]:
+        """The inputs, as values to compute with."""
+        return self._inputs
+
+    def output(self, *outputs: Value[Any] | TensorValueLike) -> None:
+        """Sets what the graph returns."""
+        self._native.output(outputs)
+
+    @property
+    def output_types(self) -> list[Type[Any]]:
+        """The types of the outputs; ValueError if they are not set yet."""
+        return [_type.wrap(output) for output in self._native.output_types()]
+
+    def add_weight(self, weight: Weight, force_initial_weight_on_host: bool = True) -> TensorValue:
+        """Adds a weight. A weight that is used in an op is added by that.
+
+        Args:
+            weight: The weight; the same one again gives the same value.
+            force_initial_weight_on_host: Has no effect: weights are read where they are.
+
+        Raises:
+            ValueError: If another weight has its name.
+        """
+        return _value.wrap(self._native.add_weight(native(weight, _core.Weight))).tensor
+
+    def __enter__(self) -> Graph:
+        self._native.enter()
+        _building.graphs.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._native.exit()  # refuses a graph that is not the innermost
+        _building.graphs.pop()
+
+    def __str__(self) -> str:
+        return str(self._native)
+
+    __repr__ = __str__

@@ -1,0 +1,91 @@
+"""The shapes of graph values: lists of dims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from max import _core
+from max.graph import dim as _dim
+from max.graph.dim import Dim, DimLike, StaticDim, SymbolicDim
+
+if TYPE_CHECKING:
+    from typing import SupportsIndex, TypeGuard
+
+__all__ = ["Shape", "ShapeLike"]
+
+ShapeLike: TypeAlias = Iterable[DimLike]
+"""What may stand for a shape: any series of sizes, names and dims."""
+
+
+class Shape(list[Dim]):
+    """The sizes of a value's axes, as a list of dims. As an operand of an op it is a vector of int64.
+
+    >>> shape = Shape(["batch", 3])
+    >>> shape
+    [Dim('batch'), Dim(3)]
+    >>> shape == ["batch", 3], shape.rank, shape.static_dims
+    (True, 2, [3])
+    >>> shape[1:]
+    [Dim(3)]
+
+    Args:
+        dims: Sizes, names or dims.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, dims: ShapeLike = ()) -> None:
+        if isinstance(dims, str):
+            raise TypeError(f"a shape is a list of dims, not the string {dims!r}: write [{dims!r}]")
+        super().__init__(map(Dim, dims))
+
+    @staticmethod
+    def _wrap(dims: Iterable[_core.Dim]) -> Shape:
+        return Shape(map(_dim.wrap, dims))
+
+    @property
+    def _native(self) -> _core.Shape:
+        return _core.Shape(self)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self)
+
+    @property
+    def static_dims(self) -> list[int]:
+        """The sizes of the static dims; the others are left out."""
+        return [dim.dim for dim in self if isinstance(dim, StaticDim)]
+
+    @property
+    def parameters(self) -> list[SymbolicDim]:
+        """The symbolic dims that its dims are computed from, each once."""
+        return list(dict.fromkeys(symbol for dim in self for symbol in dim.parameters))
+
+    @staticmethod
+    def is_static(shape: Shape) -> TypeGuard[list[StaticDim]]:
+        """Whether all dims of a shape are static."""
+        return all(isinstance(dim, StaticDim) for dim in shape)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, index: SupportsIndex) -> Dim: ...
+        @overload
+        def __getitem__(self, index: slice) -> Shape: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return Shape(found) if isinstance(index, slice) else found
+
+    def __add__(self, other: ShapeLike) -> Shape:  # type: ignore[override]
+        return Shape([*self, *other])
+
+    def __radd__(self, other: ShapeLike) -> Shape:
+        return Shape([*other, *self])
+
+
+def dims(shape: ShapeLike) -> Sequence[DimLike]:
+    """A shape as native code takes it: lists and tuples as they are, any other series as a `Shape`."""
+    return shape if isinstance(shape, (list, tuple)) else Shape(shape)

@@ -1,0 +1,79 @@
+"""Weights: tensors whose data comes when a graph is loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from max import _core
+from max._native import native
+from max.graph.shape import Shape, ShapeLike
+from max.graph.type import DeviceRef
+from max.graph.value import TensorValue
+
+if TYPE_CHECKING:
+    from max.driver import Device
+    from max.dtype import DType
+    from max.graph.quantization import QuantizationEncoding
+
+__all__ = ["Weight"]
+
+
+class Weight(TensorValue):
+    """A tensor whose data is looked up by name when a graph is loaded.
+
+    It is made outside any graph, and joins the graph that is being built when it is used in it.
+
+    >>> import numpy as np
+    >>> from max.dtype import DType
+    >>> from max.engine import InferenceSession
+    >>> from max.graph import Graph, TensorType
+    >>> scale = Weight("scale", DType.float32, [2])
+    >>> with Graph("scaled", input_types=[TensorType(DType.float32, ["n", 2])]) as graph:
+    ...     graph.output(graph.inputs[0] * scale)
+    >>> weights = {"scale": np.array([2, 3], dtype=np.float32)}
+    >>> model = InferenceSession().load(graph, weights_registry=weights)
+    >>> model(np.ones((1, 2), dtype=np.float32))[0].to_numpy()
+    array([[2., 3.]], dtype=float32)
+
+    Args:
+        name: The name under which the data is looked up; no two weights of a graph may share it.
+        dtype: The type of the elements.
+        shape: The sizes of the axes.
+        device: Where the weight is used; the CPU if it is not given.
+        quantization_encoding: How the elements are encoded, if they are.
+        align: The alignment of the data, in bytes, if it is not that of the dtype.
+        sharding_strategy: How to spread the weight over devices; must be None.
+    """
+
+    __slots__ = ("align", "quantization_encoding", "shard_idx")
+    align: int | None
+    quantization_encoding: QuantizationEncoding | None
+    shard_idx: int | None
+
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        shape: ShapeLike,
+        device: Device | DeviceRef | None = None,
+        quantization_encoding: QuantizationEncoding | None = None,
+        align: int | None = None,
+        sharding_strategy: Any = None,
+    ) -> None:
+        if sharding_strategy is not None:
+            raise NotImplementedError("weights cannot be spread over several devices yet")
+        place = DeviceRef.CPU() if device is None else DeviceRef.from_device(device)
+        self._native = _core.Weight(name, native(dtype, _core.DType), Shape(shape), place._native)
+        self.align = align
+        self.quantization_encoding = quantization_encoding
+        self.shard_idx = None
+
+    @property
+    def name(self) -> str:
+        """The name under which the data is looked up."""
+        return self._native.name
+
+    @property
+    def original_dtype_and_shape(self) -> tuple[DType, Shape]:
+        """The dtype and shape it was made with."""
+        return self.dtype, self.shape
