@@ -99,7 +99,9 @@ impl Dim {
         match self {
             Dim::Static(_) => Ok(self.clone()),
             Dim::Symbolic(name) => Ok(replace(name).unwrap_or_else(|| self.clone())),
-            Dim::Algebraic(expr) => expr.substitute(&|name| replace(name).map(|d| d.expr())).map(Dim::from_expr),
+            Dim::Algebraic(expr) => {
+                expr.substitute(&|name| replace(name).map(|d| d.expr())).map(Dim::from_expr)
+            }
         }
     }
 
@@ -178,7 +180,9 @@ impl TryFrom<usize> for Dim {
     type Error = Error;
 
     fn try_from(size: usize) -> Result<Dim> {
-        i64::try_from(size).map(Dim::Static).map_err(|_| Error::value(format!("dimension {size} exceeds 64 bits")))
+        i64::try_from(size)
+            .map(Dim::Static)
+            .map_err(|_| Error::value(format!("dimension {size} exceeds 64 bits")))
     }
 }
 

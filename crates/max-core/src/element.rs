@@ -189,13 +189,16 @@ impl Number {
     pub fn to_element<T: Element>(self) -> Result<T> {
         let dtype = T::DTYPE;
         let unsafe_cast = |why: &str| {
-            Error::value(format!("Unsafe cast: {self} {why} {dtype}; insert an explicit cast, or use another dtype"))
+            Error::value(format!(
+                "Unsafe cast: {self} {why} {dtype}; insert an explicit cast, or use another dtype"
+            ))
         };
         match self {
             Number::Bool(b) => Ok(T::from_i128(i128::from(b))),
             Number::Int(i) => {
                 let element = T::from_i128(i);
-                let fits = if dtype.is_integral() { element.to_i128() == i } else { element.to_f64().is_finite() };
+                let fits =
+                    if dtype.is_integral() { element.to_i128() == i } else { element.to_f64().is_finite() };
                 if fits { Ok(element) } else { Err(unsafe_cast("is out of the range of")) }
             }
             Number::Float(_) if dtype.is_integral() => Err(unsafe_cast("is a float and cannot become")),

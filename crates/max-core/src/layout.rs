@@ -130,13 +130,19 @@ impl Strided {
 
     /// The positions of all elements in row-major order.
     pub fn positions(&self) -> Positions<'_> {
-        Positions { layout: self, index: vec![0; self.shape.len()], position: self.offset as isize, left: self.num_elements() }
+        Positions {
+            layout: self,
+            index: vec![0; self.shape.len()],
+            position: self.offset as isize,
+            left: self.num_elements(),
+        }
     }
 
     /// The view that an index expression selects.
     pub fn index(&self, indices: &[ViewIndex]) -> Result<Strided> {
         let rank = self.shape.len();
-        let consumed = indices.iter().filter(|i| matches!(i, ViewIndex::At(_) | ViewIndex::Slice { .. })).count();
+        let consumed =
+            indices.iter().filter(|i| matches!(i, ViewIndex::At(_) | ViewIndex::Slice { .. })).count();
         if consumed > rank {
             bail!(index, "too many indices: {consumed} given for an array of rank {rank}");
         }

@@ -70,7 +70,11 @@ impl QuantizationEncoding {
     pub fn block_parameters(self) -> Result<BlockParameters> {
         match self.block() {
             Some((elements_per_block, block_size)) => Ok(BlockParameters { elements_per_block, block_size }),
-            None => bail!(value, "{} has no fixed block parameters; its group size is in a QuantizationConfig", self.name()),
+            None => bail!(
+                value,
+                "{} has no fixed block parameters; its group size is in a QuantizationConfig",
+                self.name()
+            ),
         }
     }
 

@@ -41,11 +41,16 @@ impl Shape {
     pub fn evaluate(&self, bindings: &Bindings) -> Result<Vec<usize>> {
         let sizes = self.0.iter().map(|dim| {
             let size = dim.evaluate(bindings)?;
-            usize::try_from(size)
-                .map_err(|_| Error::value(format!("dimension {dim} has the negative size {size} in this execution")))
+            usize::try_from(size).map_err(|_| {
+                Error::value(format!("dimension {dim} has the negative size {size} in this execution"))
+            })
         });
         let sizes = sizes.collect::<Result<Vec<_>>>()?;
-        if sizes.iter().try_fold(1usize, |n, &s| n.checked_mul(s.max(1))).is_none_or(|n| n > isize::MAX as usize) {
+        if sizes
+            .iter()
+            .try_fold(1usize, |n, &s| n.checked_mul(s.max(1)))
+            .is_none_or(|n| n > isize::MAX as usize)
+        {
             bail!(value, "shape {sizes:?} has more elements than 64 bits can count");
         }
         Ok(sizes)
@@ -92,7 +97,8 @@ impl Deref for Shape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let dims: Vec<_> = self.0.iter().map(|d| if f.alternate() { format!("{d:#}") } else { d.to_string() }).collect();
+        let dims: Vec<_> =
+            self.0.iter().map(|d| if f.alternate() { format!("{d:#}") } else { d.to_string() }).collect();
         write!(f, "[{}]", dims.join(", "))
     }
 }

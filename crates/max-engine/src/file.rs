@@ -12,7 +12,8 @@ const ACCEPTED: &str = "a model is a Graph, or the path of a file written by Gra
 
 /// Writes a graph to a file: first beside it, then under its name, so that a reader never sees half of it.
 pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
-    let failed = |e: std::io::Error| Error::runtime(format!("cannot save the graph to {}: {e}", path.display()));
+    let failed =
+        |e: std::io::Error| Error::runtime(format!("cannot save the graph to {}: {e}", path.display()));
     let Some(name) = path.file_name() else {
         bail!(runtime, "cannot save the graph to {}: it does not name a file", path.display());
     };
@@ -37,11 +38,14 @@ pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
 /// Reads a saved graph; its constants stay in the mapped file.
 pub fn read_graph(path: &Path) -> Result<Graph> {
     let shown = path.display();
-    let metadata = fs::metadata(path).map_err(|e| Error::runtime(format!("cannot load {shown}: {e}; {ACCEPTED}")))?;
+    let metadata =
+        fs::metadata(path).map_err(|e| Error::runtime(format!("cannot load {shown}: {e}; {ACCEPTED}")))?;
     if metadata.is_dir() {
         bail!(runtime, "cannot load {shown}: it is a folder; {ACCEPTED}");
     }
-    let len = usize::try_from(metadata.len()).map_err(|_| Error::runtime(format!("cannot load {shown}: too large")))?;
-    let read = || encode::decode(&Buffer::mmap(path, DType::UInt8, &[len], MmapMode::ReadOnly, 0)?.host_bytes()?);
+    let len = usize::try_from(metadata.len())
+        .map_err(|_| Error::runtime(format!("cannot load {shown}: too large")))?;
+    let read =
+        || encode::decode(&Buffer::mmap(path, DType::UInt8, &[len], MmapMode::ReadOnly, 0)?.host_bytes()?);
     read().map_err(|e| Error::runtime(format!("cannot load {shown}: {e}; {ACCEPTED}")))
 }

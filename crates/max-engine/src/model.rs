@@ -70,7 +70,9 @@ impl Model {
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
         let weight = |name: &str| {
             let value = self.weights.get(name).cloned();
-            value.ok_or_else(|| Error::internal(format!("weight '{name}' was not bound when the model was loaded")))
+            value.ok_or_else(|| {
+                Error::internal(format!("weight '{name}' was not bound when the model was loaded"))
+            })
         };
         let results = interpret(self.program.body(), &inputs, &weight)
             .map_err(|e| e.context(format!("while executing model '{}'", self.name())))?;
@@ -105,6 +107,10 @@ fn host_tensor(buffer: &Buffer, spec: &TensorSpec) -> Result<HostTensor> {
 fn output_buffer(result: &HostTensor, spec: &TensorSpec) -> Result<Buffer> {
     let device = Device::from_ref(spec.device)?;
     let buffer = Buffer::uninit_pooled(result.dtype(), result.shape(), &device)?;
-    buffer.inplace_copy_from(&Buffer::from_host_bytes(result.bytes().clone(), result.dtype(), result.shape())?)?;
+    buffer.inplace_copy_from(&Buffer::from_host_bytes(
+        result.bytes().clone(),
+        result.dtype(),
+        result.shape(),
+    )?)?;
     Ok(buffer)
 }

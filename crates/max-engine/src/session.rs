@@ -92,7 +92,8 @@ impl InferenceSession {
         };
         let target = Target { devices: self.devices.iter().map(Device::device_ref).collect() };
         let program = compile(&graph, &target)?;
-        let bound = program.weights().iter().map(|(name, ty)| Ok((name.clone(), bind_weight(name, ty, weights)?)));
+        let bound =
+            program.weights().iter().map(|(name, ty)| Ok((name.clone(), bind_weight(name, ty, weights)?)));
         let bound = bound.collect::<Result<HashMap<_, _>>>()?;
         Model::new(program, bound, self.devices.clone())
     }

@@ -2,7 +2,9 @@
 //! name, printed and parsed back, encoded and decoded, compiled and executed, and the result compared with
 //! the reference interpreter's. The Python tests compare the same cases with NumPy.
 
-use max_core::{Bindings, DType, DeviceRef, Dim, Element, Error, HostBytes, Number, Result, Shape, TensorType, dispatch};
+use max_core::{
+    Bindings, DType, DeviceRef, Dim, Element, Error, HostBytes, Number, Result, Shape, TensorType, dispatch,
+};
 use max_driver::{Buffer, Device};
 use max_engine::InferenceSession;
 use max_graph::door::{self, Arg, Output};
@@ -49,7 +51,8 @@ fn parse_input(text: &str, row: DType, seed: usize) -> Option<Input> {
             None => (draw % 5) as f64,
         }
     });
-    let value = dispatch!(dtype, T => HostTensor::from_vec(sizes, values.map(T::from_f64).collect::<Vec<T>>()));
+    let value =
+        dispatch!(dtype, T => HostTensor::from_vec(sizes, values.map(T::from_f64).collect::<Vec<T>>()));
     Some(Input { ty: TensorType::new(dtype, shape, DeviceRef::CPU), value: value.unwrap() })
 }
 
@@ -67,7 +70,9 @@ fn arg(json: &Json, row: DType, values: &mut dyn Iterator<Item = Value>) -> Arg 
     match json {
         Json::Null => Arg::None,
         Json::Bool(b) => Arg::Number(Number::Bool(*b)),
-        Json::Number(n) => n.as_i64().map_or_else(|| Arg::Number(Number::Float(n.as_f64().unwrap())), Arg::from),
+        Json::Number(n) => {
+            n.as_i64().map_or_else(|| Arg::Number(Number::Float(n.as_f64().unwrap())), Arg::from)
+        }
         Json::Array(items) => Arg::List(items.iter().map(|item| arg(item, row, values)).collect()),
         Json::String(s) => match s.split_once(':') {
             Some(("dtype", name)) => Arg::DType(name.parse().unwrap()),
@@ -91,7 +96,8 @@ fn resolve(op: &str, args: &mut Vec<Arg>, named: &mut Vec<(String, Arg)>) -> Str
         "conv2d" => {
             let ones = Arg::List(vec![1.into(); 2]);
             let mut given = args.drain(2..).collect::<Vec<_>>().into_iter();
-            let mut option = |name: &str, default: Arg| given.next().or_else(|| take(name)).unwrap_or(default);
+            let mut option =
+                |name: &str, default: Arg| given.next().or_else(|| take(name)).unwrap_or(default);
             let moves = [
                 option("stride", ones.clone()),
                 option("dilation", ones),
@@ -111,9 +117,11 @@ fn build(row: &Json, dtype: DType, types: Vec<TensorType>) -> Result<Graph> {
     let graph = Graph::new("case", types)?;
     let _scope = graph.enter();
     let mut values = graph.inputs().into_iter();
-    let mut args: Vec<Arg> = row["args"].as_array().unwrap().iter().map(|a| arg(a, dtype, &mut values)).collect();
+    let mut args: Vec<Arg> =
+        row["args"].as_array().unwrap().iter().map(|a| arg(a, dtype, &mut values)).collect();
     let kwargs = row.get("kwargs").and_then(Json::as_object).into_iter().flatten();
-    let mut named: Vec<(String, Arg)> = kwargs.map(|(n, a)| (n.clone(), arg(a, dtype, &mut values))).collect();
+    let mut named: Vec<(String, Arg)> =
+        kwargs.map(|(n, a)| (n.clone(), arg(a, dtype, &mut values))).collect();
     let name = resolve(row["op"].as_str().unwrap(), &mut args, &mut named);
     let outputs = match door::call(&name, args, named)? {
         Output::None => vec![],

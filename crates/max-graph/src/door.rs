@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use max_core::{
-    ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Result, Shape, TensorType, Type, bail,
+    ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Result, Shape, TensorType, Type,
+    bail,
 };
 
 use crate::host::HostTensor;

@@ -149,10 +149,13 @@ mod tests {
         assert_eq!(*bytes, again);
         let inside = |t: &HostTensor| bytes.as_ptr_range().contains(&t.bytes().as_ptr());
         let constants = graph.body();
-        let constants: Vec<_> = constants.ops().filter_map(|op| match &op.kind {
-            crate::OpKind::Constant(c) => Some(inside(&c.value)),
-            _ => None,
-        }).collect();
+        let constants: Vec<_> = constants
+            .ops()
+            .filter_map(|op| match &op.kind {
+                crate::OpKind::Constant(c) => Some(inside(&c.value)),
+                _ => None,
+            })
+            .collect();
         assert_eq!(constants, [true, true]);
     }
 

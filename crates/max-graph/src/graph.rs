@@ -45,7 +45,10 @@ thread_local! {
 impl Graph {
     /// A graph with inputs of types and nothing in it yet.
     #[track_caller]
-    pub fn new<T: Into<Type>>(name: impl Into<String>, input_types: impl IntoIterator<Item = T>) -> Result<Graph> {
+    pub fn new<T: Into<Type>>(
+        name: impl Into<String>,
+        input_types: impl IntoIterator<Item = T>,
+    ) -> Result<Graph> {
         let types: Vec<Type> = input_types.into_iter().map(Into::into).collect();
         types.iter().try_for_each(Type::validate).map_err(|e| e.at(Location::caller()))?;
         Ok(Graph::from_body(Body::new(name, types)))
@@ -79,7 +82,9 @@ impl Graph {
     /// A graph over a finished body.
     pub fn from_body(body: Body) -> Graph {
         let external = body.ops().filter_map(|op| match &op.kind {
-            OpKind::ConstantExternal(c) => Some((c.name.clone(), Added { identity: 0, value: op.results[0] })),
+            OpKind::ConstantExternal(c) => {
+                Some((c.name.clone(), Added { identity: 0, value: op.results[0] }))
+            }
             _ => None,
         });
         let weights = external.collect();
@@ -135,7 +140,8 @@ impl Graph {
     #[track_caller]
     pub fn add_weight(&self, weight: &Weight) -> Result<TensorValue> {
         let location = Location::caller();
-        self.weight_value(weight.name(), weight.tensor_type(), weight.identity(), false).map_err(|e| e.at(location))
+        self.weight_value(weight.name(), weight.tensor_type(), weight.identity(), false)
+            .map_err(|e| e.at(location))
     }
 
     /// The value of an external constant; `shared` names may be met again with the same type.
@@ -151,7 +157,10 @@ impl Graph {
             let value = self.value(&state.body, added.value).tensor()?;
             return match value.tensor_type() == ty {
                 true if shared || added.identity == identity => Ok(value),
-                true => Err(Error::value(format!("weight '{name}' already exists in graph '{}'", state.body.name))),
+                true => Err(Error::value(format!(
+                    "weight '{name}' already exists in graph '{}'",
+                    state.body.name
+                ))),
                 false => Err(Error::value(format!(
                     "weight '{name}' already exists in graph '{}' with another type: {} instead of {ty}",
                     state.body.name,
@@ -193,7 +202,9 @@ impl Graph {
     /// The graph that ops record into.
     pub fn current() -> Result<Graph> {
         let top = CURRENT.with_borrow(|stack| stack.last().cloned());
-        top.ok_or_else(|| Error::lookup("No graph found: ops and weights are used inside a graph that is being built"))
+        top.ok_or_else(|| {
+            Error::lookup("No graph found: ops and weights are used inside a graph that is being built")
+        })
     }
 
     fn check_owner(&self, value: &Value, user: &str) -> Result<()> {

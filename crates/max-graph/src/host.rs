@@ -159,9 +159,9 @@ impl Hash for HostTensor {
 /// The bytes of a tensor, or an error where they cannot be counted.
 pub fn byte_count(dtype: DType, shape: &[usize]) -> Result<usize> {
     let bytes = shape.iter().try_fold(dtype.size_in_bytes(), |n, &s| n.checked_mul(s));
-    bytes
-        .filter(|&n| isize::try_from(n).is_ok())
-        .ok_or_else(|| Error::value(format!("a {dtype} tensor of shape {shape:?} overflows: its size exceeds 64 bits")))
+    bytes.filter(|&n| isize::try_from(n).is_ok()).ok_or_else(|| {
+        Error::value(format!("a {dtype} tensor of shape {shape:?} overflows: its size exceeds 64 bits"))
+    })
 }
 
 /// An empty vector with room for elements; a refused allocation is an error.
@@ -225,7 +225,10 @@ mod tests {
     fn casts() {
         let floats = HostTensor::from([1.9f32, -1.9, 300.0, f32::NAN]);
         assert_eq!(*floats.cast(DType::UInt8).unwrap().elements::<u8>().unwrap(), [1, 0, 255, 0]);
-        assert_eq!(*HostTensor::from([300i32, -1]).cast(DType::UInt8).unwrap().elements::<u8>().unwrap(), [44, 255]);
+        assert_eq!(
+            *HostTensor::from([300i32, -1]).cast(DType::UInt8).unwrap().elements::<u8>().unwrap(),
+            [44, 255]
+        );
         assert!(HostTensor::from([300i32]).cast_checked(DType::UInt8).is_err());
         assert!(floats.cast_checked(DType::Int32).is_err());
     }

@@ -69,7 +69,12 @@ pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
     for (input, (ty, sizes)) in types.iter().zip(sizes).enumerate() {
         let Some((_, shape)) = ty.array() else { bail!(type_, "input {input} of type {ty} cannot be given") };
         if shape.rank() != sizes.len() {
-            bail!(value, "input {input} must have rank {} ({ty}), got rank {} with shape {sizes:?}", shape.rank(), sizes.len());
+            bail!(
+                value,
+                "input {input} must have rank {} ({ty}), got rank {} with shape {sizes:?}",
+                shape.rank(),
+                sizes.len()
+            );
         }
         for (axis, (dim, &size)) in shape.iter().zip(*sizes).enumerate() {
             pending.push((input, axis, dim, size as i64));
@@ -90,7 +95,10 @@ pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
         match unbound.first() {
             None => break,
             Some((input, axis, dim, size)) if unbound.len() == before => {
-                bail!(value, "cannot tell what {dim} stands for on axis {axis} of input {input}, whose size is {size}")
+                bail!(
+                    value,
+                    "cannot tell what {dim} stands for on axis {axis} of input {input}, whose size is {size}"
+                )
             }
             Some(_) => {}
         }

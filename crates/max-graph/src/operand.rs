@@ -60,7 +60,10 @@ impl Operand {
     pub fn strong(self, what: &str) -> Result<TensorValue> {
         match self.resolve()? {
             Resolved::Strong(value) => Ok(value),
-            _ => bail!(type_, "{what} must be a graph value, not a number or an array: wrap it in ops.constant"),
+            _ => bail!(
+                type_,
+                "{what} must be a graph value, not a number or an array: wrap it in ops.constant"
+            ),
         }
     }
 

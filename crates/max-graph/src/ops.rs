@@ -88,7 +88,12 @@ pub(crate) fn check_alike(tensors: &[&TensorType]) -> Result<()> {
             bail!(value, "operands must have one dtype; got {} and {}", first.dtype, other.dtype);
         }
         if other.device != first.device {
-            bail!(value, "Input values must be on the same device; got {} and {}", first.device, other.device);
+            bail!(
+                value,
+                "Input values must be on the same device; got {} and {}",
+                first.device,
+                other.device
+            );
         }
     }
     Ok(())

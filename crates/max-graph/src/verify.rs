@@ -33,6 +33,10 @@ pub fn verify(body: &Body) -> Result<()> {
             Some(result) => bail!(internal, "the result %{} is not defined", result.0),
             None => Ok(()),
         },
-        None => bail!(value, "graph '{}' has no output: call output() with the values it should return", body.name),
+        None => bail!(
+            value,
+            "graph '{}' has no output: call output() with the values it should return",
+            body.name
+        ),
     }
 }

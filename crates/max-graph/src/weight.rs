@@ -29,7 +29,13 @@ impl Weight {
     ) -> Result<Weight> {
         let ty = TensorType::new(dtype, shape, device);
         ty.validate()?;
-        Ok(Weight { name: name.into(), ty, identity: unique_identity(), quantization_encoding: None, align: None })
+        Ok(Weight {
+            name: name.into(),
+            ty,
+            identity: unique_identity(),
+            quantization_encoding: None,
+            align: None,
+        })
     }
 
     /// The name under which its value is looked up.

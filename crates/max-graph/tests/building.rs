@@ -15,7 +15,10 @@ fn t(dtype: DType, shape: impl Into<Shape>) -> TensorType {
 }
 
 /// The types a function of inputs gives, or its error.
-fn build<O: Into<Operands>>(types: &[TensorType], forward: impl FnOnce(&[TensorValue]) -> O) -> Result<Vec<String>> {
+fn build<O: Into<Operands>>(
+    types: &[TensorType],
+    forward: impl FnOnce(&[TensorValue]) -> O,
+) -> Result<Vec<String>> {
     let graph = Graph::build("test", types.to_vec(), |values| {
         forward(&values.iter().map(|v| v.tensor().unwrap()).collect::<Vec<_>>())
     })?;
@@ -60,7 +63,9 @@ fn convolutions_have_symbolic_sizes() {
 fn errors_name_shapes_ops_and_places() {
     let mismatch = error(&[f32s(("a", 3)), f32s(("b", 3))], |x| &x[0] + &x[1]);
     let text = mismatch.to_string();
-    for part in ["neither equivalent nor broadcastable", "[a, 3]", "[b, 3]", "in add(", "rebind", "building.rs:"] {
+    for part in
+        ["neither equivalent nor broadcastable", "[a, 3]", "[b, 3]", "in add(", "rebind", "building.rs:"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     let cases: [(Error, ErrorKind, &str); 12] = [
@@ -69,12 +74,32 @@ fn errors_name_shapes_ops_and_places() {
         (error(&[f32s([3])], |x| &x[0] & &x[0]), ErrorKind::Value, "Inputs must be bools"),
         (error(&[f32s([3])], |x| ops::sum(&x[0], 1)), ErrorKind::Value, "Invalid axis"),
         (error(&[f32s([3])], |x| ops::transpose(&x[0], 0, 1)), ErrorKind::Index, "out of range"),
-        (error(&[f32s((2, 3))], |x| x[0].reshape((4, -1))), ErrorKind::Value, "number of elements must match"),
+        (
+            error(&[f32s((2, 3))], |x| x[0].reshape((4, -1))),
+            ErrorKind::Value,
+            "number of elements must match",
+        ),
         (error(&[f32s((2, 3))], |x| x[0].slice([0..3])), ErrorKind::Value, "not clamped"),
         (error(&[f32s((2, 3))], |x| x[0].matmul(&x[0])), ErrorKind::Value, "must match"),
-        (error(&[f32s((2, 3))], |x| x[0].broadcast_to((1i64 << 40, 2, 3)).and_then(|y| ops::stack(vec![y; 1 << 10], 0)).and_then(|y| y.broadcast_to((1i64 << 40, 1024, 1i64 << 40, 2, 3)))), ErrorKind::Value, "overflow"),
-        (error(&[f32s(["a"])], |x| ops::rebind(&x[0], ("a", 1), "")), ErrorKind::Value, "Wrong rank for rebind"),
-        (error(&[f32s([3]), TensorType::new(DType::Float32, [3], DeviceRef::gpu(0))], |x| &x[0] + &x[1]), ErrorKind::Value, "same device"),
+        (
+            error(&[f32s((2, 3))], |x| {
+                x[0].broadcast_to((1i64 << 40, 2, 3))
+                    .and_then(|y| ops::stack(vec![y; 1 << 10], 0))
+                    .and_then(|y| y.broadcast_to((1i64 << 40, 1024, 1i64 << 40, 2, 3)))
+            }),
+            ErrorKind::Value,
+            "overflow",
+        ),
+        (
+            error(&[f32s(["a"])], |x| ops::rebind(&x[0], ("a", 1), "")),
+            ErrorKind::Value,
+            "Wrong rank for rebind",
+        ),
+        (
+            error(&[f32s([3]), TensorType::new(DType::Float32, [3], DeviceRef::gpu(0))], |x| &x[0] + &x[1]),
+            ErrorKind::Value,
+            "same device",
+        ),
         (error(&[f32s([3])], |_| ops::constant(1.0, None, None)), ErrorKind::Value, "Literal constants must"),
     ];
     for (error, kind, phrase) in cases {

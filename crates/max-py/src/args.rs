@@ -56,7 +56,8 @@ pub fn sizes(object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let sizes = object.try_iter()?.map(|item| {
         let item = item?;
         let size = index(&native(&item)?)?;
-        let size = size.ok_or_else(|| PyTypeError::new_err(format!("a size is an int, got {}", type_name(&item))))?;
+        let size =
+            size.ok_or_else(|| PyTypeError::new_err(format!("a size is an int, got {}", type_name(&item))))?;
         usize::try_from(size).map_err(|_| PyValueError::new_err(format!("a size cannot be negative: {size}")))
     });
     sizes.collect()
@@ -85,7 +86,8 @@ pub fn number(object: &Bound<'_, PyAny>) -> PyResult<Option<Number>> {
     }
     if object.is_instance_of::<PyInt>() {
         let value = object.extract::<i128>();
-        let value = value.map_err(|_| PyValueError::new_err(format!("the number {object} exceeds 128 bits")))?;
+        let value =
+            value.map_err(|_| PyValueError::new_err(format!("the number {object} exceeds 128 bits")))?;
         return Ok(Some(Number::Int(value)));
     }
     if let Ok(f) = object.cast::<PyFloat>() {
@@ -161,5 +163,8 @@ fn native_arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
         PyType => |t| Ok(Arg::Type(t.0.clone()));
         PyBuffer => |b| array::host_tensor(&b.0).map(Arg::Array);
     }
-    Err(PyTypeError::new_err(format!("an object of type {} cannot be an argument of an op", type_name(object))))
+    Err(PyTypeError::new_err(format!(
+        "an object of type {} cannot be an argument of an op",
+        type_name(object)
+    )))
 }

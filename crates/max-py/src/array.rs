@@ -69,7 +69,8 @@ pub fn from_numpy(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buffer> {
     let owner: Box<Py<PyUntypedArray>> = Box::new(array.clone().unbind());
     // SAFETY: shape and strides are those of the array, whose memory lives as long as the array object does.
     unsafe {
-        Buffer::from_raw(data.cast(), dtype, array.shape(), Some(&strides), &Device::cpu(), access, owner).raise()
+        Buffer::from_raw(data.cast(), dtype, array.shape(), Some(&strides), &Device::cpu(), access, owner)
+            .raise()
     }
 }
 
@@ -122,14 +123,20 @@ fn mark_used(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()
 }
 
 /// A capsule through which another library takes a buffer over.
-pub fn to_dlpack<'py>(py: Python<'py>, buffer: &Buffer, versioned: bool, copied: bool) -> PyResult<Bound<'py, PyCapsule>> {
+pub fn to_dlpack<'py>(
+    py: Python<'py>,
+    buffer: &Buffer,
+    versioned: bool,
+    copied: bool,
+) -> PyResult<Bound<'py, PyCapsule>> {
     let (tensor, name): (*mut c_void, _) = if versioned {
         (dlpack::export_versioned(buffer, copied).cast(), VERSIONED)
     } else {
         let tensor = dlpack::export(buffer).map_err(|e| PyBufferError::new_err(e.to_string()))?;
         (tensor.cast(), UNVERSIONED)
     };
-    let tensor = NonNull::new(tensor).ok_or_else(|| PyBufferError::new_err("the buffer could not be exported"))?;
+    let tensor =
+        NonNull::new(tensor).ok_or_else(|| PyBufferError::new_err("the buffer could not be exported"))?;
     // SAFETY: the pointer is a managed tensor of the kind the name says; the destructor frees it if nobody took it.
     unsafe { PyCapsule::new_with_pointer_and_destructor(py, tensor, name, Some(release)) }
 }

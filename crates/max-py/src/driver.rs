@@ -160,7 +160,10 @@ fn place(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     }
     match object.cast::<PyStream>() {
         Ok(stream) => Ok(stream.get().0.clone()),
-        Err(_) => Err(PyTypeError::new_err(format!("expected a Device or a DeviceStream, got {}", object.get_type()))),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "expected a Device or a DeviceStream, got {}",
+            object.get_type()
+        ))),
     }
 }
 

@@ -35,8 +35,9 @@ impl PySession {
             None => session,
             Some(n) => {
                 let threads = usize::try_from(n).ok().filter(|&n| n <= 1 << 16);
-                let threads = threads
-                    .ok_or_else(|| PyValueError::new_err(format!("num_threads must be from 1 to 65536, got {n}")))?;
+                let threads = threads.ok_or_else(|| {
+                    PyValueError::new_err(format!("num_threads must be from 1 to 65536, got {n}"))
+                })?;
                 session.with_num_threads(threads).raise()?
             }
         };
@@ -53,7 +54,12 @@ impl PySession {
         self.0.num_threads()
     }
 
-    fn load(&self, py: Python<'_>, model: &Bound<'_, PyAny>, weights: &Bound<'_, PyDict>) -> PyResult<PyModel> {
+    fn load(
+        &self,
+        py: Python<'_>,
+        model: &Bound<'_, PyAny>,
+        weights: &Bound<'_, PyDict>,
+    ) -> PyResult<PyModel> {
         let mut registry = WeightsRegistry::new();
         for (name, value) in weights.iter() {
             registry.insert(name.extract()?, weight(&name.str()?, &value)?);
@@ -82,7 +88,9 @@ fn weight(name: &Bound<'_, PyString>, value: &Bound<'_, PyAny>) -> PyResult<Buff
     }
     match array::from_any(&value)? {
         Some(buffer) => Ok(buffer),
-        None => Err(PyTypeError::new_err(format!("weight '{name}' must be an array, got {}", value.get_type()))),
+        None => {
+            Err(PyTypeError::new_err(format!("weight '{name}' must be an array, got {}", value.get_type())))
+        }
     }
 }
 
@@ -120,7 +128,8 @@ impl PyModel {
 
     fn execute(&self, py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<Vec<PyBuffer>> {
         let mut specs = self.0.input_metadata().iter();
-        let inputs = inputs.try_iter()?.map(|item| input(&item?, specs.next())).collect::<PyResult<Vec<_>>>()?;
+        let inputs =
+            inputs.try_iter()?.map(|item| input(&item?, specs.next())).collect::<PyResult<Vec<_>>>()?;
         let outputs = py.detach(|| self.0.execute(&inputs)).raise()?;
         Ok(outputs.into_iter().map(PyBuffer).collect())
     }
@@ -140,7 +149,10 @@ fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffe
         Some(buffer) => Ok(buffer),
         None => {
             let name = spec.map_or("an input", |spec| &spec.name);
-            Err(PyTypeError::new_err(format!("{name} must be an array or a number, got {}", object.get_type())))
+            Err(PyTypeError::new_err(format!(
+                "{name} must be an array or a number, got {}",
+                object.get_type()
+            )))
         }
     }
 }

@@ -3,8 +3,8 @@
 use max::{Error, ErrorKind};
 use pyo3::PyErr;
 use pyo3::exceptions::{
-    PyIndexError, PyKeyError, PyLookupError, PyMemoryError, PyNotImplementedError, PyRuntimeError, PyTypeError,
-    PyValueError, PyZeroDivisionError,
+    PyIndexError, PyKeyError, PyLookupError, PyMemoryError, PyNotImplementedError, PyRuntimeError,
+    PyTypeError, PyValueError, PyZeroDivisionError,
 };
 
 /// The exception for an error.

@@ -47,7 +47,12 @@ pub struct PyWeight(pub Weight);
 #[pymethods]
 impl PyWeight {
     #[new]
-    fn new(name: &str, dtype: &PyDType, shape: &Bound<'_, PyAny>, device: &PyDeviceRef) -> PyResult<PyWeight> {
+    fn new(
+        name: &str,
+        dtype: &PyDType,
+        shape: &Bound<'_, PyAny>,
+        device: &PyDeviceRef,
+    ) -> PyResult<PyWeight> {
         Weight::new(name, dtype.0, args::shape(shape)?, device.0).map(PyWeight).raise()
     }
 
@@ -78,7 +83,9 @@ impl PyGraph {
             let item = native(&item?)?;
             match item.cast::<PyType>() {
                 Ok(ty) => Ok(ty.get().0.clone()),
-                Err(_) => Err(PyTypeError::new_err(format!("an input type is a Type; got {}", item.get_type()))),
+                Err(_) => {
+                    Err(PyTypeError::new_err(format!("an input type is a Type; got {}", item.get_type())))
+                }
             }
         });
         let types: Vec<Type> = types.collect::<PyResult<_>>()?;
@@ -155,7 +162,8 @@ pub fn op<'py>(name: &Bound<'py, PyString>, args: &Bound<'py, PyTuple>) -> PyRes
         Output::None => Ok(py.None().into_bound(py)),
         Output::One(value) => Ok(Bound::new(py, PyValue(value))?.into_any()),
         Output::Many(values) => {
-            let values = values.into_iter().map(|v| Bound::new(py, PyValue(v))).collect::<PyResult<Vec<_>>>()?;
+            let values =
+                values.into_iter().map(|v| Bound::new(py, PyValue(v))).collect::<PyResult<Vec<_>>>()?;
             Ok(PyList::new(py, values)?.into_any())
         }
     }
@@ -176,14 +184,15 @@ fn caller(py: Python<'_>) -> PyResult<Location> {
     loop {
         let module = frame.getattr(intern!(py, "f_globals"))?.get_item(intern!(py, "__name__"));
         let inside = match &module {
-            Ok(name) => name.cast::<PyString>().is_ok_and(|name| {
-                name.to_cow().is_ok_and(|name| name == "max" || name.starts_with("max."))
-            }),
+            Ok(name) => name
+                .cast::<PyString>()
+                .is_ok_and(|name| name.to_cow().is_ok_and(|name| name == "max" || name.starts_with("max."))),
             Err(_) => false,
         };
         let outer = frame.getattr(intern!(py, "f_back"))?;
         if !inside || outer.is_none() {
-            let file: String = frame.getattr(intern!(py, "f_code"))?.getattr(intern!(py, "co_filename"))?.extract()?;
+            let file: String =
+                frame.getattr(intern!(py, "f_code"))?.getattr(intern!(py, "co_filename"))?.extract()?;
             let line: u32 = frame.getattr(intern!(py, "f_lineno"))?.extract().unwrap_or(0);
             return Ok(Location { file: file.into(), line });
         }

@@ -228,7 +228,9 @@ impl PyType {
     }
 
     fn array(&self) -> PyResult<(DType, &Shape)> {
-        self.0.array().ok_or_else(|| PyAttributeError::new_err(format!("{:?} has no dtype and no shape", self.0)))
+        self.0
+            .array()
+            .ok_or_else(|| PyAttributeError::new_err(format!("{:?} has no dtype and no shape", self.0)))
     }
 }
 

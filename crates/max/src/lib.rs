@@ -54,17 +54,23 @@ pub mod driver {
 /// Graphs and the ops that build them.
 pub mod graph {
     pub use max_core::{
-        BlockParameters, BufferType, ConvInputLayout, DeviceKind, DeviceRef, Dim, FilterLayout, QuantizationConfig,
-        QuantizationEncoding, Shape, TensorType, Type,
-    };
-    pub use max_graph::{
-        BufferValue, Graph, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value, Weight, door, ops, text,
+        BlockParameters, BufferType, ConvInputLayout, DeviceKind, DeviceRef, Dim, FilterLayout,
+        QuantizationConfig, QuantizationEncoding, Shape, TensorType, Type,
     };
     pub use max_graph::graph::located;
     pub use max_graph::ops::slice::{Bound, Index, Indices};
+    pub use max_graph::{
+        BufferValue, Graph, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value, Weight, door,
+        ops, text,
+    };
 }
 
 /// Sessions and models.
 pub mod engine {
     pub use max_engine::*;
 }
+
+/// The Rust code of the README, run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -149,7 +149,10 @@ impl Expr {
                 let mut atoms = [a.atoms.as_slice(), &b.atoms].concat();
                 atoms.sort();
                 if atoms.len() > MAX_TERMS {
-                    bail!(value, "dimension expression is too large: a product of more than {MAX_TERMS} factors");
+                    bail!(
+                        value,
+                        "dimension expression is too large: a product of more than {MAX_TERMS} factors"
+                    );
                 }
                 let coefficient = a.coefficient.checked_mul(b.coefficient).ok_or_else(overflow)?;
                 terms.push(Term { atoms, coefficient });
@@ -347,9 +350,10 @@ impl Term {
 impl Atom {
     fn text(&self, leaves: bool) -> Piece {
         match self {
-            Atom::Symbol(name) => {
-                Piece { text: if leaves { format!("Dim('{name}')") } else { name.to_string() }, compound: false }
-            }
+            Atom::Symbol(name) => Piece {
+                text: if leaves { format!("Dim('{name}')") } else { name.to_string() },
+                compound: false,
+            },
             Atom::Quotient(n, d) => {
                 Piece { text: format!("{} // {}", n.piece(leaves), d.piece(leaves)), compound: true }
             }

@@ -79,7 +79,8 @@ fn binding_solves_linear_dims() {
 
 /// Random expressions as text with a direct evaluation to compare with.
 fn expression() -> impl Strategy<Value = String> {
-    let leaf = prop_oneof![Just("x".to_string()), Just("y".to_string()), (-9i64..10).prop_map(|n| n.to_string())];
+    let leaf =
+        prop_oneof![Just("x".to_string()), Just("y".to_string()), (-9i64..10).prop_map(|n| n.to_string())];
     leaf.prop_recursive(4, 24, 2, |inner| {
         (inner.clone(), prop_oneof![Just("+"), Just("-"), Just("*"), Just("//"), Just("%")], inner)
             .prop_map(|(a, op, b)| format!("({a} {op} {b})"))

@@ -60,7 +60,9 @@ impl Operation for Concat {
             other => Err(Error::type_(format!("expected a tensor, got {other}"))),
         });
         let tensors: Vec<&TensorType> = tensors.collect::<Result<_>>()?;
-        let Some((first, rest)) = tensors.split_first() else { bail!(value, "concat needs at least one value") };
+        let Some((first, rest)) = tensors.split_first() else {
+            bail!(value, "concat needs at least one value")
+        };
         check_alike(&tensors)?;
         let mut dims = first.shape.to_vec();
         if self.axis >= dims.len() {
@@ -74,7 +76,12 @@ impl Operation for Concat {
                 if axis == self.axis {
                     *dim = dim.add(own)?;
                 } else if dim != own {
-                    bail!(value, "Concat inputs differ on non-concat axis {axis}: {} and {}", first.shape, other.shape);
+                    bail!(
+                        value,
+                        "Concat inputs differ on non-concat axis {axis}: {} and {}",
+                        first.shape,
+                        other.shape
+                    );
                 }
             }
         }

@@ -162,7 +162,12 @@ impl Operation for Conv2d {
             bail!(value, "conv2d attributes out of range: {self:?}");
         }
         if x.shape.rank() != 4 || filter.shape.rank() != 4 {
-            bail!(value, "conv2d takes an input and a filter of rank 4; got {} and {}", x.shape, filter.shape);
+            bail!(
+                value,
+                "conv2d takes an input and a filter of rank 4; got {} and {}",
+                x.shape,
+                filter.shape
+            );
         }
         let [n, h, w, c] = input_axes(self.input_layout).map(|axis| &x.shape[axis]);
         let [r, s, group_c, f] = filter_axes(self.filter_layout)?.map(|axis| &filter.shape[axis]);
@@ -179,10 +184,8 @@ impl Operation for Conv2d {
             bail!(value, "conv2d output channels {f} must be divisible by {groups} groups");
         }
         let (out_h, out_w) = (self.output_size(0, h, r)?, self.output_size(1, w, s)?);
-        for (name, size) in [("height", &out_h), ("width", &out_w)] {
-            if size.as_static().is_some_and(|size| size < 0) {
-                bail!(value, "conv2d filter {} exceeds the padded {name} of input {}", filter.shape, x.shape);
-            }
+        if [&out_h, &out_w].into_iter().any(|size| size.as_static().is_some_and(|size| size < 1)) {
+            bail!(value, "conv2d filter {} does not fit into the padded input {}", filter.shape, x.shape);
         }
         let dims = [n, &out_h, &out_w, f];
         let mut shape = x.shape.to_vec();

@@ -1,7 +1,9 @@
 //! Elementwise ops: every row of the scalar table as an op with broadcasting.
 
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp, RealOp};
-use max_core::{Bool, DType, Element, Result, ScalarOp, Shape, TensorType, Type, bail, dispatch, scalar_table};
+use max_core::{
+    Bool, DType, Element, Result, ScalarOp, Shape, TensorType, Type, bail, dispatch, scalar_table,
+};
 
 use crate::door::op_fns;
 use crate::graph::record_one;

@@ -34,7 +34,12 @@ impl Operation for LayerNorm {
         let Some(last) = input.shape.last() else { bail!(value, "layer_norm needs at least one axis") };
         for (name, parameter) in [("Gamma", gamma), ("Beta", beta)] {
             if parameter.shape != Shape::from([last]) {
-                bail!(value, "{name} size {} does not match dimension of reduction {last} of {}", parameter.shape, input.shape);
+                bail!(
+                    value,
+                    "{name} size {} does not match dimension of reduction {last} of {}",
+                    parameter.shape,
+                    input.shape
+                );
             }
         }
         if self.epsilon.is_nan() || self.epsilon <= 0.0 {

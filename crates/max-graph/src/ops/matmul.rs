@@ -28,6 +28,7 @@ op_fns! {
             bail!(value, "matmul needs tensors of rank 1 or more; got {} and {}", lhs.shape(), rhs.shape());
         }
         let (row, column) = (lhs.rank() == 1, rhs.rank() == 1);
+        check_inner(lhs.shape(), rhs.shape())?;
         let left = if row { unsqueeze(&lhs, 0)? } else { lhs };
         let right = if column { unsqueeze(&rhs, 1)? } else { rhs };
         let mut product = record_one(Matmul {}, [&left, &right])?;
@@ -41,28 +42,34 @@ op_fns! {
     }
 }
 
+/// The last dim on the left and the last but one on the right, or a vector's only one, are the same.
+fn check_inner(lhs: &Shape, rhs: &Shape) -> Result<()> {
+    let (left, right) = (lhs.last(), rhs.get(rhs.rank().saturating_sub(2)));
+    if left == right {
+        return Ok(());
+    }
+    bail!(
+        value,
+        "matmul inner dims must match: the last of {lhs}, the last but one of {rhs}; if they are equal at run time, \
+         insert an explicit rebind"
+    )
+}
+
 impl Operation for Matmul {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [lhs, rhs] = tensors(operands)?;
         check_alike(&[lhs, rhs])?;
-        let ([left @ .., m, k], [right @ .., k2, n]) = (&lhs.shape[..], &rhs.shape[..]) else {
+        let ([left @ .., m, _], [right @ .., _, n]) = (&lhs.shape[..], &rhs.shape[..]) else {
             bail!(value, "matmul operands have rank 2 or more; got {} and {}", lhs.shape, rhs.shape);
         };
-        if k != k2 {
-            bail!(
-                value,
-                "matmul inner dims must match: {k} of {} and {k2} of {}; if they are equal at run time, insert an \
-                 explicit rebind",
-                lhs.shape,
-                rhs.shape
-            );
-        }
+        check_inner(&lhs.shape, &rhs.shape)?;
         let batch = broadcast_shapes([&Shape::from(left), &Shape::from(right)])?;
         Ok(vec![lhs.with_shape([&batch, [m.clone(), n.clone()].as_slice()].concat()).into()])
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
-        let ([lhs_batch @ .., m, k], [rhs_batch @ .., _, n]) = (operands[0].shape(), operands[1].shape()) else {
+        let ([lhs_batch @ .., m, k], [rhs_batch @ .., _, n]) = (operands[0].shape(), operands[1].shape())
+        else {
             return Ok(vec![]);
         };
         let (m, k, n) = (*m, *k, *n);

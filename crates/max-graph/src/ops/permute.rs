@@ -36,7 +36,8 @@ op_fns! {
 
 /// Records a permutation, or nothing if it changes nothing.
 pub(crate) fn permute_value(x: &TensorValue, dims: Vec<usize>) -> Result<TensorValue> {
-    let unchanged = dims.len() == x.rank() && dims.is_sorted() && dims.iter().enumerate().all(|(i, &d)| i == d);
+    let unchanged =
+        dims.len() == x.rank() && dims.is_sorted() && dims.iter().enumerate().all(|(i, &d)| i == d);
     if unchanged { Ok(x.clone()) } else { record_one(Permute { dims }, [x]) }
 }
 
@@ -49,14 +50,21 @@ impl Operation for Permute {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
         if self.dims.len() != x.shape.rank() {
-            bail!(value, "permute takes one dim for each of the {} axes; got {:?}", x.shape.rank(), self.dims);
+            bail!(
+                value,
+                "permute takes one dim for each of the {} axes; got {:?}",
+                x.shape.rank(),
+                self.dims
+            );
         }
         let mut seen = vec![false; self.dims.len()];
         for &dim in &self.dims {
             match seen.get_mut(dim) {
                 Some(seen) if !*seen => *seen = true,
                 Some(_) => bail!(value, "permute dims may not contain duplicate dimensions: {:?}", self.dims),
-                None => bail!(index, "permute dim {dim} is out of range for a tensor of rank {}", x.shape.rank()),
+                None => {
+                    bail!(index, "permute dim {dim} is out of range for a tensor of rank {}", x.shape.rank())
+                }
             }
         }
         let dims: Shape = self.dims.iter().map(|&d| &x.shape[d]).collect();

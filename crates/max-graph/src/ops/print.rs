@@ -38,7 +38,13 @@ impl Operation for Print {
             elements.iter().take(SHOWN).map(|e| number(*e).to_string()).collect::<Vec<_>>()
         });
         let rest = if x.num_elements() > SHOWN { ", ..." } else { "" };
-        println!("{} = tensor([{}{rest}], dtype={}, shape={:?})", self.label, shown.join(", "), x.dtype(), x.shape());
+        println!(
+            "{} = tensor([{}{rest}], dtype={}, shape={:?})",
+            self.label,
+            shown.join(", "),
+            x.dtype(),
+            x.shape()
+        );
         Ok(vec![])
     }
 }

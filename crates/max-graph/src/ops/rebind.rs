@@ -27,7 +27,14 @@ impl Operation for Rebind {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
         if x.shape.rank() != self.shape.rank() {
-            bail!(value, "Wrong rank for rebind: {} has rank {}, {} has rank {}", x.shape, x.shape.rank(), self.shape, self.shape.rank());
+            bail!(
+                value,
+                "Wrong rank for rebind: {} has rank {}, {} has rank {}",
+                x.shape,
+                x.shape.rank(),
+                self.shape,
+                self.shape.rank()
+            );
         }
         Ok(vec![x.with_shape(&self.shape).into()])
     }

@@ -202,7 +202,9 @@ fn accumulate<T: Element>(
     lane: impl Fn(T::Lane, T::Lane) -> T::Lane,
 ) -> Result<HostTensor> {
     if T::DTYPE.is_float() {
-        return fold(x, axis, |row| T::from_f64(row.fold(identity as f64, |acc, e: T| real(acc, e.to_f64()))));
+        return fold(x, axis, |row| {
+            T::from_f64(row.fold(identity as f64, |acc, e: T| real(acc, e.to_f64())))
+        });
     }
     let start = T::from_i128(identity).to_lane();
     fold(x, axis, |row| T::from_lane(row.fold(start, |acc, e: T| lane(acc, e.to_lane()))))

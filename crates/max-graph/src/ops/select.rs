@@ -1,6 +1,6 @@
 //! Where: elements of one tensor or another, as a condition says.
 
-use max_core::{DType, Bool, Result, TensorType, Type, bail, dispatch};
+use max_core::{Bool, DType, Result, TensorType, Type, bail, dispatch};
 
 use crate::attr::op_struct;
 use crate::door::op_fns;

@@ -131,7 +131,10 @@ fn select(x: TensorValue, Indices(indices): Indices) -> Result<TensorValue> {
             Index::Slice { start, stop, step, out_dim } => {
                 if matches!((&start, &stop), (Bound::Tensor(_), _) | (_, Bound::Tensor(_))) {
                     let Some(out_dim) = out_dim else {
-                        bail!(value, "a slice between tensors needs the dim of its result: x[(slice(start, stop), dim)]");
+                        bail!(
+                            value,
+                            "a slice between tensors needs the dim of its result: x[(slice(start, stop), dim)]"
+                        );
                     };
                     dynamic.push(Dynamic::Slice { axis, start, stop, step, out_dim: out_dim.clone() });
                     (Dim::Static(0), x.shape()[axis].clone(), 1, Keep::Axis(Some(out_dim)))
@@ -147,7 +150,8 @@ fn select(x: TensorValue, Indices(indices): Indices) -> Result<TensorValue> {
         steps.push(step);
     }
     let (starts, sizes) = (Shape::from(starts), Shape::from(sizes));
-    let whole = sizes == *x.shape() && starts.iter().all(|s| *s == Dim::Static(0)) && steps.iter().all(|&s| s == 1);
+    let whole =
+        sizes == *x.shape() && starts.iter().all(|s| *s == Dim::Static(0)) && steps.iter().all(|&s| s == 1);
     let mut y = if whole { x } else { record_one(Slice { starts, sizes, steps }, [&x])? };
     // From the last axis to the first, so that dropped axes do not renumber those still to come.
     for item in dynamic.into_iter().rev() {
@@ -182,7 +186,11 @@ impl Dynamic {
             }
             Dynamic::Slice { axis, start, stop, step, out_dim } => {
                 let size = y.shape()[axis].clone();
-                let ends = if step < 0 { (size.sub(&Dim::Static(1))?, Dim::Static(-1)) } else { (Dim::Static(0), size) };
+                let ends = if step < 0 {
+                    (size.sub(&Dim::Static(1))?, Dim::Static(-1))
+                } else {
+                    (Dim::Static(0), size)
+                };
                 let scalar = |bound: Bound, natural: Dim| match bound {
                     Bound::Natural => Operand::from(natural).tensor(),
                     Bound::Dim(dim) => Operand::from(dim).tensor(),
@@ -260,7 +268,8 @@ fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Res
         bail!(value, "slice step cannot be zero");
     }
     let (down, one) = (step < 0, Dim::Static(1));
-    let step_size = Dim::Static(step.checked_abs().ok_or_else(|| Error::value("slice step exceeds 64 bits"))?);
+    let step_size =
+        Dim::Static(step.checked_abs().ok_or_else(|| Error::value("slice step exceeds 64 bits"))?);
     let ends = if down { (size.sub(&one)?, Dim::Static(-1)) } else { (Dim::Static(0), size.clone()) };
     let resolve = |bound: &Bound, natural: Dim| match bound {
         Bound::Dim(Dim::Static(b)) if *b < 0 => size.add(&Dim::Static(*b)),
@@ -272,7 +281,10 @@ fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Res
         let allowed = if down { -1..=n - 1 } else { 0..=*n };
         for bound in [&from, &to] {
             if bound.as_static().is_some_and(|b| !allowed.contains(&b)) {
-                bail!(value, "slice bound {bound} is out of range for axis {axis} with size {n}; slices are not clamped");
+                bail!(
+                    value,
+                    "slice bound {bound} is out of range for axis {axis} with size {n}; slices are not clamped"
+                );
             }
         }
     }
@@ -288,8 +300,14 @@ fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Res
 fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> Result<()> {
     let size = layout.shape[axis] as i64;
     let last = (count - 1).checked_mul(step).and_then(|reach| start.checked_add(reach));
-    if count < 0 || count > 0 && !(0..size).contains(&start) || count > 0 && last.is_none_or(|l| !(0..size).contains(&l)) {
-        bail!(value, "a slice of {count} elements from {start} in steps of {step} leaves axis {axis} with size {size}");
+    if count < 0
+        || count > 0 && !(0..size).contains(&start)
+        || count > 0 && last.is_none_or(|l| !(0..size).contains(&l))
+    {
+        bail!(
+            value,
+            "a slice of {count} elements from {start} in steps of {step} leaves axis {axis} with size {size}"
+        );
     }
     if count > 0 {
         layout.offset += start as usize * layout.strides[axis] as usize;
@@ -311,7 +329,8 @@ impl Operation for Slice {
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
         let mut layout = Strided::contiguous(operands[0].shape());
         for (axis, &step) in self.steps.iter().enumerate() {
-            let (start, size) = (self.starts[axis].evaluate(run.bindings)?, self.sizes[axis].evaluate(run.bindings)?);
+            let (start, size) =
+                (self.starts[axis].evaluate(run.bindings)?, self.sizes[axis].evaluate(run.bindings)?);
             cut(&mut layout, axis, start, size, step)?;
         }
         Ok(vec![operands[0].gathered(&layout)?])
@@ -327,7 +346,11 @@ impl Operation for DynamicSlice {
             }
         }
         if self.axis >= x.shape.rank() || self.step == 0 {
-            bail!(value, "a slice takes an axis below the rank {} and a step that is not zero", x.shape.rank());
+            bail!(
+                value,
+                "a slice takes an axis below the rank {} and a step that is not zero",
+                x.shape.rank()
+            );
         }
         let mut dims = x.shape.to_vec();
         dims[self.axis] = self.out_dim.clone();

@@ -57,7 +57,11 @@ impl Operation for Split {
         };
         let total = self.sizes.iter().try_fold(Dim::Static(0), |sum, size| sum.add(size))?;
         if total != *dim {
-            bail!(value, "Split sizes must sum to dimension value: {} sum to {total}, not to {dim}", self.sizes);
+            bail!(
+                value,
+                "Split sizes must sum to dimension value: {} sum to {total}, not to {dim}",
+                self.sizes
+            );
         }
         let parts = self.sizes.iter().map(|size| {
             let mut dims = x.shape.to_vec();

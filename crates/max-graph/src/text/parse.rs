@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
-use max_core::{BufferType, DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail, dispatch};
+use max_core::{
+    BufferType, DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail, dispatch,
+};
 
 use crate::attr::{Attr, Attrs};
 use crate::host::{HostTensor, byte_count};
@@ -19,7 +21,7 @@ pub fn parse(text: &str) -> Result<Body> {
 pub fn parse_with(text: &str, blob: &dyn Fn(usize) -> Result<HostBytes>) -> Result<Body> {
     let mut parser = Parser { text, rest: text, blob };
     let body = parser.body().map_err(|e| {
-        let line = text[..text.len() - parser.rest.len()].lines().count().max(1);
+        let line = text[..text.len() - parser.rest.len()].trim_end().lines().count().max(1);
         e.context(format!("in line {line} of the graph's text"))
     })?;
     crate::verify(&body)?;
@@ -69,7 +71,8 @@ impl<'a> Parser<'a> {
 
     fn word(&mut self) -> &'a str {
         let rest = self.peek();
-        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_.+-".contains(c))).unwrap_or(rest.len());
+        let end =
+            rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_.+-".contains(c))).unwrap_or(rest.len());
         self.rest = &rest[end..];
         &rest[..end]
     }
@@ -322,8 +325,11 @@ impl<'a> Parser<'a> {
         if Some(digits.len()) != byte_count(dtype, &shape)?.checked_mul(2) {
             bail!(value, "the hexadecimal data of a constant has the wrong length");
         }
-        let digit = |c: u8| (c as char).to_digit(16).ok_or_else(|| Error::value("a constant has a bad hexadecimal digit"));
-        let bytes = digits.as_bytes().chunks_exact(2).map(|pair| Ok((digit(pair[0])? * 16 + digit(pair[1])?) as u8));
+        let digit = |c: u8| {
+            (c as char).to_digit(16).ok_or_else(|| Error::value("a constant has a bad hexadecimal digit"))
+        };
+        let bytes =
+            digits.as_bytes().chunks_exact(2).map(|pair| Ok((digit(pair[0])? * 16 + digit(pair[1])?) as u8));
         HostTensor::new(dtype, shape, HostBytes::from_vec(bytes.collect::<Result<Vec<u8>>>()?))
     }
 }
@@ -344,7 +350,8 @@ fn escape(chars: &mut std::str::Chars) -> Result<char> {
         Some('0') => Ok('\0'),
         Some(c @ ('\\' | '"' | '\'')) => Ok(c),
         Some('u') => {
-            let code: String = chars.by_ref().skip_while(|c| *c == '{').take_while(|c| *c != '}').take(8).collect();
+            let code: String =
+                chars.by_ref().skip_while(|c| *c == '{').take_while(|c| *c != '}').take(8).collect();
             let code = u32::from_str_radix(&code, 16).ok().and_then(char::from_u32);
             code.ok_or_else(|| Error::value("a string has a bad \\u escape"))
         }

@@ -42,12 +42,14 @@ impl Printer<'_> {
     }
 
     fn uses(&self, values: &[ValueId]) -> String {
-        let names: Vec<_> = values.iter().map(|v| format!("%{}", self.names.get(v).copied().unwrap_or(0))).collect();
+        let names: Vec<_> =
+            values.iter().map(|v| format!("%{}", self.names.get(v).copied().unwrap_or(0))).collect();
         names.join(", ")
     }
 
     fn body(&mut self, body: &Body) {
-        let arguments = body.block.arguments.iter().map(|&v| format!("{}: {}", self.define(v), body.type_of(v)));
+        let arguments =
+            body.block.arguments.iter().map(|&v| format!("{}: {}", self.define(v), body.type_of(v)));
         let arguments = arguments.collect::<Vec<_>>().join(", ");
         let _ = writeln!(self.text, "graph {:?}({arguments}) {{", body.name);
         for op in body.ops() {
@@ -65,7 +67,8 @@ impl Printer<'_> {
         let mut line = format!("{}({})", op.kind.name(), self.uses(&op.operands));
         let attrs = op.kind.attrs();
         if !attrs.is_empty() {
-            let attrs: Vec<_> = attrs.iter().map(|(name, attr)| format!("{name} = {}", self.attr(attr))).collect();
+            let attrs: Vec<_> =
+                attrs.iter().map(|(name, attr)| format!("{name} = {}", self.attr(attr))).collect();
             let _ = write!(line, " {{{}}}", attrs.join(", "));
         }
         if op.results.is_empty() {

@@ -18,7 +18,11 @@ fn golden() {
     let x = TensorType::new(DType::Float32, ("batch", 4), DeviceRef::CPU);
     let graph = Graph::build("say \"hi\"\n", [x], |x| {
         let x = x[0].tensor()?;
-        let w = ops::constant(HostTensor::from([[0.1f32, f32::INFINITY], [-0.0, 1e-30], [3.0, 4.0], [5.0, 6.0]]), None, None)?;
+        let w = ops::constant(
+            HostTensor::from([[0.1f32, f32::INFINITY], [-0.0, 1e-30], [3.0, 4.0], [5.0, 6.0]]),
+            None,
+            None,
+        )?;
         let w2 = ops::constant(2.0, DType::Float32, DeviceRef::CPU)?;
         let y = (ops::matmul(&x, &w) * &w2)?;
         let halves = ops::split(y, (1, 1), -1)?;

@@ -68,7 +68,9 @@ class Buffer:
             self, dtype: DType, shape: Sequence[int], *, stream: DeviceStream, pinned: bool = False
         ) -> None: ...
         @overload
-        def __init__(self, shape: npt.NDArray[Any], device: Device) -> None: ...
+        def __init__(self, dtype: npt.NDArray[Any], shape: Device, /) -> None: ...
+        @overload
+        def __init__(self, *, shape: npt.NDArray[Any], device: Device) -> None: ...
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class Buffer:
     ) -> None:
         if isinstance(shape, Device) and device is None:  # Buffer(array, device)
             dtype, shape, device = None, dtype, shape
-        place = _place(device, stream)
+        place = _place(stream, device, CPU())
         if dtype is None:
             self._native = _core.Buffer.from_numpy(shape).copy(place)
         else:
@@ -96,7 +98,7 @@ class Buffer:
     @staticmethod
     def zeros(shape: Sequence[int], dtype: DType, device: Device | DeviceStream | None = None) -> Buffer:
         """A buffer full of zeros."""
-        return Buffer._wrap(_core.Buffer(native(dtype, _core.DType), shape, _place(device)))
+        return Buffer._wrap(_core.Buffer(native(dtype, _core.DType), shape, _place(device, CPU())))
 
     @staticmethod
     def scalar(value: float, dtype: DType, device: Device | DeviceStream | None = None) -> Buffer:
@@ -106,7 +108,7 @@ class Buffer:
         >>> Buffer.scalar(1.5, DType.bfloat16).item()
         1.5
         """
-        return Buffer._wrap(_core.Buffer.scalar(value, native(dtype, _core.DType), _place(device)))
+        return Buffer._wrap(_core.Buffer.scalar(value, native(dtype, _core.DType), _place(device, CPU())))
 
     @staticmethod
     def from_numpy(arr: npt.NDArray[Any]) -> Buffer:
@@ -230,11 +232,11 @@ class Buffer:
             stream: The stream to bind the copy to; a device may stand here too.
             device: The device to copy to; by default the one of this buffer.
         """
-        return Buffer._wrap(self._native.copy(device if stream is None else stream))
+        return Buffer._wrap(self._native.copy(_place(stream, device)))
 
     def to(self, device: Device | DeviceStream) -> Buffer:
         """This buffer on a device or stream: copied only if it is somewhere else."""
-        return Buffer._wrap(self._native.to(device))
+        return Buffer._wrap(self._native.to(_place(device)))
 
     def inplace_copy_from(self, src: Buffer) -> None:
         """Overwrites the elements with those of another buffer of the same dtype and shape, on any device."""
@@ -256,7 +258,7 @@ class Buffer:
             raise ValueError(f"{self!r} is not in host memory: copy it with to(CPU()) first")
         return np.asarray(_HostMemory(self._native, self.dtype.to_numpy()))
 
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         import numpy as np
 
         return np.array(self.to_numpy(), dtype=dtype, copy=copy)
@@ -321,11 +323,9 @@ class _HostMemory:
         }
 
 
-def _place(
-    device: Device | DeviceStream | None, stream: DeviceStream | None = None
-) -> Device | DeviceStream:
-    """Where to make a buffer."""
-    return stream or device or CPU()
+def _place(*places: Device | DeviceStream | None) -> Any:
+    """The first place that is given, for native code, which takes all of them."""
+    return next((place for place in places if place is not None), None)
 
 
 def batch_inplace_copy(dsts: Iterable[Buffer], srcs: Iterable[Buffer]) -> None:
@@ -337,5 +337,5 @@ def batch_inplace_copy(dsts: Iterable[Buffer], srcs: Iterable[Buffer]) -> None:
     targets, sources = list(dsts), list(srcs)
     if len(targets) != len(sources):
         raise ValueError(f"{len(targets)} buffers cannot be overwritten with {len(sources)}")
-    for target, source in zip(targets, sources):
+    for target, source in zip(targets, sources, strict=True):
         target.inplace_copy_from(source)

@@ -204,4 +204,4 @@ def _combine(operation: Callable[[_core.Dim, Any], _core.Dim], lhs: DimLike, rhs
     """The result of an operation, or NotImplemented, so that the other operand gets its turn."""
     if isinstance(lhs, _LIKE) and isinstance(rhs, _LIKE):
         return wrap(operation(Dim(lhs)._native, rhs))
-    return NotImplemented
+    return NotImplemented  # type: ignore[no-any-return]

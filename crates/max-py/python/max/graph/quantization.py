@@ -64,7 +64,7 @@ class QuantizationEncoding(Enum):
     @property
     def name(self) -> str:
         """The name in lower case."""
-        return self.value.lower()
+        return str(self.value).lower()
 
     @property
     def block_parameters(self) -> BlockParameters:

@@ -201,9 +201,10 @@ class _ArrayType(Type[Any]):
         Raises:
             RuntimeError: If it is only known at run time.
         """
-        if not Shape.is_static(self._shape):
+        sizes = self._shape.static_dims
+        if len(sizes) != self.rank:
             raise RuntimeError(f"the number of elements of {self!r} depends on its symbolic dims")
-        return math.prod(self._shape.static_dims)
+        return math.prod(sizes)
 
     @property
     def _parts(self) -> tuple[Any, ...]:

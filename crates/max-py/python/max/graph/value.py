@@ -338,11 +338,15 @@ def wrap(native: _core.Value) -> Value[Any]:
 
 def call(op: str, *args: Any) -> TensorValue:
     """Records an op that gives one tensor."""
-    value = object.__new__(TensorValue)
-    value._native = _core.op(op, *args)
-    return value
+    return _tensor(_core.op(op, *args))
 
 
 def call_many(op: str, *args: Any) -> list[TensorValue]:
-    """Records an op that gives a list of tensors."""
-    return [wrap(native).tensor for native in _core.op(op, *args)]
+    """Records an op that gives several tensors."""
+    return [_tensor(native) for native in _core.op(op, *args)]
+
+
+def _tensor(native: _core.Value) -> TensorValue:
+    value = object.__new__(TensorValue)
+    value._native = native
+    return value

@@ -46,6 +46,7 @@ class Weight(TensorValue):
     """
 
     __slots__ = ("align", "quantization_encoding", "shard_idx")
+    _native: _core.Weight
     align: int | None
     quantization_encoding: QuantizationEncoding | None
     shard_idx: int | None

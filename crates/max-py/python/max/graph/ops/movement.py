@@ -1,0 +1,133 @@
+"""Ops that move elements: shapes, axes, parts, and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from max.graph.shape import ShapeLike, dims
+from max.graph.value import TensorValue, TensorValueLike, Value, call, call_many
+
+if TYPE_CHECKING:
+    from max.driver import Device
+    from max.graph.dim import DimLike
+    from max.graph.type import DeviceRef, FilterLayout
+
+
+def reshape(x: TensorValueLike, shape: ShapeLike) -> TensorValue:
+    """The same elements, in the same order, in another shape.
+
+    >>> from max.dtype import DType
+    >>> from max.graph import Graph, TensorType, ops
+    >>> with Graph("rows", input_types=[TensorType(DType.float32, ["n", 6])]) as graph:
+    ...     ops.reshape(graph.inputs[0], [-1, 2]).shape
+    [Dim('n') * Dim(3), Dim(2)]
+
+    Args:
+        x: The tensor.
+        shape: The new shape; one dim may be -1 and is then worked out.
+    """
+    return call("reshape", x, dims(shape))
+
+
+def flatten(x: TensorValueLike, start_dim: int = 0, end_dim: int = -1) -> TensorValue:
+    """The axes from `start_dim` to `end_dim`, both included, merged into one."""
+    return call("flatten", x, start_dim, end_dim)
+
+
+def squeeze(x: TensorValueLike, axis: int) -> TensorValue:
+    """The tensor without an axis of size 1."""
+    return call("squeeze", x, axis)
+
+
+def unsqueeze(x: TensorValueLike, axis: int) -> TensorValue:
+    """The tensor with a new axis of size 1, at a position in the new shape."""
+    return call("unsqueeze", x, axis)
+
+
+def rebind(
+    x: TensorValueLike, shape: ShapeLike, message: str = "", layout: FilterLayout | None = None
+) -> TensorValue:
+    """The tensor with other dims of the same sizes, which is checked at run time.
+
+    With it one says what cannot be proven, such as that two symbolic dims are equal.
+
+    Args:
+        x: The tensor.
+        shape: The dims to go by from here on.
+        message: Shown if the check fails.
+        layout: Must be None.
+    """
+    if layout is not None:
+        raise NotImplementedError("rebind cannot set a layout yet: give it to the TensorType of the filter")
+    return call("rebind", x, dims(shape), message)
+
+
+def broadcast_to(
+    x: TensorValueLike, shape: TensorValue | ShapeLike, out_dims: ShapeLike | None = None
+) -> TensorValue:
+    """The tensor repeated to a larger shape: along new leading axes, and along axes of size 1.
+
+    Args:
+        x: The tensor.
+        shape: The new shape, or a vector that holds it at run time.
+        out_dims: The dims of the result if `shape` is a vector.
+    """
+    if not isinstance(shape, Value):
+        return call("broadcast_to", x, dims(shape))
+    return call("broadcast_to", x, shape if out_dims is None else [shape, dims(out_dims)])
+
+
+def transpose(x: TensorValueLike, axis_1: int, axis_2: int) -> TensorValue:
+    """The tensor with two axes swapped."""
+    return call("transpose", x, axis_1, axis_2)
+
+
+def permute(x: TensorValueLike, dims: Sequence[int]) -> TensorValue:
+    """The tensor with its axes in another order: axis `i` of the result is axis `dims[i]` of `x`."""
+    return call("permute", x, list(dims))
+
+
+def concat(original_vals: Iterable[TensorValueLike], axis: int = 0) -> TensorValue:
+    """Tensors one after the other along an axis; their other dims must be equal."""
+    return call("concat", list(original_vals), axis)
+
+
+def stack(values: Iterable[TensorValueLike], axis: int = 0) -> TensorValue:
+    """Tensors of one shape side by side along a new axis."""
+    return call("stack", list(values), axis)
+
+
+def split(x: TensorValueLike, split_sizes: Sequence[DimLike], axis: int = 0) -> list[TensorValue]:
+    """A tensor cut along an axis into parts of given sizes, which must add up to that of the axis."""
+    return call_many("split", x, dims(split_sizes), axis)
+
+
+def chunk(x: TensorValueLike, chunks: int, axis: int = 0) -> list[TensorValue]:
+    """A tensor cut along an axis into a number of equal parts, which must divide its size."""
+    return call_many("chunk", x, chunks, axis)
+
+
+def slice_tensor(x: TensorValueLike, indices: Iterable[Any]) -> TensorValue:
+    """The part of a tensor that `x[indices]` stands for.
+
+    An index is an int, a slice with any step, an ellipsis, None for a new axis, a scalar tensor, or a pair of a slice
+    whose bounds are tensors and the dim that it gives. Bounds beyond a static size are errors.
+
+    >>> from max.dtype import DType
+    >>> from max.graph import Graph, TensorType, ops
+    >>> with Graph("backwards", input_types=[TensorType(DType.float32, ["n", 4])]) as graph:
+    ...     ops.slice_tensor(graph.inputs[0], [slice(None, None, -1), slice(1, 3)]).shape
+    [Dim('n'), Dim(2)]
+    """
+    return call("slice_tensor", x, list(indices))
+
+
+def gather(input: TensorValueLike, indices: TensorValueLike, axis: int = -1) -> TensorValue:
+    """Slices of a tensor along an axis, picked by index; the axes of the indices take the place of that axis."""
+    return call("gather", input, indices, axis)
+
+
+def transfer_to(x: TensorValueLike, device: Device | DeviceRef) -> TensorValue:
+    """The tensor on a device."""
+    return call("transfer_to", x, device)

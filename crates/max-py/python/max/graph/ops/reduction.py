@@ -1,0 +1,71 @@
+"""Ops along one axis: reductions, whose axis stays with size 1, and normalizations, which keep the shape."""
+
+from __future__ import annotations
+
+from max.graph.value import TensorValue, TensorValueLike, call
+
+
+def sum(x: TensorValueLike, axis: int = -1) -> TensorValue:
+    """The sum along an axis.
+
+    >>> from max.dtype import DType
+    >>> from max.graph import Graph, TensorType, ops
+    >>> with Graph("total", input_types=[TensorType(DType.float32, ["n", 3])]) as graph:
+    ...     ops.sum(graph.inputs[0], axis=0).shape
+    [Dim(1), Dim(3)]
+    """
+    return call("sum", x, axis)
+
+
+def prod(x: TensorValueLike, axis: int = -1) -> TensorValue:
+    """The product along an axis."""
+    return call("prod", x, axis)
+
+
+def mean(x: TensorValueLike, axis: int = -1) -> TensorValue:
+    """The mean along an axis."""
+    return call("mean", x, axis)
+
+
+def max(x: TensorValueLike, y: TensorValueLike | None = None, /, axis: int | None = None) -> TensorValue:
+    """The greatest elements along an axis, by default the last; or the greater elements of two tensors."""
+    return call("reduce_max", x, -1 if axis is None else axis) if y is None else call("max", x, y)
+
+
+def min(x: TensorValueLike, y: TensorValueLike | None = None, /, axis: int | None = None) -> TensorValue:
+    """The least elements along an axis, by default the last; or the lesser elements of two tensors."""
+    return call("reduce_min", x, -1 if axis is None else axis) if y is None else call("min", x, y)
+
+
+def argmax(x: TensorValueLike, axis: int = -1) -> TensorValue:
+    """Where the greatest element is along an axis, as int64; the first of equals."""
+    return call("argmax", x, axis)
+
+
+def argmin(x: TensorValueLike, axis: int = -1) -> TensorValue:
+    """Where the least element is along an axis, as int64; the first of equals."""
+    return call("argmin", x, axis)
+
+
+def softmax(x: TensorValueLike, axis: int = -1) -> TensorValue:
+    """Exponentials divided by their sum along an axis."""
+    return call("softmax", x, axis)
+
+
+def logsoftmax(x: TensorValueLike, axis: int = -1) -> TensorValue:
+    """The logarithm of the softmax along an axis."""
+    return call("logsoftmax", x, axis)
+
+
+def layer_norm(
+    input: TensorValueLike, gamma: TensorValueLike, beta: TensorValueLike, epsilon: float
+) -> TensorValue:
+    """`(input - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis.
+
+    Args:
+        input: The tensor.
+        gamma: The scale of each position of the last axis.
+        beta: The shift of each position of the last axis.
+        epsilon: A positive number that keeps the root from zero.
+    """
+    return call("layer_norm", input, gamma, beta, epsilon)

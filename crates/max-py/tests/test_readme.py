@@ -1,0 +1,18 @@
+"""The Python of README.md runs, and prints what the README says it prints."""
+
+import re
+from pathlib import Path
+
+README = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_tour_runs_and_its_graph_prints_as_shown(capsys):
+    (code,) = blocks("python")
+    scope = {}
+    exec(compile(code, "README.md", "exec"), scope)  # noqa: S102 - the documentation is the test
+    assert capsys.readouterr().out.split() == ["[[0.33333334", "0.33333334", "0.33333334]", "[0.33333334", "0.33333334", "0.33333334]]"]
+    assert str(scope["graph"]) in blocks("text")
