@@ -74,6 +74,12 @@ macro_rules! index_from {
                 $index
             }
         }
+
+        impl From<$type> for Indices {
+            fn from(index: $type) -> Indices {
+                Indices(vec![index.into()])
+            }
+        }
     )*};
 }
 
@@ -101,6 +107,17 @@ impl<I: Into<Index>, const N: usize> From<[I; N]> for Indices {
         Indices(indices.into_iter().map(Into::into).collect())
     }
 }
+
+macro_rules! indices_from_tuples {
+    ($(($($I:ident $i:ident),+))*) => {$(
+        impl<$($I: Into<Index>),+> From<($($I,)+)> for Indices {
+            fn from(($($i,)+): ($($I,)+)) -> Indices {
+                Indices(vec![$($i.into()),+])
+            }
+        }
+    )*};
+}
+indices_from_tuples!((A a, B b) (A a, B b, C c) (A a, B b, C c, D d) (A a, B b, C c, D d, E e));
 
 op_fns! {
     /// The subtensor that an index expression selects. Bounds are not clamped: a slice beyond the axis is an error.

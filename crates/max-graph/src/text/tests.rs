@@ -27,7 +27,7 @@ fn golden() {
         let y = (ops::matmul(&x, &w) * &w2)?;
         let halves = ops::split(y, (1, 1), -1)?;
         ops::print(&halves[0], "left".to_string())?;
-        let tail = x.slice([crate::ops::slice::Index::from(1..), (..).into()])?;
+        let tail = x.slice((1.., ..))?;
         Ok::<_, max_core::Error>(vec![ops::concat(halves, 0)?, ops::softmax(tail, -1)?])
     })
     .unwrap();
