@@ -1,7 +1,7 @@
 //! The graph as data: values and ops in arenas, named by small ids.
 //!
 //! Every value is defined once, by the block's arguments or by one op; ops stand in the block in an order in
-//! which each value is defined before it is used. [`crate::verify`] checks this.
+//! which each value is defined before it is used. [`crate::verify()`] checks this.
 
 use max_core::{Location, Result, Type};
 

@@ -156,35 +156,35 @@ macro_rules! methods {
 }
 
 methods! {
-    /// See [`graph_ops::cast`].
+    /// See [`graph_ops::cast()`].
     cast(dtype: DType) = cast;
-    /// See [`graph_ops::reshape`].
+    /// See [`graph_ops::reshape()`].
     reshape(shape: Shape) = reshape;
-    /// See [`graph_ops::broadcast_to`].
+    /// See [`graph_ops::broadcast_to()`].
     broadcast_to(shape: Shape) = broadcast_to;
-    /// See [`graph_ops::flatten`].
+    /// See [`graph_ops::flatten()`].
     flatten(start_dim: i64, end_dim: i64) = flatten;
-    /// See [`graph_ops::permute`].
+    /// See [`graph_ops::permute()`].
     permute(dims: Vec<i64>) = permute;
-    /// See [`graph_ops::transpose`].
+    /// See [`graph_ops::transpose()`].
     transpose(dim_1: i64, dim_2: i64) = transpose;
-    /// See [`graph_ops::rebind`].
+    /// See [`graph_ops::rebind()`].
     rebind(shape: Shape, message: String) = rebind;
-    /// See [`graph_ops::transfer_to`].
+    /// See [`graph_ops::transfer_to()`].
     to(device: DeviceRef) = transfer_to;
-    /// See [`graph_ops::argmax`].
+    /// See [`graph_ops::argmax()`].
     argmax(axis: i64) = argmax;
-    /// See [`graph_ops::reduce_max`].
+    /// See [`graph_ops::reduce_max()`].
     max(axis: i64) = reduce_max;
-    /// See [`graph_ops::reduce_min`].
+    /// See [`graph_ops::reduce_min()`].
     min(axis: i64) = reduce_min;
-    /// See [`graph_ops::mean`].
+    /// See [`graph_ops::mean()`].
     mean(axis: i64) = mean;
-    /// See [`graph_ops::var`].
+    /// See [`graph_ops::var()`].
     var(axis: i64) = var;
-    /// See [`graph_ops::stdev`].
+    /// See [`graph_ops::stdev()`].
     stdev(axis: i64) = stdev;
-    /// See [`graph_ops::matmul`].
+    /// See [`graph_ops::matmul()`].
     matmul(rhs: Operand) = matmul;
 }
 
