@@ -68,9 +68,10 @@ impl HostTensor {
         })
     }
 
-    /// Its elements as whole numbers; floats are truncated.
+    /// Its elements as whole numbers: floats are truncated, and what exceeds 64 bits becomes the nearest bound.
     pub fn to_integers(&self) -> Result<Vec<i64>> {
-        dispatch!(self.dtype, T => Ok(self.elements::<T>()?.iter().map(|e| e.to_i128() as i64).collect()))
+        let clamp = |i: i128| i.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        dispatch!(self.dtype, T => Ok(self.elements::<T>()?.iter().map(|e| clamp(e.to_i128())).collect()))
     }
 
     /// The same elements under another shape.
@@ -93,13 +94,7 @@ impl HostTensor {
 
     /// The layout that repeats this tensor to a shape it broadcasts to.
     pub fn broadcast_layout(&self, shape: &[usize]) -> Strided {
-        let own = Strided::contiguous(&self.shape);
-        let missing = shape.len() - self.shape.len();
-        let strides = shape.iter().enumerate().map(|(axis, _)| match axis.checked_sub(missing) {
-            Some(at) if self.shape[at] != 1 => own.strides[at],
-            _ => 0,
-        });
-        Strided { shape: shape.to_vec(), strides: strides.collect(), offset: 0 }
+        broadcast_layout(&self.shape, shape)
     }
 
     /// Converted to another dtype as a cast op does: floats round, integers truncate or wrap.
@@ -139,6 +134,17 @@ impl HostTensor {
     }
 }
 
+/// The layout that repeats a contiguous array of a shape to one it broadcasts to.
+pub fn broadcast_layout(from: &[usize], to: &[usize]) -> Strided {
+    let own = Strided::contiguous(from);
+    let missing = to.len() - from.len();
+    let strides = (0..to.len()).map(|axis| match axis.checked_sub(missing) {
+        Some(at) if from[at] != 1 => own.strides[at],
+        _ => 0,
+    });
+    Strided { shape: to.to_vec(), strides: strides.collect(), offset: 0 }
+}
+
 /// An element as a number of its own kind.
 pub fn number<T: Element>(element: T) -> Number {
     match T::DTYPE {
@@ -156,10 +162,12 @@ impl Hash for HostTensor {
     }
 }
 
-/// The bytes of a tensor, or an error where they cannot be counted.
+/// The bytes of a tensor, or an error where they cannot be counted. Sizes of zero do not excuse the others, so
+/// that products of any part of a shape can be counted too.
 pub fn byte_count(dtype: DType, shape: &[usize]) -> Result<usize> {
-    let bytes = shape.iter().try_fold(dtype.size_in_bytes(), |n, &s| n.checked_mul(s));
-    bytes.filter(|&n| isize::try_from(n).is_ok()).ok_or_else(|| {
+    let bytes = shape.iter().try_fold(dtype.size_in_bytes(), |n, &s| n.checked_mul(s.max(1)));
+    let empty = shape.contains(&0);
+    bytes.filter(|&n| isize::try_from(n).is_ok()).map(|n| if empty { 0 } else { n }).ok_or_else(|| {
         Error::value(format!("a {dtype} tensor of shape {shape:?} overflows: its size exceeds 64 bits"))
     })
 }

@@ -6,7 +6,7 @@ use max_core::{Error, HostBytes, Result, TensorType, Type, bail};
 use crate::attr::op_struct;
 use crate::door::op_fns;
 use crate::graph::record_one;
-use crate::host::HostTensor;
+use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::Operands;
 use crate::ops::check_alike;
@@ -93,8 +93,9 @@ impl Operation for Concat {
         let mut sizes = first.shape().to_vec();
         sizes[self.axis] = operands.iter().map(|t| t.shape()[self.axis]).sum();
         let rows: usize = sizes[..self.axis].iter().product();
-        let mut bytes = crate::host::allocate::<u8>(crate::host::byte_count(first.dtype(), &sizes)?)?;
-        for row in 0..rows {
+        let size = byte_count(first.dtype(), &sizes)?;
+        let mut bytes = allocate::<u8>(size)?;
+        for row in 0..if size == 0 { 0 } else { rows } {
             for operand in operands {
                 let len = operand.bytes().len() / rows;
                 bytes.extend_from_slice(&operand.bytes()[row * len..][..len]);

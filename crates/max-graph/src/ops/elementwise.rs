@@ -7,7 +7,7 @@ use max_core::{
 
 use crate::door::op_fns;
 use crate::graph::record_one;
-use crate::host::{HostTensor, allocate};
+use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote};
 use crate::ops::cast::cast_value;
@@ -92,12 +92,12 @@ impl Operation for ScalarOp {
 }
 
 /// The sizes that operands broadcast to in an execution.
-pub(crate) fn broadcast_sizes(operands: &[&HostTensor]) -> Result<Vec<usize>> {
-    let rank = operands.iter().map(|t| t.shape().len()).max().unwrap_or(0);
+pub(crate) fn broadcast_sizes(shapes: &[&[usize]]) -> Result<Vec<usize>> {
+    let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
     let mut sizes = vec![1; rank];
-    for operand in operands {
-        let missing = rank - operand.shape().len();
-        for (size, &own) in sizes[missing..].iter_mut().zip(operand.shape()) {
+    for shape in shapes {
+        let missing = rank - shape.len();
+        for (size, &own) in sizes[missing..].iter_mut().zip(*shape) {
             match (*size, own) {
                 (a, b) if a == b || b == 1 => {}
                 (1, b) => *size = b,
@@ -110,7 +110,8 @@ pub(crate) fn broadcast_sizes(operands: &[&HostTensor]) -> Result<Vec<usize>> {
 
 /// Applies a function to the elements of two operands that broadcast.
 fn map<T: Element, O: Element>(operands: [&HostTensor; 2], f: impl Fn([T; 2]) -> O) -> Result<HostTensor> {
-    let sizes = broadcast_sizes(&operands)?;
+    let sizes = broadcast_sizes(&operands.map(HostTensor::shape))?;
+    byte_count(O::DTYPE, &sizes)?;
     let [a, b] = [operands[0].elements::<T>()?, operands[1].elements::<T>()?];
     let [at_a, at_b] = operands.map(|t| t.broadcast_layout(&sizes));
     let mut results = allocate(at_a.num_elements())?;

@@ -5,7 +5,7 @@ use max_core::{HostBytes, Result, Type, bail};
 use crate::attr::op_struct;
 use crate::door::op_fns;
 use crate::graph::record_one;
-use crate::host::HostTensor;
+use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, same_device};
 use crate::ops::tensors;
@@ -53,8 +53,9 @@ impl Operation for Gather {
         let inner: usize = input.shape()[self.axis + 1..].iter().product();
         let sizes = [&input.shape()[..self.axis], indices.shape(), &input.shape()[self.axis + 1..]].concat();
         let slice = inner * input.dtype().size_in_bytes();
-        let mut bytes = crate::host::allocate::<u8>(crate::host::byte_count(input.dtype(), &sizes)?)?;
-        for row in 0..rows {
+        let total = byte_count(input.dtype(), &sizes)?;
+        let mut bytes = allocate::<u8>(total)?;
+        for row in 0..if total == 0 { 0 } else { rows } {
             for &pick in &picks {
                 bytes.extend_from_slice(&input.bytes()[(row * size + pick) * slice..][..slice]);
             }

@@ -6,7 +6,7 @@ use max_core::{Element, Result, Shape, Type, bail, dispatch};
 use crate::attr::op_struct;
 use crate::door::op_fns;
 use crate::graph::record_one;
-use crate::host::{HostTensor, allocate};
+use crate::host::{HostTensor, allocate, broadcast_layout, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote};
 use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
@@ -75,18 +75,14 @@ impl Operation for Matmul {
         let (m, k, n) = (*m, *k, *n);
         dispatch!(operands[0].dtype(), T => {
             let (lhs, rhs) = (operands[0].elements::<T>()?, operands[1].elements::<T>()?);
-            // Batches as tensors of matrix numbers, so that broadcasting them gives which matrices to multiply.
-            let number = |batch: &[usize]| {
-                let count = batch.iter().product::<usize>() as i64;
-                HostTensor::from_vec(batch, (0..count).collect::<Vec<i64>>())
-            };
-            let (left, right) = (number(lhs_batch)?, number(rhs_batch)?);
-            let batch = broadcast_sizes(&[&left, &right])?;
+            let batch = broadcast_sizes(&[lhs_batch, rhs_batch])?;
             let sizes = [batch.as_slice(), &[m, n]].concat();
-            let mut results = allocate::<T>(crate::host::byte_count(T::DTYPE, &sizes)? / size_of::<T>())?;
-            let layouts = (left.broadcast_layout(&batch), right.broadcast_layout(&batch));
-            for (i, j) in layouts.0.positions().zip(layouts.1.positions()) {
-                multiply(&lhs[i * m * k..][..m * k], &rhs[j * k * n..][..k * n], [m, k, n], &mut results);
+            let count = byte_count(T::DTYPE, &sizes)? / size_of::<T>();
+            let mut results = allocate::<T>(count)?;
+            // Broadcasting the numbers of the matrices tells which ones to multiply; none, if the result is empty.
+            let matrices = (broadcast_layout(lhs_batch, &batch), broadcast_layout(rhs_batch, &batch));
+            for (i, j) in matrices.0.positions().zip(matrices.1.positions()).take(count) {
+                multiply(&lhs[i * m * k..][..m * k], &rhs[j * k * n..][..k * n], [m, k, n], &mut results)?;
             }
             Ok(vec![HostTensor::from_vec(sizes, results)?])
         })
@@ -94,19 +90,20 @@ impl Operation for Matmul {
 }
 
 /// Appends the product of two matrices: floats summed in f64 and rounded once, others in their own arithmetic.
-fn multiply<T: Element>(lhs: &[T], rhs: &[T], [m, k, n]: [usize; 3], results: &mut Vec<T>) {
+fn multiply<T: Element>(lhs: &[T], rhs: &[T], [m, k, n]: [usize; 3], results: &mut Vec<T>) -> Result<()> {
     if T::DTYPE.is_float() {
-        let rhs: Vec<f64> = rhs.iter().map(|e| e.to_f64()).collect();
+        let mut wide = allocate::<f64>(rhs.len())?;
+        wide.extend(rhs.iter().map(|e| e.to_f64()));
         let mut row = vec![0.0; n];
         for i in 0..m {
             row.fill(0.0);
             for (l, a) in lhs[i * k..][..k].iter().enumerate() {
                 let a = a.to_f64();
-                row.iter_mut().zip(&rhs[l * n..][..n]).for_each(|(sum, b)| *sum += a * b);
+                row.iter_mut().zip(&wide[l * n..][..n]).for_each(|(sum, b)| *sum += a * b);
             }
             results.extend(row.iter().map(|&sum| T::from_f64(sum)));
         }
-        return;
+        return Ok(());
     }
     let zero = T::from_i128(0).to_lane();
     for i in 0..m {
@@ -115,4 +112,5 @@ fn multiply<T: Element>(lhs: &[T], rhs: &[T], [m, k, n]: [usize; 3], results: &m
             T::from_lane(terms.fold(zero, Lane::add))
         }));
     }
+    Ok(())
 }

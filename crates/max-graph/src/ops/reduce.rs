@@ -162,8 +162,7 @@ impl Operation for Reduce {
             ReduceKind::Sum => accumulate::<T>(x, self.axis, 0, |a, b| a + b, Lane::add),
             ReduceKind::Prod => accumulate::<T>(x, self.axis, 1, |a, b| a * b, Lane::mul),
             ReduceKind::Mean => fold(x, self.axis, |row: &mut dyn Iterator<Item = T>| {
-                let (sum, count) = row.fold((0.0, 0), |(sum, count), e| (sum + e.to_f64(), count + 1));
-                T::from_f64(sum / f64::from(count))
+                T::from_f64(row.map(T::to_f64).sum::<f64>() / x.shape()[self.axis] as f64)
             }),
             ReduceKind::Max => lanes::<T>(x, self.axis, Lane::max),
             ReduceKind::Min => lanes::<T>(x, self.axis, Lane::min),

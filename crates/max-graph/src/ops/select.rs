@@ -5,7 +5,7 @@ use max_core::{Bool, DType, Result, TensorType, Type, bail, dispatch};
 use crate::attr::op_struct;
 use crate::door::op_fns;
 use crate::graph::record_one;
-use crate::host::{HostTensor, allocate};
+use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote, same_device};
 use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
@@ -41,7 +41,8 @@ impl Operation for Where {
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
         let [condition, x, y] = operands else { return Ok(vec![]) };
-        let sizes = broadcast_sizes(&[condition, x, y])?;
+        let sizes = broadcast_sizes(&[condition, x, y].map(HostTensor::shape))?;
+        byte_count(x.dtype(), &sizes)?;
         let layouts = [condition, x, y].map(|t| t.broadcast_layout(&sizes));
         let [at_condition, at_x, at_y] = layouts.each_ref().map(|l| l.positions());
         dispatch!(x.dtype(), T => {

@@ -330,7 +330,9 @@ fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> 
         layout.offset += start as usize * layout.strides[axis] as usize;
     }
     layout.shape[axis] = count as usize;
-    layout.strides[axis] *= step as isize;
+    if count > 1 {
+        layout.strides[axis] *= step as isize;
+    }
     Ok(())
 }
 
@@ -381,7 +383,8 @@ impl Operation for DynamicSlice {
         let (start, stop) = (bound(&operands[1])?, bound(&operands[2])?);
         // The natural stop of a downward slice is -1, one before the first element; above it, counting wraps.
         let wrap = |b: i64| if b < 0 && self.step > 0 { b + size } else { b };
-        let distance = if self.step > 0 { wrap(stop) - wrap(start) } else { start - stop };
+        let distance =
+            if self.step > 0 { wrap(stop).saturating_sub(wrap(start)) } else { start.saturating_sub(stop) };
         let count = distance.max(0) as u64;
         let count = count.div_ceil(self.step.unsigned_abs()) as i64;
         cut(&mut layout, self.axis, wrap(start), count, self.step)?;
