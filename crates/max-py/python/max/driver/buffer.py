@@ -256,12 +256,17 @@ class Buffer:
 
         if not self._native.is_host:
             raise ValueError(f"{self!r} is not in host memory: copy it with to(CPU()) first")
-        return np.asarray(_HostMemory(self._native, self.dtype.to_numpy()))
+        dtype = self.dtype.to_numpy()
+        try:
+            return np.from_dlpack(self, copy=False)
+        except TypeError:  # before NumPy 2.1, which knows neither `copy` nor bools and read-only arrays
+            return np.asarray(_HostMemory(self._native, dtype))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         import numpy as np
 
-        return np.array(self.to_numpy(), dtype=dtype, copy=copy)
+        array = self.to_numpy()
+        return np.asarray(array, dtype) if copy is None else np.array(array, dtype, copy=copy)
 
     def __dlpack__(
         self,

@@ -29,6 +29,8 @@ class LogLevel(str, Enum):
     ERROR = "error"
     CRITICAL = "critical"
 
+    __str__ = str.__str__
+
 
 class GPUProfilingMode(str, Enum):
     """How much a profiler is told about work on GPUs."""
@@ -36,6 +38,8 @@ class GPUProfilingMode(str, Enum):
     OFF = "off"
     ON = "on"
     DETAILED = "detailed"
+
+    __str__ = str.__str__
 
 
 class InferenceSession:

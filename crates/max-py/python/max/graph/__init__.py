@@ -10,7 +10,11 @@
 
 from __future__ import annotations
 
-from max.graph import dim, ops, quantization, shape, type
+from max.graph import dim as dim
+from max.graph import ops
+from max.graph import quantization as quantization
+from max.graph import shape as shape
+from max.graph import type as type
 from max.graph.dim import AlgebraicDim, Dim, DimLike, StaticDim, SymbolicDim
 from max.graph.graph import Graph
 from max.graph.shape import Shape, ShapeLike
@@ -22,7 +26,6 @@ from max.graph.type import (
     FilterLayout,
     TensorType,
     Type,
-    _OpaqueType,
 )
 from max.graph.value import (
     BufferValue,
@@ -30,7 +33,6 @@ from max.graph.value import (
     TensorValue,
     TensorValueLike,
     Value,
-    _OpaqueValue,
 )
 from max.graph.weight import Weight
 
@@ -56,11 +58,5 @@ __all__ = [
     "Type",
     "Value",
     "Weight",
-    "_OpaqueType",
-    "_OpaqueValue",
-    "dim",
     "ops",
-    "quantization",
-    "shape",
-    "type",
 ]

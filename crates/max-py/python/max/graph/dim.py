@@ -103,6 +103,12 @@ class Dim:
     def __repr__(self) -> str:
         return repr(self._native)
 
+    def __copy__(self) -> Dim:
+        return self  # dims do not change
+
+    def __deepcopy__(self, memo: object) -> Dim:
+        return self
+
 
 class StaticDim(Dim):
     """A size that is known. It can be used as an int.

@@ -45,7 +45,7 @@ def _array(value: Any, dtype: DType | None) -> npt.NDArray[Any]:
     import numpy as np
 
     array = np.asarray(value)
-    if dtype is None or dtype.is_float() or array.dtype.kind not in "biu":
+    if dtype is None or dtype.is_float() or (array.size and array.dtype.kind not in "biu"):
         return array
     narrow = array.astype(dtype.to_numpy())
     return narrow if np.array_equal(narrow, array) else array
