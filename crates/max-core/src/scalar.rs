@@ -18,17 +18,17 @@ macro_rules! scalar_table {
             /// Ops on every dtype, computed in the dtype itself: bool acts as a one-bit integer that saturates.
             NumericOp<L: Lane> -> L {
                 /// Adds elementwise.
-                Add = add(x, y) => x.add(y);
+                Add = add(lhs, rhs) => lhs.add(rhs);
                 /// Subtracts elementwise.
-                Sub = sub(x, y) => x.sub(y);
+                Sub = sub(lhs, rhs) => lhs.sub(rhs);
                 /// Multiplies elementwise.
-                Mul = mul(x, y) => x.mul(y);
+                Mul = mul(lhs, rhs) => lhs.mul(rhs);
                 /// The quotient rounded down; an integer divided by zero gives zero.
-                FloorDiv = floor_div(x, y) => x.floor_div(y);
+                FloorDiv = floor_div(lhs, rhs) => lhs.floor_div(rhs);
                 /// What `floor_div` leaves, with the sign of the divisor; an integer modulo zero gives zero.
-                Mod = mod_(x, y) "mod" => x.modulo(y);
+                Mod = mod_(lhs, rhs) "mod" => lhs.modulo(rhs);
                 /// Raises to a power; integers wrap, and a negative exponent truncates toward zero.
-                Pow = pow(x, y) => x.pow(y);
+                Pow = pow(lhs, rhs) => lhs.pow(rhs);
                 /// The greater of two, elementwise; NaN wins.
                 Max = max(x, y) => x.max(y);
                 /// The lesser of two, elementwise; NaN wins.
@@ -51,7 +51,7 @@ macro_rules! scalar_table {
             /// Functions of real numbers; on integers computed in float64 and truncated.
             RealOp<L: FloatLane> -> L {
                 /// Divides elementwise.
-                Div = div(x, y) => x.div(y);
+                Div = div(lhs, rhs) => lhs.div(rhs);
                 /// The square root.
                 Sqrt = sqrt(x) => x.sqrt();
                 /// One over the square root.
@@ -90,13 +90,13 @@ macro_rules! scalar_table {
             /// Questions about elements, answered in bool.
             CompareOp<L: Lane> -> L::Mask {
                 /// Whether two elements are equal.
-                Equal = equal(x, y) => x.eq(y);
+                Equal = equal(lhs, rhs) => lhs.eq(rhs);
                 /// Whether two elements differ.
-                NotEqual = not_equal(x, y) => x.eq(y).not();
+                NotEqual = not_equal(lhs, rhs) => lhs.eq(rhs).not();
                 /// Whether the first is greater.
-                Greater = greater(x, y) => y.lt(x);
+                Greater = greater(lhs, rhs) => rhs.lt(lhs);
                 /// Whether the first is greater or equal.
-                GreaterEqual = greater_equal(x, y) => y.le(x);
+                GreaterEqual = greater_equal(lhs, rhs) => rhs.le(lhs);
                 /// Whether the element is not a number; false for integers.
                 IsNan = is_nan(x) => x.eq(x).not();
                 /// Whether the element is infinite; false for integers.
@@ -105,11 +105,11 @@ macro_rules! scalar_table {
             /// Ops on bool only.
             LogicalOp<L: MaskLane> -> L {
                 /// Whether both are true.
-                LogicalAnd = logical_and(x, y) => x.and(y);
+                LogicalAnd = logical_and(lhs, rhs) => lhs.and(rhs);
                 /// Whether at least one is true.
-                LogicalOr = logical_or(x, y) => x.or(y);
+                LogicalOr = logical_or(lhs, rhs) => lhs.or(rhs);
                 /// Whether exactly one is true.
-                LogicalXor = logical_xor(x, y) => x.xor(y);
+                LogicalXor = logical_xor(lhs, rhs) => lhs.xor(rhs);
                 /// The opposite.
                 LogicalNot = logical_not(x) => x.not();
             }

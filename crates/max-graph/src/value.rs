@@ -278,14 +278,21 @@ impl TryFrom<Value> for TensorValue {
 
 impl fmt::Debug for TensorValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TensorType { dtype, shape, device, .. } = &self.ty;
-        write!(f, "TensorValue(dtype={dtype}, shape={shape:?}, device={device})")
+        Value::from(self).fmt(f)
     }
 }
 
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Value({:?})", self.ty)
+        match &self.ty {
+            Type::Tensor(TensorType { dtype, shape, device, .. }) => {
+                write!(f, "TensorValue(dtype={dtype}, shape={shape:?}, device={device})")
+            }
+            Type::Buffer(BufferType { dtype, shape, device }) => {
+                write!(f, "BufferValue(dtype={dtype}, shape={shape:?}, device={device})")
+            }
+            Type::Opaque(name) => write!(f, "OpaqueValue(name='{name}')"),
+        }
     }
 }
 

@@ -33,10 +33,7 @@ impl PyValue {
     }
 
     fn __repr__(&self) -> String {
-        match self.0.tensor() {
-            Ok(tensor) => format!("{tensor:?}"),
-            Err(_) => format!("{:?}", self.0),
-        }
+        format!("{:?}", self.0)
     }
 }
 

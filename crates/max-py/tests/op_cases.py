@@ -165,7 +165,7 @@ def bfloat16_bits(values: np.ndarray) -> np.ndarray:
     """The bfloat16 bit patterns nearest to `values` (ties to even), as uint16."""
     values = np.asarray(values, dtype=np.float32)
     bits = values.view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    rounded = (bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
     return np.asarray(np.where(np.isnan(values), np.uint64(0x7FC0), rounded)).astype(np.uint16)
 
 

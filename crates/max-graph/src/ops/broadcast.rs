@@ -33,8 +33,10 @@ impl<S: Into<Shape>> From<S> for Target {
 impl FromArg for Target {
     fn from_arg(arg: Arg) -> Result<Target> {
         match arg {
-            Arg::Value(_) => bail!(value, "broadcast_to needs out_dims when the shape is a tensor"),
-            Arg::List(pair) if matches!(pair.as_slice(), [Arg::Value(_), Arg::List(_) | Arg::Shape(_)]) => {
+            Arg::Value(_) | Arg::Weight(_) => {
+                bail!(value, "broadcast_to needs out_dims when the shape is a tensor")
+            }
+            Arg::List(pair) if matches!(pair.as_slice(), [_, Arg::List(_) | Arg::Shape(_)]) => {
                 let mut pair = pair.into_iter();
                 let mut next = || pair.next().unwrap_or(Arg::None);
                 Ok(Target::Sizes(Operand::from_arg(next())?, Shape::from_arg(next())?))

@@ -45,9 +45,19 @@ op_fns! {
         record_one(Constant { value, device: device.unwrap_or(DeviceRef::CPU) }, [])
     }
 
+    /// Data without a dtype of its own, such as a list: it takes any dtype that holds its values.
+    pub fn weak_constant(value: Operand, dtype: Option<DType> = Arg::None, device: Option<DeviceRef> = Arg::None) -> TensorValue {
+        let value = match (value.into_literal()?, dtype) {
+            (Literal::Array(array), Some(dtype)) => array.cast_checked(dtype)?.into(),
+            (Literal::Array(array), None) => array.into(),
+            (Literal::Number(number), _) => Operand::from(number),
+        };
+        constant(value, dtype, device)
+    }
+
     /// A weight by name; the same name with the same type is the same weight.
-    pub fn constant_external(name: String, r#type: TensorType) -> TensorValue {
-        Graph::current()?.weight_value(&name, &r#type, 0, true)
+    pub fn constant_external(name: String, tensor_type: TensorType) -> TensorValue {
+        Graph::current()?.weight_value(&name, &tensor_type, 0, true)
     }
 
     /// The sizes of a shape as a vector of int64.

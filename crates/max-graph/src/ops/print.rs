@@ -1,9 +1,9 @@
-//! Print: shows a tensor each time the graph runs.
+//! Print: shows a tensor, or only a text, each time the graph runs.
 
-use max_core::{Result, Type, dispatch};
+use max_core::{Result, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
+use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record;
 use crate::host::{HostTensor, number};
 use crate::op::{Operation, Run};
@@ -11,14 +11,47 @@ use crate::operand::Operand;
 use crate::ops::tensors;
 
 op_struct! {
-    /// Writes a label and the elements to standard output.
+    /// Writes a label and the elements of the operand, if there is one, to standard output.
     Print = "print" { label: String }
 }
 
+/// What can be printed.
+pub enum Printable {
+    /// A tensor under a label.
+    Tensor(Operand),
+    /// A text.
+    Text(String),
+}
+
+impl<O: Into<Operand>> From<O> for Printable {
+    fn from(operand: O) -> Printable {
+        Printable::Tensor(operand.into())
+    }
+}
+
+impl From<&str> for Printable {
+    fn from(text: &str) -> Printable {
+        Printable::Text(text.into())
+    }
+}
+
+impl FromArg for Printable {
+    fn from_arg(arg: Arg) -> Result<Printable> {
+        match arg {
+            Arg::Str(text) => Ok(Printable::Text(text)),
+            other => Operand::from_arg(other).map(Printable::Tensor),
+        }
+    }
+}
+
 op_fns! {
-    /// Shows a tensor under a label whenever the graph runs.
-    pub fn print(value: Operand, label: String = "debug_tensor") -> () {
-        record(Print { label }, &[value.tensor()?.into()]).map(|_| ())
+    /// Shows a tensor under a label, or a text, whenever the graph runs.
+    pub fn print(value: Printable, label: String = "debug_tensor") -> () {
+        let recorded = match value {
+            Printable::Tensor(operand) => record(Print { label }, &[operand.tensor()?.into()]),
+            Printable::Text(label) => record(Print { label }, &[]),
+        };
+        recorded.map(|_| ())
     }
 }
 
@@ -27,12 +60,20 @@ const SHOWN: usize = 64;
 
 impl Operation for Print {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
-        let [_] = tensors(operands)?;
+        if operands.len() > 1 {
+            bail!(value, "print takes one tensor at most, got {}", operands.len());
+        }
+        if !operands.is_empty() {
+            tensors::<1>(operands)?;
+        }
         Ok(vec![])
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
-        let x = &operands[0];
+        let Some(x) = operands.first() else {
+            println!("{}", self.label);
+            return Ok(vec![]);
+        };
         let shown = dispatch!(x.dtype(), T => {
             let elements = x.elements::<T>()?;
             elements.iter().take(SHOWN).map(|e| number(*e).to_string()).collect::<Vec<_>>()

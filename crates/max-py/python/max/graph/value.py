@@ -319,9 +319,6 @@ class BufferValue(_ArrayValue[BufferType]):
     def __init__(self, value: Value[Any]) -> None:
         self._native = value.buffer._native
 
-    def __repr__(self) -> str:
-        return repr(self.type).replace("BufferType", "BufferValue", 1)
-
 
 class _OpaqueValue(Value[Any]):
     """A value that only custom ops look into."""

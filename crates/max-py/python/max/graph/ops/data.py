@@ -37,18 +37,11 @@ def constant(
     Raises:
         ValueError: If the dtype cannot hold the value, or a number comes without a dtype and a device.
     """
-    return call("constant", _array(value, dtype) if isinstance(value, (list, tuple)) else value, dtype, device)
+    if isinstance(value, (list, tuple)):
+        import numpy as np
 
-
-def _array(value: Any, dtype: DType | None) -> npt.NDArray[Any]:
-    """Nested lists as an array. Integers become those of the dtype, unless they do not fit, which is then refused."""
-    import numpy as np
-
-    array = np.asarray(value)
-    if dtype is None or dtype.is_float() or (array.size and array.dtype.kind not in "biu"):
-        return array
-    narrow = array.astype(dtype.to_numpy())
-    return narrow if np.array_equal(narrow, array) else array
+        return call("weak_constant", np.asarray(value), dtype, device)
+    return call("constant", value, dtype, device)
 
 
 def constant_external(name: str, type: TensorType) -> TensorValue:

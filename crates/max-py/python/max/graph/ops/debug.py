@@ -7,10 +7,10 @@ from max.graph.value import TensorValue
 
 
 def print(value: str | TensorValue, label: str = "debug_tensor") -> None:
-    """Writes a tensor to standard output whenever the graph runs.
+    """Writes a tensor, or a text, to standard output whenever the graph runs.
 
     Args:
-        value: The tensor.
-        label: Written before it.
+        value: The tensor or the text.
+        label: Written before a tensor.
     """
     _core.op("print", value, label)
