@@ -1,7 +1,7 @@
 //! Tensor dimensions: static, symbolic, or algebraic over symbols, always in canonical form.
 //!
 //! Arithmetic normalizes, so equality of two dims is equality of their forms. All arithmetic is checked: a
-//! result beyond 64 bits, or an expression beyond [`MAX_TERMS`] terms, is an error and never a wrong size.
+//! result beyond 64 bits, or an expression beyond [`MAX_SIZE`] parts, is an error and never a wrong size.
 
 mod expr;
 mod parse;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-pub use expr::{Expr, MAX_TERMS};
+pub use expr::{Expr, MAX_SIZE};
 
 use crate::{Error, Result, bail};
 

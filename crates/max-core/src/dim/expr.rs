@@ -11,11 +11,9 @@ use std::sync::Arc;
 
 use crate::{Error, Result, bail};
 
-/// The most terms an expression may have.
-pub const MAX_TERMS: usize = 256;
-
-/// The deepest nesting of floor quotients.
-const MAX_DEPTH: usize = 32;
+/// The most parts an expression may have: its terms, their symbols, and the parts of quotients, repeated ones
+/// counted each time. It bounds the time of everything that walks an expression.
+pub const MAX_SIZE: usize = 512;
 
 /// A canonical expression; see the module.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,7 +30,15 @@ struct Term {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Atom {
     Symbol(Arc<str>),
-    Quotient(Arc<Expr>, Arc<Expr>),
+    Quotient(Arc<Quotient>),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Quotient {
+    numerator: Expr,
+    denominator: Expr,
+    /// The size of both, kept so that it need not be counted again.
+    size: usize,
 }
 
 fn overflow() -> Error {
@@ -80,20 +86,24 @@ impl Expr {
     }
 
     fn quotient(numerator: Expr, denominator: Expr) -> Result<Expr> {
-        if numerator.depth().max(denominator.depth()) >= MAX_DEPTH {
-            bail!(value, "dimension expression is too large: more than {MAX_DEPTH} nested floor divisions");
-        }
-        let atom = Atom::Quotient(Arc::new(numerator), Arc::new(denominator));
-        Ok(Expr::from(Term { atoms: vec![atom], coefficient: 1 }))
+        let size = numerator.size() + denominator.size();
+        let atom = Atom::Quotient(Arc::new(Quotient { numerator, denominator, size }));
+        Expr::from(Term { atoms: vec![atom], coefficient: 1 }).bounded()
     }
 
-    fn depth(&self) -> usize {
-        let atoms = self.terms.iter().flat_map(|t| &t.atoms);
-        let depths = atoms.map(|atom| match atom {
-            Atom::Symbol(_) => 0,
-            Atom::Quotient(n, d) => 1 + n.depth().max(d.depth()),
-        });
-        depths.max().unwrap_or(0)
+    fn size(&self) -> usize {
+        let atom_size = |atom: &Atom| match atom {
+            Atom::Symbol(_) => 1,
+            Atom::Quotient(q) => 1 + q.size,
+        };
+        self.terms.iter().map(|t| 1 + t.atoms.iter().map(atom_size).sum::<usize>()).sum()
+    }
+
+    fn bounded(self) -> Result<Expr> {
+        if self.size() > MAX_SIZE {
+            bail!(value, "dimension expression is too large: more than {MAX_SIZE} parts");
+        }
+        Ok(self)
     }
 
     pub(super) fn as_constant(&self) -> Option<i64> {
@@ -128,10 +138,7 @@ impl Expr {
             }
         }
         sum.retain(|t| t.coefficient != 0);
-        if sum.len() > MAX_TERMS {
-            bail!(value, "dimension expression is too large: more than {MAX_TERMS} terms");
-        }
-        Ok(Expr { terms: sum })
+        Expr { terms: sum }.bounded()
     }
 
     pub(super) fn add(&self, other: &Expr) -> Result<Expr> {
@@ -148,12 +155,6 @@ impl Expr {
             for b in &other.terms {
                 let mut atoms = [a.atoms.as_slice(), &b.atoms].concat();
                 atoms.sort();
-                if atoms.len() > MAX_TERMS {
-                    bail!(
-                        value,
-                        "dimension expression is too large: a product of more than {MAX_TERMS} factors"
-                    );
-                }
                 let coefficient = a.coefficient.checked_mul(b.coefficient).ok_or_else(overflow)?;
                 terms.push(Term { atoms, coefficient });
             }
@@ -220,11 +221,11 @@ impl Expr {
     /// `(x // a) // b` is `x // (a * b)` for positive constants.
     fn nested_quotient(self, by: i64) -> Result<Expr> {
         if let [Term { atoms, coefficient: 1 }] = self.terms.as_slice()
-            && let [Atom::Quotient(inner, divisor)] = atoms.as_slice()
-            && let Some(constant) = divisor.as_constant()
+            && let [Atom::Quotient(inner)] = atoms.as_slice()
+            && let Some(constant) = inner.denominator.as_constant()
             && let Some(product) = constant.checked_mul(by)
         {
-            return Expr::quotient((**inner).clone(), Expr::constant(product));
+            return Expr::quotient(inner.numerator.clone(), Expr::constant(product));
         }
         Expr::quotient(self, Expr::constant(by))
     }
@@ -233,9 +234,6 @@ impl Expr {
     fn divide_exactly(&self, by: &Expr) -> Result<Option<Expr>> {
         let (mut rest, mut quotient) = (self.clone(), Expr { terms: Vec::new() });
         while let Some(lead) = rest.terms.first() {
-            if quotient.terms.len() >= MAX_TERMS {
-                return Ok(None);
-            }
             let Some(term) = by.terms.first().and_then(|b| lead.divide(b)) else { return Ok(None) };
             let step = Expr::from(term);
             rest = rest.add(&step.mul(by)?.scale(-1)?)?;
@@ -250,9 +248,9 @@ impl Expr {
                 Atom::Symbol(name) => {
                     into.insert(name.clone());
                 }
-                Atom::Quotient(n, d) => {
-                    n.collect_symbols(into);
-                    d.collect_symbols(into);
+                Atom::Quotient(q) => {
+                    q.numerator.collect_symbols(into);
+                    q.denominator.collect_symbols(into);
                 }
             }
         }
@@ -265,7 +263,9 @@ impl Expr {
             for atom in &term.atoms {
                 let factor = match atom {
                     Atom::Symbol(name) => replace(name).unwrap_or_else(|| Expr::symbol(name.clone())),
-                    Atom::Quotient(n, d) => n.substitute(replace)?.floor_div(&d.substitute(replace)?)?,
+                    Atom::Quotient(q) => {
+                        q.numerator.substitute(replace)?.floor_div(&q.denominator.substitute(replace)?)?
+                    }
                 };
                 product = product.mul(&factor)?;
             }
@@ -354,8 +354,9 @@ impl Atom {
                 text: if leaves { format!("Dim('{name}')") } else { name.to_string() },
                 compound: false,
             },
-            Atom::Quotient(n, d) => {
-                Piece { text: format!("{} // {}", n.piece(leaves), d.piece(leaves)), compound: true }
+            Atom::Quotient(q) => {
+                let (numerator, denominator) = (q.numerator.piece(leaves), q.denominator.piece(leaves));
+                Piece { text: format!("{numerator} // {denominator}"), compound: true }
             }
         }
     }

@@ -63,6 +63,8 @@ fn errors_name_the_cause() {
     assert!("(".repeat(100_000).parse::<Dim>().is_err());
     let product = (0..30).map(|i| format!("(a{i} + b{i})")).collect::<Vec<_>>().join(" * ");
     assert!(product.parse::<Dim>().unwrap_err().message().contains("too large"));
+    let nested = "y".to_string() + &" % x % y".repeat(40);
+    assert!(nested.parse::<Dim>().unwrap_err().message().contains("too large"));
 }
 
 #[test]
