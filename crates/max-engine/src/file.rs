@@ -6,7 +6,7 @@ use std::path::Path;
 
 use max_core::{DType, Error, Result, bail};
 use max_driver::{Buffer, MmapMode};
-use max_graph::{Graph, encode};
+use max_graph::{Graph, encode, verify};
 
 const ACCEPTED: &str = "a model is a Graph, or the path of a file written by Graph.save()";
 
@@ -14,6 +14,7 @@ const ACCEPTED: &str = "a model is a Graph, or the path of a file written by Gra
 pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
     let failed =
         |e: std::io::Error| Error::runtime(format!("cannot save the graph to {}: {e}", path.display()));
+    verify(&graph.body())?;
     let Some(name) = path.file_name() else {
         bail!(runtime, "cannot save the graph to {}: it does not name a file", path.display());
     };

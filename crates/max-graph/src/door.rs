@@ -271,10 +271,13 @@ macro_rules! op_fns {
                 default: $crate::door::default_arg!($($default)?),
             }),*],
             call: |args| {
+                let function = $crate::door::public_name!($name $($public)?);
                 let mut args = args.into_iter();
                 $(let $arg = <$type as $crate::door::FromArg>::from_arg(
                     args.next().unwrap_or($crate::door::Arg::None),
-                ).map_err(|e| e.context(format!("for the argument '{}'", stringify!($arg))))?;)*
+                ).map_err(|e| e.context(format!(
+                    "for the argument '{}' of {function}", stringify!($arg),
+                )))?;)*
                 $name($($arg),*).map($crate::door::IntoOutput::into_output)
             },
         }),*];

@@ -115,16 +115,16 @@ impl Graph {
     /// Sets what the graph returns.
     #[track_caller]
     pub fn output(&self, outputs: impl Into<Operands>) -> Result<()> {
-        let location = Location::caller();
-        let set = || {
+        located("output", Location::caller(), || {
+            let scope = self.enter();
             let outputs = outputs.into().into_values()?;
+            drop(scope);
             for value in &outputs {
                 self.check_owner(value, "output")?;
             }
             self.state().body.block.results = Some(outputs.iter().map(Value::id).collect());
             Ok(())
-        };
-        set().map_err(|e: Error| e.at(location))
+        })
     }
 
     /// The types of the outputs, once they are set.
@@ -139,9 +139,9 @@ impl Graph {
     /// Adds a weight, or finds it: the same weight again is the same value.
     #[track_caller]
     pub fn add_weight(&self, weight: &Weight) -> Result<TensorValue> {
-        let location = Location::caller();
-        self.weight_value(weight.name(), weight.tensor_type(), weight.identity(), false)
-            .map_err(|e| e.at(location))
+        located("add_weight", Location::caller(), || {
+            self.weight_value(weight.name(), weight.tensor_type(), weight.identity(), false)
+        })
     }
 
     /// The value of an external constant; `shared` names may be met again with the same type.

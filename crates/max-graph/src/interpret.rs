@@ -67,11 +67,11 @@ pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
     let mut bindings = Bindings::new();
     let mut pending = Vec::new();
     for (input, (ty, sizes)) in types.iter().zip(sizes).enumerate() {
-        let Some((_, shape)) = ty.array() else { bail!(type_, "input {input} of type {ty} cannot be given") };
+        let Some((_, shape)) = ty.array() else { bail!(type_, "input{input} of type {ty} cannot be given") };
         if shape.rank() != sizes.len() {
             bail!(
                 value,
-                "input {input} must have rank {} ({ty}), got rank {} with shape {sizes:?}",
+                "input{input} must have rank {} ({ty}), got rank {} with shape {sizes:?}",
                 shape.rank(),
                 sizes.len()
             );
@@ -97,7 +97,7 @@ pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
             Some((input, axis, dim, size)) if unbound.len() == before => {
                 bail!(
                     value,
-                    "cannot tell what {dim} stands for on axis {axis} of input {input}, whose size is {size}"
+                    "cannot tell what {dim} stands for on axis {axis} of input{input}, whose size is {size}"
                 )
             }
             Some(_) => {}
@@ -110,7 +110,7 @@ pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
                 [] => format!("must be {expected}"),
                 _ => format!("is the symbolic dimension '{dim}', which is {expected} from the other inputs"),
             };
-            bail!(value, "axis {axis} of input {input} ({}) {what}; got {size}", types[input]);
+            bail!(value, "axis {axis} of input{input} ({}) {what}; got {size}", types[input]);
         }
     }
     Ok(bindings)

@@ -72,27 +72,12 @@ impl Operand {
         self.resolve()?.tensor(Some((other.dtype(), other.device())))
     }
 
-    /// The data of a number or an array in a dtype, for constants.
-    pub(crate) fn into_literal(self) -> Result<Literal> {
-        match self.0? {
-            Kind::Number(number) => Ok(Literal::Number(number)),
-            Kind::Array(array) => Ok(Literal::Array(array)),
-            _ => bail!(type_, "a constant is made of a number or an array, not of a graph value"),
-        }
-    }
-
     fn value(self) -> Result<Value> {
         match self.0 {
             Ok(Kind::Value(value)) => Ok(value),
             other => Operand(other).tensor().map(Value::from),
         }
     }
-}
-
-/// What a constant can be made of.
-pub(crate) enum Literal {
-    Number(Number),
-    Array(HostTensor),
 }
 
 impl Resolved {

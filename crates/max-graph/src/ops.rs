@@ -23,7 +23,7 @@ pub mod transfer;
 pub use broadcast::broadcast_to;
 pub use cast::cast;
 pub use concat::{concat, stack};
-pub use constant::{constant, constant_external, shape_to_tensor, tensor, weak_constant};
+pub use constant::{constant, constant_external, shape_to_tensor, tensor};
 pub use conv::{ConvOptions, conv2d};
 pub use elementwise::*;
 pub use gather::gather;

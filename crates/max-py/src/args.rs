@@ -55,7 +55,10 @@ pub fn shape(object: &Bound<'_, PyAny>) -> PyResult<Shape> {
 pub fn sizes(object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let sizes = object.try_iter()?.map(|item| {
         let item = item?;
-        let size = index(&native(&item)?)?;
+        let size = match native(&item)?.cast::<PyDim>() {
+            Ok(dim) => dim.get().0.as_static(),
+            Err(_) => index(&item)?,
+        };
         let size =
             size.ok_or_else(|| PyTypeError::new_err(format!("a size is an int, got {}", type_name(&item))))?;
         usize::try_from(size).map_err(|_| PyValueError::new_err(format!("a size cannot be negative: {size}")))
@@ -102,9 +105,19 @@ pub fn number(object: &Bound<'_, PyAny>) -> PyResult<Option<Number>> {
     Ok(None)
 }
 
+/// The deepest nesting of lists in an argument.
+const MAX_DEPTH: usize = 32;
+
 /// Any argument of an op function.
 pub fn arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
+    nested_arg(object, MAX_DEPTH)
+}
+
+fn nested_arg(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Arg> {
     let py = object.py();
+    let Some(depth) = depth.checked_sub(1) else {
+        return Err(PyTypeError::new_err(format!("an argument is nested more than {MAX_DEPTH} deep")));
+    };
     if let Some(inner) = object.getattr_opt(intern!(py, "_native"))? {
         return native_arg(&inner);
     }
@@ -121,10 +134,12 @@ pub fn arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
         return Ok(Arg::Str(text.to_cow()?.into_owned()));
     }
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
-        return Ok(Arg::List(object.try_iter()?.map(|item| arg(&item?)).collect::<PyResult<_>>()?));
+        return Ok(Arg::List(
+            object.try_iter()?.map(|item| nested_arg(&item?, depth)).collect::<PyResult<_>>()?,
+        ));
     }
     if object.is_instance_of::<PySlice>() {
-        let part = |name| arg(&object.getattr(name)?);
+        let part = |name| nested_arg(&object.getattr(name)?, depth);
         let parts = [part(intern!(py, "start"))?, part(intern!(py, "stop"))?, part(intern!(py, "step"))?];
         return Ok(Arg::Slice(Box::new(parts)));
     }
@@ -132,7 +147,7 @@ pub fn arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
         return Ok(Arg::Ellipsis);
     }
     if let Some(convert) = object.getattr_opt(intern!(py, "__tensorvalue__"))? {
-        return arg(&convert.call0()?);
+        return nested_arg(&convert.call0()?, depth);
     }
     if object.hasattr(intern!(py, "__dlpack__"))? {
         return array::host_tensor(&array::from_dlpack(object)?).map(Arg::Array);

@@ -37,7 +37,7 @@ pub fn numpy_dtype(descr: &Bound<'_, PyArrayDescr>) -> PyResult<DType> {
         (b'f', 2) => Some(DType::Float16),
         (b'f', 4) => Some(DType::Float32),
         (b'f', 8) => Some(DType::Float64),
-        (b'V', 1 | 2) => descr.getattr("name")?.extract::<String>()?.parse().ok(),
+        (b'V', 1 | 2) | (b'f', 1) => descr.getattr("name")?.extract::<String>()?.parse().ok(),
         _ => None,
     };
     dtype.ok_or_else(|| PyValueError::new_err(format!("arrays of dtype {descr} are not supported")))
@@ -53,13 +53,11 @@ pub fn is_numpy_scalar(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// A NumPy array as a buffer that shares its memory, strides and writability, and keeps it alive.
 pub fn from_numpy(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buffer> {
     let dtype = numpy_dtype(&array.dtype())?;
-    let size = dtype.size_in_bytes() as isize;
-    if array.strides().iter().any(|stride| stride % size != 0) {
+    let Some(strides) = element_strides(array, dtype) else {
         // A field of a record: its elements lie at distances that are no multiple of their size.
-        let copy = array.call_method1(intern!(array.py(), "copy"), ("C",))?;
+        let copy = array.py().import("numpy")?.call_method1("ascontiguousarray", (array,))?;
         return from_numpy(copy.cast::<PyUntypedArray>()?);
-    }
-    let strides: Vec<isize> = array.strides().iter().map(|stride| stride / size).collect();
+    };
     // SAFETY: the pointer is that of a live array object; only its public header is read.
     let (data, flags) = unsafe {
         let header = &*numpy::npyffi::_PyArray_GET_ITEM_DATA(array.as_array_ptr().cast_const());
@@ -72,6 +70,14 @@ pub fn from_numpy(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buffer> {
         Buffer::from_raw(data.cast(), dtype, array.shape(), Some(&strides), &Device::cpu(), access, owner)
             .raise()
     }
+}
+
+/// The strides of an array in elements, if they are whole; axes nothing steps along may have any.
+pub fn element_strides(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> Option<Vec<isize>> {
+    let size = dtype.size_in_bytes() as isize;
+    let axes = array.strides().iter().zip(array.shape());
+    axes.map(|(stride, &len)| if len <= 1 { Some(0) } else { (stride % size == 0).then_some(stride / size) })
+        .collect()
 }
 
 /// A buffer for anything that is an array; NumPy's arrays may have strides, others come by DLPack.
@@ -91,10 +97,21 @@ const UNVERSIONED: &CStr = c"dltensor";
 /// An array of another library as a buffer that shares its memory, by the DLPack protocol.
 pub fn from_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     let py = object.py();
-    let Some(method) = object.getattr_opt(intern!(py, "__dlpack__"))? else {
+    if !object.hasattr(intern!(py, "__dlpack__"))? {
         let name = object.get_type().name()?;
         return Err(PyTypeError::new_err(format!("{name} is not an array: it has no __dlpack__ method")));
-    };
+    }
+    // A torch tensor that takes part in autograd gives its data only when it is detached.
+    let needs_grad = object.getattr_opt(intern!(py, "requires_grad"))?;
+    if needs_grad.is_some_and(|flag| flag.is_truthy().unwrap_or(false)) {
+        return import(&object.call_method0(intern!(py, "detach"))?);
+    }
+    import(object)
+}
+
+fn import(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+    let py = object.py();
+    let method = object.getattr(intern!(py, "__dlpack__"))?;
     let options = PyDict::new(py);
     options.set_item("max_version", (dlpack::VERSION.major, dlpack::VERSION.minor))?;
     let capsule = match method.call((), Some(&options)) {
@@ -108,7 +125,9 @@ pub fn from_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
         // SAFETY: the capsule's name says what it holds, and the new name that it is ours now.
         return unsafe { dlpack::import_versioned(tensor.as_ptr().cast()) }.raise();
     }
-    let tensor = capsule.pointer_checked(Some(UNVERSIONED))?;
+    let Ok(tensor) = capsule.pointer_checked(Some(UNVERSIONED)) else {
+        return Err(PyValueError::new_err("the DLPack capsule holds no tensor, or it was taken already"));
+    };
     mark_used(&capsule, c"used_dltensor")?;
     // SAFETY: as above.
     unsafe { dlpack::import(tensor.as_ptr().cast()) }.raise()
@@ -162,8 +181,8 @@ unsafe extern "C" fn release(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// The data of a buffer for a graph: shared if nobody can write to it, else copied.
+/// The data of a buffer for a graph: a copy, since its memory may be written to through other handles.
 pub fn host_tensor(buffer: &Buffer) -> PyResult<HostTensor> {
-    let fixed = if buffer.is_read_only() { buffer.clone() } else { buffer.copy(None).raise()? };
-    HostTensor::new(fixed.dtype(), fixed.shape(), fixed.host_bytes().raise()?).raise()
+    let copy = buffer.copy(None).raise()?;
+    HostTensor::new(copy.dtype(), copy.shape(), copy.host_bytes().raise()?).raise()
 }

@@ -1,11 +1,12 @@
 //! Devices, streams and buffers.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use max::driver::{self, Buffer, Device, MmapMode, Stream, ViewIndex};
 use max::dtype::Number;
-use numpy::PyUntypedArray;
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyCapsule, PyDict, PySlice, PyTuple};
@@ -110,7 +111,7 @@ impl PyDevice {
 
 /// A stream of work on a device.
 #[pyclass(frozen, eq, name = "Stream", module = "max._core")]
-#[derive(PartialEq)]
+#[derive(PartialEq, Eq)]
 pub struct PyStream(pub Stream);
 
 #[pymethods]
@@ -189,6 +190,12 @@ impl PyBuffer {
         let buffer = if let Ok(buffer) = array.cast::<PyBuffer>() {
             buffer.get().0.clone()
         } else if let Ok(array) = array.cast::<PyUntypedArray>() {
+            let dtype = array::numpy_dtype(&array.dtype())?;
+            if copy == Some(false) && array::element_strides(array, dtype).is_none() {
+                return Err(PyValueError::new_err(
+                    "the array cannot be shared: its strides are no multiple of its elements",
+                ));
+            }
             array::from_numpy(array)?
         } else {
             array::from_dlpack(&array)?
@@ -215,7 +222,7 @@ impl PyBuffer {
 
     #[staticmethod]
     fn mmap(
-        path: &str,
+        path: PathBuf,
         dtype: &PyDType,
         shape: &Bound<'_, PyAny>,
         mode: &str,
@@ -314,15 +321,17 @@ impl PyBuffer {
         self.0.view(dtype.0, shape.as_deref()).map(PyBuffer).raise()
     }
 
-    fn contiguous(&self) -> PyResult<PyBuffer> {
-        self.0.contiguous().map(PyBuffer).raise()
+    fn contiguous(&self, py: Python<'_>) -> PyResult<PyBuffer> {
+        py.detach(|| self.0.contiguous()).map(PyBuffer).raise()
     }
 
-    fn copy(&self, place: Option<&Bound<'_, PyAny>>) -> PyResult<PyBuffer> {
-        match place {
-            None => self.0.copy(None).map(PyBuffer).raise(),
-            Some(object) => self.0.copy_to_stream(&self::place(object)?).map(PyBuffer).raise(),
-        }
+    fn copy(&self, py: Python<'_>, place: Option<&Bound<'_, PyAny>>) -> PyResult<PyBuffer> {
+        let place = place.map(self::place).transpose()?;
+        let copy = || match &place {
+            None => self.0.copy(None),
+            Some(stream) => self.0.copy_to_stream(stream),
+        };
+        py.detach(copy).map(PyBuffer).raise()
     }
 
     fn to(&self, place: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
@@ -333,8 +342,8 @@ impl PyBuffer {
         }
     }
 
-    fn inplace_copy_from(&self, src: &PyBuffer) -> PyResult<()> {
-        self.0.inplace_copy_from(&src.0).raise()
+    fn inplace_copy_from(&self, py: Python<'_>, src: &PyBuffer) -> PyResult<()> {
+        py.detach(|| self.0.inplace_copy_from(&src.0)).raise()
     }
 
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -402,15 +411,20 @@ fn view_index(index: &Bound<'_, PyAny>) -> PyResult<ViewIndex> {
             if part.is_none() {
                 return Ok(None);
             }
-            match args::index(&part)? {
-                Some(value) => Ok(Some(value)),
-                None => Err(PyTypeError::new_err("slice bounds must be integers or None")),
+            match part.extract::<i64>() {
+                Ok(value) => Ok(Some(value)),
+                // Bounds are clamped to the axis anyway.
+                Err(e) if e.is_instance_of::<PyOverflowError>(py) => {
+                    Ok(Some(if part.lt(0)? { i64::MIN } else { i64::MAX }))
+                }
+                Err(_) => Err(PyTypeError::new_err("slice bounds must be integers or None")),
             }
         };
         let (start, stop) = (part(intern!(py, "start"))?, part(intern!(py, "stop"))?);
         return Ok(ViewIndex::Slice { start, stop, step: part(intern!(py, "step"))?.unwrap_or(1) });
     }
-    match args::index(index)? {
+    let at = if index.is_instance_of::<PyBool>() { None } else { args::index(index)? };
+    match at {
         Some(at) => Ok(ViewIndex::At(at)),
         None => Err(PyIndexError::new_err(format!(
             "a buffer is indexed by ints, slices, ellipsis and None; got {}",

@@ -1,6 +1,6 @@
 //! Sessions and models.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use max::driver::{Buffer, Device};
 use max::engine::{InferenceSession, Model, TensorSpec, WeightsRegistry};
@@ -65,18 +65,17 @@ impl PySession {
             registry.insert(name.extract()?, weight(&name.str()?, &value)?);
         }
         let model = native(model)?;
-        if let Ok(path) = model.cast::<PyString>() {
-            let path = path.to_cow()?;
-            return py.detach(|| self.0.load_with(Path::new(&*path), &registry)).map(PyModel).raise();
+        if let Ok(graph) = model.cast::<PyGraph>() {
+            let graph = &graph.get().0;
+            return py.detach(|| self.0.load_with(graph, &registry)).map(PyModel).raise();
         }
-        let Ok(graph) = model.cast::<PyGraph>() else {
+        let Ok(path) = model.extract::<PathBuf>() else {
             return Err(PyTypeError::new_err(format!(
                 "a model is a Graph, or the path of a saved one; got {}",
                 model.get_type()
             )));
         };
-        let graph = &graph.get().0;
-        py.detach(|| self.0.load_with(graph, &registry)).map(PyModel).raise()
+        py.detach(|| self.0.load_with(path.as_path(), &registry)).map(PyModel).raise()
     }
 }
 

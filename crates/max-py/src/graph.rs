@@ -1,6 +1,6 @@
 //! Graphs, values, weights, and the door to all ops.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use max::Location;
 use max::engine::{read_graph, save_graph};
@@ -90,8 +90,8 @@ impl PyGraph {
     }
 
     #[staticmethod]
-    fn load(path: &str) -> PyResult<PyGraph> {
-        read_graph(Path::new(path)).map(PyGraph).raise()
+    fn load(path: PathBuf) -> PyResult<PyGraph> {
+        read_graph(&path).map(PyGraph).raise()
     }
 
     #[staticmethod]
@@ -102,14 +102,6 @@ impl PyGraph {
     #[getter]
     fn name(&self) -> String {
         self.0.name()
-    }
-
-    fn enter(&self) {
-        self.0.push_current();
-    }
-
-    fn exit(&self) -> PyResult<()> {
-        self.0.pop_current().raise()
     }
 
     fn inputs(&self) -> Vec<PyValue> {
@@ -135,8 +127,8 @@ impl PyGraph {
         Ok(PyValue(value.into()))
     }
 
-    fn save(&self, py: Python<'_>, path: &str) -> PyResult<()> {
-        py.detach(|| save_graph(&self.0, Path::new(path))).raise()
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| save_graph(&self.0, &path)).raise()
     }
 
     fn text(&self) -> String {
@@ -148,13 +140,20 @@ impl PyGraph {
     }
 }
 
-/// Calls an op function by name.
+/// Calls an op function by name, with a graph as the current one.
 #[pyfunction]
-#[pyo3(signature = (name, *args))]
-pub fn op<'py>(name: &Bound<'py, PyString>, args: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+#[pyo3(signature = (graph, name, *args))]
+pub fn op<'py>(
+    graph: Option<&PyGraph>,
+    name: &Bound<'py, PyString>,
+    args: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
     let py = name.py();
-    let args = args.iter().map(|item| args::arg(&item)).collect::<PyResult<Vec<_>>>()?;
     let name = name.to_cow()?;
+    let args = args.iter().map(|item| args::arg(&item)).collect::<PyResult<Vec<_>>>();
+    let args =
+        args.map_err(|e| if e.is_instance_of::<PyTypeError>(py) { in_op(py, &name, &e) } else { e })?;
+    let _scope = graph.map(|graph| graph.0.enter());
     match located(&name, caller(py)?, || door::call(&name, args, Vec::new())).raise()? {
         Output::None => Ok(py.None().into_bound(py)),
         Output::One(value) => Ok(Bound::new(py, PyValue(value))?.into_any()),
@@ -164,6 +163,11 @@ pub fn op<'py>(name: &Bound<'py, PyString>, args: &Bound<'py, PyTuple>) -> PyRes
             Ok(PyList::new(py, values)?.into_any())
         }
     }
+}
+
+/// An error about an argument, with the op that it was for.
+fn in_op(py: Python<'_>, name: &str, error: &PyErr) -> PyErr {
+    PyTypeError::new_err(format!("{}\n  in {name}", error.value(py)))
 }
 
 /// The parameter names of an op function.
@@ -194,5 +198,17 @@ fn caller(py: Python<'_>) -> PyResult<Location> {
             return Ok(Location { file: file.into(), line });
         }
         frame = outer;
+    }
+}
+
+/// Writes a line where Python's `print` would; to standard output if Python refuses it.
+pub fn write_line(line: &str) {
+    let written = Python::attach(|py| -> PyResult<()> {
+        let stdout = py.import("sys")?.getattr("stdout")?;
+        stdout.call_method1("write", (format!("{line}\n"),))?;
+        Ok(())
+    });
+    if written.is_err() {
+        println!("{line}");
     }
 }

@@ -21,6 +21,12 @@ mod _core {
     use crate::engine::{PyModel, PySession};
     #[pymodule_export]
     use crate::graph::{PyGraph, PyValue, PyWeight, op, op_params};
+    #[pymodule_init]
+    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        max::graph::set_writer(crate::graph::write_line);
+        Ok(())
+    }
+
     #[pymodule_export]
     use crate::types::{PyDType, PyDeviceRef, PyDim, PyQuantizationEncoding, PyShape, PyType};
 }

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use max::dtype::DType;
 use max::graph::{BufferType, DeviceRef, Dim, QuantizationEncoding, Shape, TensorType, Type};
 use numpy::PyArrayDescr;
-use pyo3::exceptions::PyAttributeError;
+use pyo3::exceptions::{PyAttributeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -100,6 +100,11 @@ impl PyDim {
     #[new]
     fn new(value: &Bound<'_, PyAny>) -> PyResult<PyDim> {
         args::dim(value).map(PyDim)
+    }
+
+    #[staticmethod]
+    fn parse(text: &str) -> PyResult<PyDim> {
+        text.parse().map(PyDim).raise()
     }
 
     #[getter]
@@ -197,7 +202,9 @@ pub struct PyDeviceRef(pub DeviceRef);
 #[pymethods]
 impl PyDeviceRef {
     #[new]
-    fn new(kind: &str, id: u32) -> PyResult<PyDeviceRef> {
+    fn new(kind: &str, id: i64) -> PyResult<PyDeviceRef> {
+        let id = u32::try_from(id)
+            .map_err(|_| PyValueError::new_err(format!("{id} is not the id of a device")))?;
         Ok(PyDeviceRef(DeviceRef { kind: kind.parse().raise()?, id }))
     }
 

@@ -58,6 +58,7 @@ pub mod graph {
         QuantizationConfig, QuantizationEncoding, Shape, TensorType, Type,
     };
     pub use max_graph::graph::located;
+    pub use max_graph::ops::print::set_writer;
     pub use max_graph::ops::slice::{Bound, Index, Indices};
     pub use max_graph::{
         BufferValue, Graph, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value, Weight, door,

@@ -1,13 +1,13 @@
 //! Constants: data in the graph, data that comes when it is loaded, and shapes as data.
 
-use max_core::{DType, DeviceRef, Dim, Result, Shape, TensorType, Type, bail};
+use max_core::{DType, DeviceRef, Dim, Number, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, op_fns};
+use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::{Graph, record_one};
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
-use crate::operand::{Literal, Operand};
+use crate::operand::Operand;
 use crate::ops::tensors;
 use crate::value::TensorValue;
 
@@ -26,33 +26,81 @@ op_struct! {
     ShapeToTensor = "shape_to_tensor" { dims: Shape, scalar: bool }
 }
 
+/// What a constant is made of.
+pub enum Data {
+    /// A number.
+    Number(Number),
+    /// An array, which has a dtype.
+    Array(HostTensor),
+    /// Numbers in a list, which take any dtype that holds them.
+    List(HostTensor),
+}
+
+impl From<HostTensor> for Data {
+    fn from(array: HostTensor) -> Data {
+        Data::Array(array)
+    }
+}
+
+macro_rules! data_from_numbers {
+    ($($type:ty: $kind:ident)*) => {$(
+        impl From<$type> for Data {
+            fn from(number: $type) -> Data {
+                Data::Number(Number::$kind(number.into()))
+            }
+        }
+    )*};
+}
+data_from_numbers!(bool: Bool i32: Int i64: Int f32: Float f64: Float);
+
+/// A list comes as a list with the array of its numbers in it.
+impl FromArg for Data {
+    fn from_arg(arg: Arg) -> Result<Data> {
+        match arg {
+            Arg::Number(number) => Ok(Data::Number(number)),
+            Arg::Array(array) => Ok(Data::Array(array)),
+            Arg::List(list) => match <[Arg; 1]>::try_from(list) {
+                Ok([Arg::Array(array)]) => Ok(Data::List(array)),
+                _ => bail!(type_, "a constant is made of a number, an array or a list of numbers"),
+            },
+            _ => bail!(
+                type_,
+                "a constant is made of a number, an array or a list of numbers, not of a graph value"
+            ),
+        }
+    }
+}
+
+/// Whether an array of a dtype becomes a constant of another. The dtypes that arrays have when nobody chose one
+/// become any float; the floats that arrays cannot have are made of other floats.
+fn converts(from: DType, to: DType) -> bool {
+    let unchosen = matches!(from, DType::Float64 | DType::Int64);
+    let unavailable = to == DType::BFloat16 || to.is_float8();
+    from == to || to.is_float() && (unchosen || unavailable && from.is_float())
+}
+
 op_fns! {
-    /// Data as a value of the graph: a number of a dtype and device, or an array of a dtype that fits.
-    pub fn constant(value: Operand, dtype: Option<DType> = Arg::None, device: Option<DeviceRef> = Arg::None) -> TensorValue {
-        let value = match (value.into_literal()?, dtype, device) {
-            (Literal::Number(number), Some(dtype), Some(_)) => HostTensor::scalar(number, dtype)?,
-            (Literal::Number(number), ..) => {
+    /// Data as a value of the graph: a number of a dtype and device, an array, or data without a dtype of its own.
+    pub fn constant(value: Data, dtype: Option<DType> = Arg::None, device: Option<DeviceRef> = Arg::None) -> TensorValue {
+        let value = match (value, dtype, device) {
+            (Data::Number(number), Some(dtype), Some(_)) => HostTensor::scalar(number, dtype)?,
+            (Data::Number(number), ..) => {
                 bail!(value, "Literal constants must explicitly set a dtype and device; got the number {number}")
             }
-            (Literal::Array(array), dtype, _) => {
-                let (own, asked) = (array.dtype(), dtype.unwrap_or(array.dtype()));
-                if own != asked && !asked.is_float() {
-                    bail!(value, "DType must match: the array is {own} and {asked} was asked for; convert it first");
+            (Data::Array(array) | Data::List(array), None, _) => array,
+            (Data::List(array), Some(dtype), _) => array.cast_checked(dtype)?,
+            (Data::Array(array), Some(dtype), _) => {
+                if !converts(array.dtype(), dtype) {
+                    bail!(
+                        value,
+                        "DType must match: the array is {} and {dtype} was asked for; convert it first",
+                        array.dtype()
+                    );
                 }
-                array.cast_checked(asked)?
+                array.cast_checked(dtype)?
             }
         };
         record_one(Constant { value, device: device.unwrap_or(DeviceRef::CPU) }, [])
-    }
-
-    /// Data without a dtype of its own, such as a list: it takes any dtype that holds its values.
-    pub fn weak_constant(value: Operand, dtype: Option<DType> = Arg::None, device: Option<DeviceRef> = Arg::None) -> TensorValue {
-        let value = match (value.into_literal()?, dtype) {
-            (Literal::Array(array), Some(dtype)) => array.cast_checked(dtype)?.into(),
-            (Literal::Array(array), None) => array.into(),
-            (Literal::Number(number), _) => Operand::from(number),
-        };
-        constant(value, dtype, device)
     }
 
     /// A weight by name; the same name with the same type is the same weight.

@@ -1,5 +1,7 @@
 //! Print: shows a tensor, or only a text, each time the graph runs.
 
+use std::sync::{PoisonError, RwLock};
+
 use max_core::{Result, Type, bail, dispatch};
 
 use crate::attr::op_struct;
@@ -55,6 +57,19 @@ op_fns! {
     }
 }
 
+/// Where printed lines go.
+static WRITER: RwLock<fn(&str)> = RwLock::new(|line| println!("{line}"));
+
+/// Sends printed lines elsewhere than to standard output.
+pub fn set_writer(writer: fn(&str)) {
+    *WRITER.write().unwrap_or_else(PoisonError::into_inner) = writer;
+}
+
+fn write_line(line: &str) {
+    let writer = *WRITER.read().unwrap_or_else(PoisonError::into_inner);
+    writer(line);
+}
+
 /// How many elements are shown.
 const SHOWN: usize = 64;
 
@@ -71,7 +86,7 @@ impl Operation for Print {
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
         let Some(x) = operands.first() else {
-            println!("{}", self.label);
+            write_line(&self.label);
             return Ok(vec![]);
         };
         let shown = dispatch!(x.dtype(), T => {
@@ -79,13 +94,13 @@ impl Operation for Print {
             elements.iter().take(SHOWN).map(|e| number(*e).to_string()).collect::<Vec<_>>()
         });
         let rest = if x.num_elements() > SHOWN { ", ..." } else { "" };
-        println!(
+        write_line(&format!(
             "{} = tensor([{}{rest}], dtype={}, shape={:?})",
             self.label,
             shown.join(", "),
             x.dtype(),
             x.shape()
-        );
+        ));
         Ok(vec![])
     }
 }

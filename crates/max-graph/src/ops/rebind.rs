@@ -49,7 +49,7 @@ impl Operation for Rebind {
                 let note = if self.message.is_empty() { "" } else { ": " };
                 bail!(
                     value,
-                    "rebind shape check failed{note}{}: expected {} with {dim} = {expected}, got the shape {sizes:?}",
+                    "rebind shape check failed{note}{}: {} has {dim} = {expected}, got the shape {sizes:?}",
                     self.message,
                     self.shape
                 );

@@ -321,6 +321,9 @@ fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> 
         || count > 0 && !(0..size).contains(&start)
         || count > 0 && last.is_none_or(|l| !(0..size).contains(&l))
     {
+        if count == 1 {
+            bail!(index, "index {start} is out of range for axis {axis} with size {size}");
+        }
         bail!(
             value,
             "a slice of {count} elements from {start} in steps of {step} leaves axis {axis} with size {size}"

@@ -1,5 +1,6 @@
 """The native module. The public API is in the modules of `max`; nothing here is documented for users."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -37,6 +38,9 @@ class Dim:
     """A canonical dim; arithmetic is checked and normalizes."""
 
     def __new__(cls, value: Any) -> Dim: ...
+    @staticmethod
+    def parse(text: str) -> Dim:
+        """A dim from its printed form."""
     kind: str  # "static", "symbolic" or "algebraic"
     size: int | None  # of a static dim
     name: str | None  # of a symbolic dim
@@ -125,24 +129,22 @@ class Graph:
     def __new__(cls, name: str, input_types: Sequence[Any]) -> Graph:
         """Input types are Types, or objects whose `_native` is one."""
     @staticmethod
-    def load(path: str) -> Graph: ...
+    def load(path: str | os.PathLike[str]) -> Graph: ...
     @staticmethod
     def parse(text: str) -> Graph: ...
     name: str
-    def enter(self) -> None: ...
-    def exit(self) -> None: ...
     def inputs(self) -> list[Value]: ...
     def output(self, outputs: Sequence[Any]) -> None:
         """Takes anything ops take as operands."""
     def output_types(self) -> list[Type]: ...
     def add_weight(self, weight: Weight) -> Value: ...
-    def save(self, path: str) -> None: ...
+    def save(self, path: str | os.PathLike[str]) -> None: ...
     def text(self) -> str:
         """The text form with all constants, as `parse` reads it."""
     def __str__(self) -> str: ...  # the text form with long constants elided
 
-def op(name: str, *args: Any) -> Any:
-    """Calls an op function by name: a Value, a list of Values or None.
+def op(graph: Graph | None, name: str, *args: Any) -> Any:
+    """Calls an op function by name, with a graph as the current one: a Value, a list of Values or None.
 
     Arguments are converted as the op's parameter wants them: None, bool, int, float, str, slice, Ellipsis, lists and
     tuples of these, NumPy arrays and scalars, objects with `__tensorvalue__()`, native objects, and any object whose
@@ -208,7 +210,7 @@ class Buffer:
     def from_numpy(array: np.ndarray[Any, Any]) -> Buffer:
         """Zero-copy for contiguous arrays, else a contiguous copy."""
     @staticmethod
-    def mmap(path: str, dtype: DType, shape: Sequence[int], mode: str, offset: int) -> Buffer: ...
+    def mmap(path: str | os.PathLike[str], dtype: DType, shape: Sequence[int], mode: str, offset: int) -> Buffer: ...
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
@@ -245,7 +247,7 @@ class Session:
     def __new__(cls, devices: Sequence[Device], num_threads: int | None) -> Session: ...
     devices: list[Device]
     num_threads: int
-    def load(self, model: Graph | str, weights: dict[str, Any]) -> Model:
+    def load(self, model: Graph | str | os.PathLike[str], weights: dict[str, Any]) -> Model:
         """A graph or the path of a saved one; weights are Buffers or DLPack arrays by name."""
 
 @final

@@ -100,7 +100,13 @@ class DType(Enum):
         """
         import numpy as np
 
-        return cls(_core.DType.from_numpy(np.dtype(dtype)))
+        try:
+            known = None if dtype is None else np.dtype(dtype)
+        except TypeError:
+            known = None
+        if known is None:
+            raise ValueError(f"{dtype!r} is not a NumPy dtype")
+        return cls(_core.DType.from_numpy(known))
 
     def to_numpy(self) -> np.dtype[Any]:
         """The NumPy dtype for this member.

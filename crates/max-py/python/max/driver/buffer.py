@@ -61,7 +61,11 @@ class Buffer:
 
         @overload
         def __init__(
-            self, dtype: DType, shape: Sequence[int], device: Device | None = None, pinned: bool = False
+            self,
+            dtype: DType,
+            shape: Sequence[int],
+            device: Device | DeviceStream | None = None,
+            pinned: bool = False,
         ) -> None: ...
         @overload
         def __init__(
@@ -139,20 +143,21 @@ class Buffer:
             filename: The file.
             dtype: The type of the elements.
             shape: The sizes of the axes, or the number of elements.
-            mode: `"r"` or `"readonly"`; `"r+"` or `"readwrite"`, which writes to the file; `"c"` or
-                `"copyonwrite"`, which keeps writes to this process.
+            mode: `"r"` or `"readonly"`; `"r+"` or `"readwrite"`, which writes to the file; `"w+"` or `"write"`, which
+                makes the file; `"c"` or `"copyonwrite"`, which keeps writes to this process.
             offset: Where the first element lies in the file, in bytes.
 
         Raises:
             OSError: If the file cannot be opened.
             ValueError: If it is too short.
         """
-        open(filename, "rb").close()  # Python's own exceptions about files
+        if mode not in ("w+", "write"):
+            open(filename, "rb").close()  # Python's own exceptions about files
         if offset < 0:
             raise ValueError(f"the offset in a file cannot be negative: {offset}")
         sizes = shape if isinstance(shape, Iterable) else [shape]
         kind = native(dtype, _core.DType)
-        return Buffer._wrap(_core.Buffer.mmap(os.fspath(filename), kind, sizes, mode, offset))
+        return Buffer._wrap(_core.Buffer.mmap(filename, kind, sizes, mode, offset))
 
     @property
     def dtype(self) -> DType:
@@ -235,7 +240,9 @@ class Buffer:
         return Buffer._wrap(self._native.copy(_place(stream, device)))
 
     def to(self, device: Device | DeviceStream) -> Buffer:
-        """This buffer on a device or stream: copied only if it is somewhere else."""
+        """This buffer on a device or stream: itself, or a copy if it is somewhere else."""
+        if isinstance(device, Device) and device == self.device:
+            return self
         return Buffer._wrap(self._native.to(_place(device)))
 
     def inplace_copy_from(self, src: Buffer) -> None:
@@ -298,14 +305,31 @@ class Buffer:
     def __iter__(self) -> Iterator[Buffer]:
         return map(self.__getitem__, range(len(self)))
 
+    __contains__ = None  # there is no comparison to look for an element with
+
     def __bool__(self) -> bool:
         return bool(self.item())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        size = self.num_elements * self.element_size
+        data = self.to(CPU()).contiguous().view(_dtype.DType.uint8, [size])
+        return _unpickle, (self.dtype, self.shape, data.to_numpy().tobytes())
 
     def __repr__(self) -> str:
         return repr(self._native)
 
     def __str__(self) -> str:
         return str(self._native)
+
+
+def _unpickle(dtype: DType, shape: tuple[int, ...], data: bytes) -> Buffer:
+    """A host buffer with the elements that bytes hold."""
+    import numpy as np
+
+    return Buffer.from_numpy(np.frombuffer(data, dtype=np.uint8)).view(dtype, shape).copy()
 
 
 Tensor = Buffer

@@ -110,6 +110,9 @@ class Device:
 
     __repr__ = __str__
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.id,)
+
 
 class CPU(Device):
     """The CPU of this machine.
@@ -192,6 +195,9 @@ class DeviceStream:
 
     def __eq__(self, other: object) -> bool:
         return self._native == other._native if isinstance(other, DeviceStream) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.device)
 
     def __repr__(self) -> str:
         return f"DeviceStream({self.device})"

@@ -50,12 +50,20 @@ def accelerator_architecture_name() -> str:
 def devices_exist(devices: Iterable[DeviceSpec]) -> bool:
     """Whether this machine has all the described devices."""
     count = accelerator_count()
-    return all(spec.device_type == "cpu" or max(spec.id, 0) < count for spec in devices)
+    return all(
+        spec.device_type == "cpu" or (spec.device_type == "gpu" and max(spec.id, 0) < count) for spec in devices
+    )
 
 
 def load_devices(device_specs: Iterable[DeviceSpec]) -> list[Device]:
     """The described devices, in order; an error if one does not exist."""
-    return [CPU(spec.id) if spec.device_type == "cpu" else Accelerator(spec.id) for spec in device_specs]
+    return [_load(spec) for spec in device_specs]
+
+
+def _load(spec: DeviceSpec) -> Device:
+    if spec.device_type not in ("cpu", "gpu"):
+        raise ValueError(f"a device is a 'cpu' or a 'gpu', not a {spec.device_type!r}")
+    return CPU(spec.id) if spec.device_type == "cpu" else Accelerator(spec.id)
 
 
 def scan_available_devices() -> list[DeviceSpec]:

@@ -58,8 +58,8 @@ class Model:
             The outputs, in order, each in memory of its own.
 
         Raises:
-            TypeError: If an input is missing, or is no array.
-            ValueError: If an input has another dtype or shape than the graph says.
+            TypeError: If an input is no array and no number.
+            ValueError: If their number, a dtype or a shape is not what the model takes.
         """
         return [Buffer._wrap(output) for output in self._native.execute(args)]
 

@@ -54,6 +54,8 @@ class InferenceSession:
         num_threads: How many threads may compute on the CPU; by default one for each core. Results do not depend on
             it.
         custom_extensions: Libraries of custom ops; there must be none.
+        precompiled_mefs: Must be None.
+        export_mefs: Must be None.
     """
 
     __slots__ = ("__weakref__", "_native")
@@ -65,8 +67,12 @@ class InferenceSession:
         num_threads: int | None = None,
         *,
         custom_extensions: CustomExtensionsType | None = None,
+        precompiled_mefs: Any = None,
+        export_mefs: Any = None,
     ) -> None:
         _refuse_extensions(custom_extensions)
+        if precompiled_mefs is not None or export_mefs is not None:
+            raise NotImplementedError("compiled models are not exchanged as files: compiling takes microseconds")
         chosen: list[Any] = [devices] if isinstance(devices, Device) else list(devices)
         self._native = _core.Session(chosen or [CPU()], num_threads)
 
@@ -82,6 +88,7 @@ class InferenceSession:
         custom_extensions: CustomExtensionsType | None = None,
         custom_ops_path: str | None = None,
         weights_registry: Mapping[str, DLPackArray] | None = None,
+        tile_based_fusion: bool = False,
     ) -> Model:
         """Compiles a graph.
 
@@ -91,6 +98,7 @@ class InferenceSession:
             custom_ops_path: The older name of `custom_extensions`.
             weights_registry: The data of weights and external constants, by name. Arrays are not copied: leave them as
                 they are for as long as the model is used.
+            tile_based_fusion: Has no effect: how ops are fused is not a choice of the caller.
 
         Returns:
             The model, ready to run.
@@ -100,7 +108,7 @@ class InferenceSession:
             ValueError: If the graph has no output, or the data of a weight does not fit.
         """
         _refuse_extensions(custom_extensions or custom_ops_path)
-        source: Any = os.fspath(model) if isinstance(model, os.PathLike) else model
+        source: Any = model
         return Model._wrap(self._native.load(source, dict(weights_registry or {})))
 
     def __repr__(self) -> str:

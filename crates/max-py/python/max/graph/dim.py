@@ -194,9 +194,17 @@ class AlgebraicDim(Dim):
     def __hash__(self) -> int:
         return hash(self._native)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _parse, (str(self),)
+
 
 _KINDS: dict[str, type[Dim]] = {"static": StaticDim, "symbolic": SymbolicDim, "algebraic": AlgebraicDim}
 _LIKE = (Dim, int, str, Integral)  # NumPy's integers are Integral
+
+
+def _parse(text: str) -> Dim:
+    """The dim that prints as a text."""
+    return wrap(_core.Dim.parse(text))
 
 
 def wrap(native: _core.Dim) -> Dim:

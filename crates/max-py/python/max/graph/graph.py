@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from max import _core
 from max._native import native
+from max.graph import _building
 from max.graph import type as _type
 from max.graph import value as _value
 from max.graph.value import TensorValue, TensorValueLike, Value
@@ -22,23 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["Graph"]
 
 
-class _Building(threading.local):
-    """The graphs that are being built on this thread, the innermost last."""
-
-    def __init__(self) -> None:
-        self.graphs: list[Graph] = []
-
-
-_building = _Building()
+class _NoGraph(LookupError, AttributeError):
+    """There is no current graph; as an AttributeError too, so that `hasattr` and `getattr` can ask for one."""
 
 
 class _Current:
     """Makes `Graph.current` the innermost graph that is being built."""
 
     def __get__(self, instance: object, owner: object) -> Graph:
-        if not _building.graphs:
-            raise LookupError("No graph found: no graph is being built on this thread")
-        return _building.graphs[-1]
+        graph = _building.current()
+        if graph is None:
+            raise _NoGraph("No graph found: no graph is being built here")
+        return graph
 
 
 class Graph:
@@ -72,12 +67,11 @@ class Graph:
         **kwargs: Further keyword arguments for `forward`.
     """
 
-    __slots__ = ("__weakref__", "_inputs", "_native")
     _native: _core.Graph
     _inputs: list[Value[Any]]
 
     current = _Current()
-    """The graph that is being built: the innermost `with` block of this thread; LookupError if there is none."""
+    """The graph that is being built, that of the innermost `with` block; LookupError if there is none."""
 
     def __init__(
         self,
@@ -97,7 +91,7 @@ class Graph:
         if context is not None or module is not None:
             raise NotImplementedError("a graph is built by itself: it has no compiler context or module to share")
         if path is not None:
-            self._adopt(_core.Graph.load(os.fspath(path)))
+            self._adopt(_core.Graph.load(path))
         else:
             self._adopt(_core.Graph(name, list(input_types)))
         if forward is not None:
@@ -123,7 +117,7 @@ class Graph:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the graph to a file that `InferenceSession.load` and `Graph(name, path=...)` read."""
-        self._native.save(os.fspath(path))
+        self._native.save(path)
 
     @property
     def name(self) -> str:
@@ -157,15 +151,13 @@ class Graph:
         return _value.wrap(self._native.add_weight(native(weight, _core.Weight))).tensor
 
     def __enter__(self) -> Graph:
-        self._native.enter()
-        _building.graphs.append(self)
+        _building.enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._native.exit()  # refuses a graph that is not the innermost
-        _building.graphs.pop()
+        _building.leave(self)
 
     def __str__(self) -> str:
         return str(self._native)

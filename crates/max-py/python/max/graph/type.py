@@ -182,8 +182,8 @@ class _ArrayType(Type[Any]):
 
     @property
     def shape(self) -> Shape:
-        """The sizes of the axes."""
-        return self._shape
+        """The sizes of the axes, as a list of your own."""
+        return Shape(self._shape)
 
     @property
     def device(self) -> DeviceRef:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, Un
 from max import _core
 from max import dtype as _dtype
 from max.graph import type as _type
+from max.graph._building import current_native
 from max.graph.shape import Shape, ShapeLike, dims
 from max.graph.type import BufferType, DeviceRef, TensorType, Type
 
@@ -138,19 +139,19 @@ class TensorValue(_ArrayValue[TensorType]):
     __hash__ = object.__hash__
 
     def __init__(self, value: TensorValueLike) -> None:
-        self._native = _core.op("tensor", value)
+        self._native = _core.op(current_native(), "tensor", value)
 
     def cast(self, dtype: DType) -> TensorValue:
-        """The elements converted to another dtype."""
-        return call("cast", self, dtype)
+        """The elements converted to another dtype; the tensor itself if it has it."""
+        return self if dtype is self.dtype else call("cast", self, dtype)
 
     def to(self, device: Device | DeviceRef) -> TensorValue:
-        """The tensor on a device."""
-        return call("transfer_to", self, device)
+        """The tensor on a device; itself if it is there."""
+        return self if DeviceRef.from_device(device) == self.device else call("transfer_to", self, device)
 
     def print(self, label: str = "debug_tensor") -> None:
         """Writes the elements to standard output whenever the graph runs."""
-        _core.op("print", self, label)
+        _core.op(current_native(), "print", self, label)
 
     def reshape(self, shape: ShapeLike) -> TensorValue:
         """The same elements in another shape; one dim may be -1 and is then worked out."""
@@ -338,12 +339,12 @@ def wrap(native: _core.Value) -> Value[Any]:
 
 def call(op: str, *args: Any) -> TensorValue:
     """Records an op that gives one tensor."""
-    return _tensor(_core.op(op, *args))
+    return _tensor(_core.op(current_native(), op, *args))
 
 
 def call_many(op: str, *args: Any) -> list[TensorValue]:
     """Records an op that gives several tensors."""
-    return [_tensor(native) for native in _core.op(op, *args)]
+    return [_tensor(native) for native in _core.op(current_native(), op, *args)]
 
 
 def _tensor(native: _core.Value) -> TensorValue:

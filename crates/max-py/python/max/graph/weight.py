@@ -45,7 +45,6 @@ class Weight(TensorValue):
         sharding_strategy: How to spread the weight over devices; must be None.
     """
 
-    __slots__ = ("align", "quantization_encoding", "shard_idx")
     _native: _core.Weight
     align: int | None
     quantization_encoding: QuantizationEncoding | None
@@ -73,6 +72,15 @@ class Weight(TensorValue):
     def name(self) -> str:
         """The name under which the data is looked up."""
         return self._native.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        ty = self._native.type
+        self._native = _core.Weight(name, ty.dtype, ty.shape, ty.device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = self.name, self.dtype, self.shape, self.device, self.quantization_encoding, self.align
+        return Weight, parts
 
     @property
     def original_dtype_and_shape(self) -> tuple[DType, Shape]:

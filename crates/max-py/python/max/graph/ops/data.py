@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def constant(
-    value: npt.NDArray[Any] | Buffer | float | np.number[Any] | list[Any],
+    value: npt.NDArray[Any] | Buffer | float | np.number[Any] | list[Any] | tuple[Any, ...],
     dtype: DType | None = None,
     device: Device | DeviceRef | None = None,
 ) -> TensorValue:
@@ -40,7 +40,7 @@ def constant(
     if isinstance(value, (list, tuple)):
         import numpy as np
 
-        return call("weak_constant", np.asarray(value), dtype, device)
+        return call("constant", [np.asarray(value)], dtype, device)
     return call("constant", value, dtype, device)
 
 

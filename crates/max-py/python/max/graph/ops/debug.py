@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from max import _core
+from max.graph._building import current_native
 from max.graph.value import TensorValue
 
 
@@ -13,4 +14,4 @@ def print(value: str | TensorValue, label: str = "debug_tensor") -> None:
         value: The tensor or the text.
         label: Written before a tensor.
     """
-    _core.op("print", value, label)
+    _core.op(current_native(), "print", value, label)
