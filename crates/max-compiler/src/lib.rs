@@ -31,7 +31,10 @@ pub fn compile(graph: &Graph, target: &Target) -> Result<Program> {
     verify(&body)?;
     check_devices(&body, target)?;
     let weights = body.ops().filter_map(|op| match &op.kind {
-        OpKind::ConstantExternal(c) => Some((c.name.clone(), TensorType::new(c.dtype, &c.shape, c.device))),
+        OpKind::ConstantExternal(c) => match body.type_of(op.results[0]) {
+            Type::Tensor(ty) => Some((c.name.clone(), ty.clone())),
+            _ => None,
+        },
         _ => None,
     });
     let weights = weights.collect();

@@ -126,7 +126,19 @@ impl Dim {
             Dim::Symbolic(name) => Some((name.clone(), size)),
             Dim::Algebraic(expr) => expr.solve(size),
         };
-        Ok(found.map(|(name, value)| bindings.insert(name, value)).is_some())
+        match found {
+            Some((name, value)) if value < 0 => {
+                bail!(
+                    value,
+                    "the size {size} for {self} makes the symbolic dimension '{name}' negative: {value}"
+                )
+            }
+            Some((name, value)) => {
+                bindings.insert(name, value);
+                Ok(true)
+            }
+            None => Ok(false),
+        }
     }
 
     fn expr(&self) -> Expr {
@@ -176,13 +188,10 @@ macro_rules! from_integers {
 }
 from_integers!(i32 i64 u32);
 
-impl TryFrom<usize> for Dim {
-    type Error = Error;
-
-    fn try_from(size: usize) -> Result<Dim> {
-        i64::try_from(size)
-            .map(Dim::Static)
-            .map_err(|_| Error::value(format!("dimension {size} exceeds 64 bits")))
+/// Sizes beyond 63 bits become the largest one, which no tensor can have.
+impl From<usize> for Dim {
+    fn from(size: usize) -> Dim {
+        Dim::Static(i64::try_from(size).unwrap_or(i64::MAX))
     }
 }
 

@@ -201,10 +201,10 @@ impl Number {
                     if dtype.is_integral() { element.to_i128() == i } else { element.to_f64().is_finite() };
                 if fits { Ok(element) } else { Err(unsafe_cast("is out of the range of")) }
             }
-            Number::Float(_) if dtype.is_integral() => Err(unsafe_cast("is a float and cannot become")),
+            Number::Float(_) if !dtype.is_float() => Err(unsafe_cast("is a float and cannot become")),
             Number::Float(f) => {
                 let element = T::from_f64(f);
-                if dtype.is_float() && f.is_finite() && !element.to_f64().is_finite() {
+                if f.is_finite() && !element.to_f64().is_finite() {
                     return Err(unsafe_cast("is out of the range of"));
                 }
                 Ok(element)

@@ -73,7 +73,6 @@ struct Inner {
 macro_rules! constructors {
     ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {
         $($(#[$doc])*
-        #[track_caller]
         pub fn $name(message: impl Into<String>) -> Self {
             Error::new(ErrorKind::$kind, message)
         })*
@@ -81,8 +80,7 @@ macro_rules! constructors {
 }
 
 impl Error {
-    /// An error of a kind, located at the caller.
-    #[track_caller]
+    /// An error of a kind; where it belongs in the user's program is told with [`Error::at`].
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Box::new(Inner { kind, message: message.into(), context: Vec::new(), location: None }))
     }

@@ -208,6 +208,9 @@ mod tests {
         assert!(n(NumericOp::Max, f64::NAN, 1.0).is_nan() && n(NumericOp::Min, 1.0, f64::NAN).is_nan());
         assert_eq!(n(NumericOp::Mod, -7.0, 4.0), 1.0);
         assert_eq!(n(NumericOp::FloorDiv, -7.0, 4.0), -2.0);
+        assert_eq!(n(NumericOp::FloorDiv, -5.0, f64::INFINITY), -1.0);
+        assert_eq!(n(NumericOp::FloorDiv, 5.0, f64::NEG_INFINITY), -1.0);
+        assert_eq!(n(NumericOp::FloorDiv, 0.7, 0.1), 6.0);
         assert_eq!(n(NumericOp::Round, 2.5, 0.0), 2.0);
         assert_eq!(NumericOp::FloorDiv.apply([7i32, 0]), 0);
         assert_eq!(NumericOp::FloorDiv.apply([i32::MIN, -1]), i32::MIN);

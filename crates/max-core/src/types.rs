@@ -68,7 +68,13 @@ impl BufferType {
     }
 }
 
+/// The most axes a tensor can have.
+pub const MAX_RANK: usize = 64;
+
 fn validate(dtype: DType, shape: &Shape) -> Result<()> {
+    if shape.rank() > MAX_RANK {
+        bail!(value, "a tensor has at most {MAX_RANK} axes; got {}", shape.rank());
+    }
     let mut bytes = dtype.size_in_bytes() as i64;
     for dim in shape.iter() {
         if let Dim::Static(size) = dim {
@@ -204,5 +210,6 @@ mod tests {
         assert!(t.with_shape([-1]).validate().unwrap_err().message().contains("non-negative"));
         assert!(t.with_shape([1i64 << 40, 1 << 40]).validate().unwrap_err().message().contains("overflow"));
         assert!(t.with_shape([0i64, 1 << 40]).validate().is_ok());
+        assert!(t.with_shape([1; 65]).validate().unwrap_err().message().contains("64 axes"));
     }
 }

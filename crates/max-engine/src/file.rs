@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use max_core::{DType, Error, Result, bail};
 use max_driver::{Buffer, MmapMode};
@@ -19,7 +20,8 @@ pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
         bail!(runtime, "cannot save the graph to {}: it does not name a file", path.display());
     };
     let mut partial = name.to_os_string();
-    partial.push(format!(".{}.part", std::process::id()));
+    static SAVES: AtomicU64 = AtomicU64::new(0);
+    partial.push(format!(".{}.{}.part", std::process::id(), SAVES.fetch_add(1, Ordering::Relaxed)));
     let partial = path.with_file_name(partial);
     let write = || {
         let mut file = File::create(&partial)?;
@@ -41,8 +43,9 @@ pub fn read_graph(path: &Path) -> Result<Graph> {
     let shown = path.display();
     let metadata =
         fs::metadata(path).map_err(|e| Error::runtime(format!("cannot load {shown}: {e}; {ACCEPTED}")))?;
-    if metadata.is_dir() {
-        bail!(runtime, "cannot load {shown}: it is a folder; {ACCEPTED}");
+    if !metadata.is_file() {
+        let what = if metadata.is_dir() { "a folder" } else { "not a regular file" };
+        bail!(runtime, "cannot load {shown}: it is {what}; {ACCEPTED}");
     }
     let len = usize::try_from(metadata.len())
         .map_err(|_| Error::runtime(format!("cannot load {shown}: too large")))?;

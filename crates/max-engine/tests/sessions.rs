@@ -74,6 +74,8 @@ fn damaged_files_are_runtime_errors() {
             "{error}"
         );
     }
+    #[cfg(unix)]
+    assert!(session().load("/dev/null").unwrap_err().message().contains("not a regular file"));
     let elsewhere = folder.0.join("no/such/folder/g");
     assert_eq!(save_graph(&linear(), &elsewhere).unwrap_err().kind(), ErrorKind::Runtime);
 }

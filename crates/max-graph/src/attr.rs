@@ -72,6 +72,8 @@ attr_types! {
     DeviceRef: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     ConvInputLayout: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     FilterLayout: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    Option<FilterLayout>: self => Attr::Str(self.map_or("", FilterLayout::name).into()),
+        Attr::Str(s) => if s.is_empty() { Some(None) } else { s.parse().ok().map(Some) };
     HostTensor: self => Attr::Tensor(self.clone()), Attr::Tensor(t) => Some(t);
 }
 

@@ -168,12 +168,8 @@ impl Graph {
                 ))),
             };
         }
-        let kind = ConstantExternal {
-            name: name.into(),
-            dtype: ty.dtype,
-            shape: ty.shape.clone(),
-            device: ty.device,
-        };
+        let TensorType { dtype, shape, device, layout } = ty.clone();
+        let kind = ConstantExternal { name: name.into(), dtype, shape, device, layout };
         let op = state.body.push(kind.into(), Vec::new(), current_location())?;
         let value = state.body.op(op).results[0];
         state.weights.insert(name.into(), Added { identity, value });
@@ -182,21 +178,8 @@ impl Graph {
 
     /// Makes this the current graph until the scope is dropped.
     pub fn enter(&self) -> Scope {
-        self.push_current();
-        Scope { graph: self.clone(), _not_send: std::marker::PhantomData }
-    }
-
-    /// Makes this the current graph of the thread until [`Graph::pop_current`]; prefer [`Graph::enter`].
-    pub fn push_current(&self) {
         CURRENT.with_borrow_mut(|stack| stack.push(self.clone()));
-    }
-
-    /// Takes this graph off the thread's stack.
-    pub fn pop_current(&self) -> Result<()> {
-        CURRENT.with_borrow_mut(|stack| match stack.pop_if(|top| top == self) {
-            Some(_) => Ok(()),
-            None => bail!(runtime, "graph '{}' is left on a thread that did not enter it last", self.name()),
-        })
+        Scope { graph: self.clone(), _not_send: std::marker::PhantomData }
     }
 
     /// The graph that ops record into.
@@ -283,8 +266,12 @@ pub struct Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        // Scopes dropped out of order leave the stack as it is; the next op then reports a foreign value.
-        let _ = self.graph.pop_current();
+        // Its own entry, wherever it is: scopes may be dropped in any order.
+        CURRENT.with_borrow_mut(|stack| {
+            if let Some(at) = stack.iter().rposition(|graph| *graph == self.graph) {
+                stack.remove(at);
+            }
+        });
     }
 }
 

@@ -23,7 +23,7 @@ pub mod weight;
 pub use graph::Graph;
 pub use host::HostTensor;
 pub use interpret::interpret;
-pub use ir::Body;
+pub use ir::{Body, OpId, ValueId};
 pub use op::OpKind;
 pub use operand::{Operand, Operands};
 pub use value::{BufferValue, OpaqueValue, TensorValue, Value};

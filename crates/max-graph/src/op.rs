@@ -54,11 +54,6 @@ macro_rules! operations {
         }
 
         impl OpKind {
-            /// The names of all ops of the IR.
-            pub fn names() -> impl Iterator<Item = &'static str> {
-                ScalarOp::all().map(ScalarOp::name).chain([$(<ops::$module::$name as Attributes>::NAME),*])
-            }
-
             /// The name in the IR.
             pub fn name(&self) -> &'static str {
                 match self {
@@ -143,11 +138,6 @@ impl OpKind {
     /// See [`Operation::eval`].
     pub fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
         self.operation().eval(operands, run)
-    }
-
-    /// Whether it does something besides computing its results, so that order and presence matter.
-    pub fn has_effect(&self) -> bool {
-        matches!(self, OpKind::Print(_))
     }
 }
 

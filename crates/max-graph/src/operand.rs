@@ -102,14 +102,33 @@ impl Resolved {
     }
 }
 
-/// Brings operands to one dtype: strong ones promote, weak ones follow.
+/// Members of a list as tensors: weak ones take the dtype and the device of the first strong one.
+pub fn together(operands: Operands) -> Result<Vec<TensorValue>> {
+    let resolved = operands.0.into_iter().map(Operand::resolve).collect::<Result<Vec<_>>>()?;
+    let like = resolved.iter().find_map(|r| match r {
+        Resolved::Strong(value) => Some((value.dtype(), value.device())),
+        _ => None,
+    });
+    let like = match like {
+        Some(like) => like,
+        None => (weak_dtype(&resolved)?, DeviceRef::CPU),
+    };
+    resolved.into_iter().map(|r| r.tensor(Some(like))).collect()
+}
+
+/// Brings operands to one dtype: strong ones promote, weak ones follow. Where all are weak they go to the host.
 pub fn promote<const N: usize>(operands: [Operand; N]) -> Result<[TensorValue; N]> {
+    promote_on(operands, DeviceRef::CPU)
+}
+
+/// As [`promote`], with another device for operands that are all weak.
+pub fn promote_on<const N: usize>(operands: [Operand; N], fallback: DeviceRef) -> Result<[TensorValue; N]> {
     let resolved = operands.into_iter().map(Operand::resolve).collect::<Result<Vec<_>>>()?;
     let strong = resolved.iter().filter_map(|r| match r {
         Resolved::Strong(value) => Some(value),
         _ => None,
     });
-    let device = same_device(strong.clone())?;
+    let device = if strong.clone().next().is_some() { same_device(strong.clone())? } else { fallback };
     let dtype = match strong.map(|v| Ok(v.dtype())).reduce(|a, b| a?.promote(b?)) {
         Some(dtype) => dtype?,
         None => weak_dtype(&resolved)?,

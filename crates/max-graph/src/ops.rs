@@ -40,7 +40,7 @@ pub use softmax::{logsoftmax, softmax};
 pub use split::{chunk, split};
 pub use transfer::transfer_to;
 
-use max_core::{Error, Result, TensorType, Type, bail};
+use max_core::{Dim, Error, Result, TensorType, Type, bail};
 
 use crate::door::Door;
 
@@ -70,14 +70,28 @@ pub(crate) fn doors() -> impl Iterator<Item = &'static Door> {
     all.into_iter().flatten()
 }
 
-/// The operands as tensors, as many as the op takes.
-pub(crate) fn tensors<'a, const N: usize>(operands: &[&'a Type]) -> Result<[&'a TensorType; N]> {
+/// The operands as tensors.
+pub(crate) fn all_tensors<'a>(operands: &[&'a Type]) -> Result<Vec<&'a TensorType>> {
     let tensors = operands.iter().map(|ty| match ty {
         Type::Tensor(tensor) => Ok(tensor),
         other => Err(Error::type_(format!("expected a tensor, got {other}"))),
     });
-    let tensors: Vec<_> = tensors.collect::<Result<_>>()?;
+    tensors.collect()
+}
+
+/// The operands as tensors, as many as the op takes.
+pub(crate) fn tensors<'a, const N: usize>(operands: &[&'a Type]) -> Result<[&'a TensorType; N]> {
+    let tensors = all_tensors(operands)?;
     tensors.try_into().map_err(|t: Vec<_>| Error::value(format!("expected {N} operands, got {}", t.len())))
+}
+
+/// The dim of an axis, which may be out of range in a graph that was read.
+pub(crate) fn axis_dim(tensor: &TensorType, axis: usize) -> Result<&Dim> {
+    let rank = tensor.shape.rank();
+    tensor
+        .shape
+        .get(axis)
+        .ok_or_else(|| Error::value(format!("Invalid axis {axis} for a tensor of rank {rank}")))
 }
 
 /// Checks that operands which are computed together have one dtype and one device.

@@ -178,6 +178,12 @@ methods! {
     max(axis: i64) = reduce_max;
     /// See [`graph_ops::reduce_min()`].
     min(axis: i64) = reduce_min;
+    /// See [`graph_ops::sum()`].
+    sum(axis: i64) = sum;
+    /// See [`graph_ops::squeeze()`].
+    squeeze(axis: i64) = squeeze;
+    /// See [`graph_ops::unsqueeze()`].
+    unsqueeze(axis: i64) = unsqueeze;
     /// See [`graph_ops::mean()`].
     mean(axis: i64) = mean;
     /// See [`graph_ops::var()`].
@@ -202,7 +208,8 @@ impl From<TensorValue> for Value {
 
 macro_rules! operators {
     ($($trait:ident $method:ident $op:ident;)*) => {$(
-        operators!(@ $trait $method $op; &TensorValue, TensorValue, &Value);
+        operators!(@ $trait $method $op; &TensorValue, TensorValue, &Value, Value);
+        operators!(@numbers $trait $method $op; f64 f32 i64 i32);
 
         impl ops::$trait<TensorValue> for Result<TensorValue> {
             type Output = Result<TensorValue>;
@@ -219,11 +226,20 @@ macro_rules! operators {
                 graph_ops::$op(self, rhs)
             }
         }
-
-        impl ops::$trait<&TensorValue> for f64 {
+    )*};
+    (@numbers $trait:ident $method:ident $op:ident; $($number:ty)*) => {$(
+        impl ops::$trait<&TensorValue> for $number {
             type Output = Result<TensorValue>;
             #[track_caller]
             fn $method(self, rhs: &TensorValue) -> Result<TensorValue> {
+                graph_ops::$op(self, rhs)
+            }
+        }
+
+        impl ops::$trait<TensorValue> for $number {
+            type Output = Result<TensorValue>;
+            #[track_caller]
+            fn $method(self, rhs: TensorValue) -> Result<TensorValue> {
                 graph_ops::$op(self, rhs)
             }
         }
@@ -250,22 +266,21 @@ operators! {
     BitXor bitxor logical_xor;
 }
 
-impl ops::Neg for &TensorValue {
-    type Output = Result<TensorValue>;
-
-    #[track_caller]
-    fn neg(self) -> Result<TensorValue> {
-        graph_ops::negate(self)
-    }
+macro_rules! unary_operators {
+    ($($trait:ident $method:ident $op:ident: $($operand:ty)*;)*) => {$($(
+        impl ops::$trait for $operand {
+            type Output = Result<TensorValue>;
+            #[track_caller]
+            fn $method(self) -> Result<TensorValue> {
+                graph_ops::$op(self)
+            }
+        }
+    )*)*};
 }
 
-impl ops::Not for &TensorValue {
-    type Output = Result<TensorValue>;
-
-    #[track_caller]
-    fn not(self) -> Result<TensorValue> {
-        graph_ops::logical_not(self)
-    }
+unary_operators! {
+    Neg neg negate: &TensorValue TensorValue;
+    Not not logical_not: &TensorValue TensorValue;
 }
 
 impl TryFrom<Value> for TensorValue {

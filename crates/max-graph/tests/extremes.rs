@@ -40,6 +40,61 @@ fn empty_tensors_with_huge_axes_take_no_time() {
 }
 
 #[test]
+fn convolutions_at_the_edge() {
+    let conv = |x: &HostTensor, filter: &HostTensor, groups| {
+        let options = ops::ConvOptions { groups, ..Default::default() };
+        run(&[x, filter], |x| ops::conv2d(&x[0], &x[1], None, options))
+    };
+    let many = empty(DType::Float32, &[1 << 50, 1, 1, 0]);
+    assert_eq!(conv(&many, &empty(DType::Float32, &[1, 1, 0, 0]), 1).unwrap().num_elements(), 0);
+    let ints = HostTensor::from_vec([1, 1, 1, 1], vec![i32::MAX]).unwrap();
+    let two = HostTensor::from_vec([1, 1, 1, 1], vec![2i32]).unwrap();
+    assert_eq!(*conv(&ints, &two, 1).unwrap().elements::<i32>().unwrap(), [-2], "integers wrap as in matmul");
+    assert!(conv(&ints, &HostTensor::from_vec([0, 1, 1, 1], Vec::<i32>::new()).unwrap(), 1).is_err());
+    let types = [
+        TensorType::new(DType::Int32, (1, 1, 1, 2), DeviceRef::CPU),
+        TensorType::new(DType::Int32, (1, 1, 1, "f"), DeviceRef::CPU),
+    ];
+    let options = ops::ConvOptions { groups: 2, ..Default::default() };
+    let graph = Graph::build("g", types, |x| ops::conv2d(&x[0], &x[1], None, options)).unwrap();
+    let [x, filter] = [2, 3].map(|n| HostTensor::from_vec([1, 1, 1, n], vec![1i32; n]).unwrap());
+    let error = interpret(&graph.body(), &[x, filter], &|name| Err(Error::key(name))).unwrap_err();
+    assert!(error.message().contains("groups"), "{error}");
+}
+
+#[test]
+fn dynamic_slices_mean_what_static_ones_do() {
+    let x = HostTensor::from([1f32, 2.0, 3.0, 4.0]);
+    let slice = |start: Option<i64>, stop: Option<i64>, step: i64| {
+        let given: Vec<HostTensor> =
+            [start, stop].into_iter().flatten().map(|b| HostTensor::from_vec([], vec![b]).unwrap()).collect();
+        let result = run(&[&x].into_iter().chain(&given).collect::<Vec<_>>(), |x| {
+            let mut tensors = x[1..].iter().cloned();
+            let mut bound =
+                |b: Option<i64>| b.and_then(|_| tensors.next()).map_or(Bound::Natural, Bound::Tensor);
+            let (start, stop) = (bound(start), bound(stop));
+            x[0].slice([Index::Slice { start, stop, step, out_dim: Some("n".into()) }])
+        });
+        result.map(|t| t.elements::<f32>().unwrap().to_vec())
+    };
+    assert_eq!(slice(Some(1), None, 1).unwrap(), [2.0, 3.0, 4.0]);
+    assert_eq!(slice(Some(-3), Some(-1), 1).unwrap(), [2.0, 3.0]);
+    assert_eq!(slice(Some(-1), Some(-4), -1).unwrap(), [4.0, 3.0, 2.0]);
+    assert_eq!(slice(Some(2), None, -2).unwrap(), [3.0, 1.0]);
+    for (start, stop) in [(9, 2), (9, 9), (-9, -9), (3, 1)] {
+        assert_eq!(slice(Some(start), Some(stop), 1).unwrap_err().kind(), ErrorKind::Value, "{start}:{stop}");
+    }
+}
+
+#[test]
+fn symbols_are_never_negative() {
+    let ty = TensorType::new(DType::Float32, ["a + 5".parse::<max_core::Dim>().unwrap()], DeviceRef::CPU);
+    let graph = Graph::build("g", [ty], |x| ops::relu(&x[0])).unwrap();
+    let error = interpret(&graph.body(), &[HostTensor::from([1f32, 2.0])], &|name| Err(Error::key(name)));
+    assert!(error.unwrap_err().message().contains("negative"));
+}
+
+#[test]
 fn partial_products_cannot_overflow() {
     assert!(HostTensor::new(DType::Float32, [0, HUGE, HUGE], max_core::HostBytes::new(Vec::new())).is_err());
     let wide = run(&[&empty(DType::Float32, &[0, 1, HUGE]), &empty(DType::Float32, &[0, HUGE, 1])], |x| {

@@ -39,6 +39,40 @@ fn errors_name_the_line() {
     }
 }
 
+#[test]
+fn small_texts_stay_small() {
+    let wide = format!("graph \"g\"(%0: float32[{}]) {{\n  return %0\n}}", vec!["1"; 4000].join(", "));
+    assert!(text::parse(&wide).unwrap_err().message().contains("axes"));
+    let sizes = vec!["0"; 70_000].join(", ");
+    let split = format!(
+        "graph \"g\"(%0: float32[0]) {{\n  %1 = split(%0) {{sizes = [{sizes}], axis = 0}} : float32[0]\n}}"
+    );
+    let error = text::parse(&split).unwrap_err().to_string();
+    assert!(error.contains("at most") && error.len() < 2000, "{}", error.len());
+    let long = format!("graph \"g\"(%0: float32[{}]) {{}}", "x + ".repeat(10_000));
+    assert!(text::parse(&long).unwrap_err().to_string().len() < 2000);
+}
+
+#[test]
+fn hand_written_graphs_are_checked() {
+    let graph =
+        |line: &str| text::parse(&format!("graph \"g\"(%0: float32[4]) {{\n  {line}\n  return %1\n}}"));
+    assert!(graph("%1 = slice(%0) {starts = [0], sizes = [2], steps = [2]} : float32[2]").is_ok());
+    for bad in [
+        "%1 = slice(%0) {starts = [0], sizes = [2], steps = [0]} : float32[2]",
+        "%1 = slice(%0) {starts = [0, 0], sizes = [2], steps = [1]} : float32[2]",
+        "%1 = constant() {value = dense(uint8[2], [300, -1]), device = \"cpu:0\"} : uint8[2]",
+        "%1 = %2 = relu(%0) : float32[4]",
+        "%1, relu(%0) : float32[4]",
+        "%1 = reduce(%0) {kind = \"sum\", axis = 1} : float32[4]",
+        "%1 = permute(%0) {dims = [1]} : float32[4]",
+        "%1 = dynamic_slice(%0) {axis = 0, step = 0, start = false, stop = false, out_dim = `n`} : float32[n]",
+        "%1 = dynamic_slice(%0) {axis = 0, step = 1, start = true, stop = false, out_dim = `n`} : float32[n]",
+    ] {
+        assert!(graph(bad).is_err(), "{bad}");
+    }
+}
+
 proptest! {
     #[test]
     fn mutated_text_is_read_or_refused(at in 0usize..2000, with in "\\PC{0,6}", cut in 0usize..40) {

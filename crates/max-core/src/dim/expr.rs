@@ -225,7 +225,7 @@ impl Expr {
             && let Some(constant) = inner.denominator.as_constant()
             && let Some(product) = constant.checked_mul(by)
         {
-            return Expr::quotient(inner.numerator.clone(), Expr::constant(product));
+            return inner.numerator.div_constant(product);
         }
         Expr::quotient(self, Expr::constant(by))
     }

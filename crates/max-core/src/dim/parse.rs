@@ -13,10 +13,14 @@ impl FromStr for Dim {
 
     fn from_str(text: &str) -> Result<Dim> {
         let mut parser = Parser { rest: text, depth: 0 };
-        let dim = parser.sum().map_err(|e| e.context(format!("in the dimension '{text}'")))?;
+        let shown = || text.chars().take(60).collect::<String>();
+        let dim = parser.sum().map_err(|e| e.context(format!("in the dimension '{}'", shown())))?;
         match parser.rest.trim_start() {
             "" => Ok(dim),
-            rest => bail!(value, "'{text}' is not a dimension: unexpected '{rest}'"),
+            rest => {
+                let rest: String = rest.chars().take(20).collect();
+                bail!(value, "'{}' is not a dimension: unexpected '{rest}'", shown())
+            }
         }
     }
 }

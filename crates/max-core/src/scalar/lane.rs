@@ -39,7 +39,6 @@ pub trait Lane: Copy {
     fn lt(self, other: Self) -> Self::Mask;
     fn le(self, other: Self) -> Self::Mask;
     fn is_inf(self) -> Self::Mask;
-    fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
 }
 
 /// A lane of real numbers.
@@ -134,9 +133,6 @@ impl Lane for Bool {
     fn is_inf(self) -> Bool {
         Bool::FALSE
     }
-    fn select(mask: Bool, yes: Bool, no: Bool) -> Bool {
-        if mask.get() { yes } else { no }
-    }
 }
 
 /// What integers and floats share.
@@ -153,9 +149,6 @@ macro_rules! shared {
         }
         fn le(self, other: Self) -> Bool {
             (self <= other).into()
-        }
-        fn select(mask: Bool, yes: Self, no: Self) -> Self {
-            if mask.get() { yes } else { no }
         }
     };
 }
@@ -260,7 +253,14 @@ macro_rules! floats {
                     return self / other;
                 }
                 // From the exact remainder, so that the quotient is whole where the division only rounds to it.
-                let quotient = (self - Lane::modulo(self, other)) / other;
+                let rest = self % other;
+                let mut quotient = (self - rest) / other;
+                if rest != 0.0 && (rest < 0.0) != (other < 0.0) {
+                    quotient -= 1.0;
+                }
+                if quotient == 0.0 {
+                    return (0.0 as $t).copysign(self / other);
+                }
                 let floor = quotient.floor();
                 if quotient - floor > 0.5 { floor + 1.0 } else { floor }
             }

@@ -1,16 +1,16 @@
 //! Concat: tensors one after the other along an axis; stack along a new one.
 
 use max_core::shape::resolve_axis;
-use max_core::{Error, HostBytes, Result, TensorType, Type, bail};
+use max_core::{Error, HostBytes, Result, Type, bail};
 
 use crate::attr::op_struct;
 use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
-use crate::operand::Operands;
-use crate::ops::check_alike;
+use crate::operand::{Operands, together};
 use crate::ops::reshape::unsqueeze;
+use crate::ops::{all_tensors, axis_dim, check_alike};
 use crate::value::TensorValue;
 
 op_struct! {
@@ -40,34 +40,15 @@ op_fns! {
     }
 }
 
-/// List members as tensors: weak ones follow the first tensor.
-fn together(operands: Operands) -> Result<Vec<TensorValue>> {
-    let mut values: Vec<TensorValue> = Vec::new();
-    for operand in operands.into_inner() {
-        let value = match values.first() {
-            Some(first) => operand.like(first)?,
-            None => operand.tensor()?,
-        };
-        values.push(value);
-    }
-    Ok(values)
-}
-
 impl Operation for Concat {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
-        let tensors = operands.iter().map(|ty| match ty {
-            Type::Tensor(t) => Ok(t),
-            other => Err(Error::type_(format!("expected a tensor, got {other}"))),
-        });
-        let tensors: Vec<&TensorType> = tensors.collect::<Result<_>>()?;
+        let tensors = all_tensors(operands)?;
         let Some((first, rest)) = tensors.split_first() else {
             bail!(value, "concat needs at least one value")
         };
         check_alike(&tensors)?;
+        axis_dim(first, self.axis)?;
         let mut dims = first.shape.to_vec();
-        if self.axis >= dims.len() {
-            bail!(value, "Invalid axis {} for a tensor of rank {}", self.axis, dims.len());
-        }
         for other in rest {
             if other.shape.rank() != dims.len() {
                 bail!(value, "concat needs one rank; got {} and {}", first.shape, other.shape);

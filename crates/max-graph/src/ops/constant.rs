@@ -1,6 +1,6 @@
 //! Constants: data in the graph, data that comes when it is loaded, and shapes as data.
 
-use max_core::{DType, DeviceRef, Dim, Number, Result, Shape, TensorType, Type, bail};
+use max_core::{DType, DeviceRef, FilterLayout, Number, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::op_struct;
 use crate::door::{Arg, FromArg, op_fns};
@@ -18,7 +18,13 @@ op_struct! {
 
 op_struct! {
     /// Data that is looked up by name when the graph is loaded.
-    ConstantExternal = "constant_external" { name: String, dtype: DType, shape: Shape, device: DeviceRef }
+    ConstantExternal = "constant_external" {
+        name: String,
+        dtype: DType,
+        shape: Shape,
+        device: DeviceRef,
+        layout: Option<FilterLayout>,
+    }
 }
 
 op_struct! {
@@ -122,8 +128,8 @@ op_fns! {
 impl Operation for Constant {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [] = tensors(operands)?;
-        let dims = self.value.shape().iter().map(|&size| Dim::try_from(size)).collect::<Result<Vec<_>>>()?;
-        Ok(vec![TensorType::new(self.value.dtype(), dims, self.device).into()])
+        let shape: Shape = self.value.shape().iter().copied().collect();
+        Ok(vec![TensorType::new(self.value.dtype(), shape, self.device).into()])
     }
 
     fn eval(&self, _: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
@@ -134,7 +140,8 @@ impl Operation for Constant {
 impl Operation for ConstantExternal {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [] = tensors(operands)?;
-        Ok(vec![TensorType::new(self.dtype, &self.shape, self.device).into()])
+        let (dtype, shape, device) = (self.dtype, self.shape.clone(), self.device);
+        Ok(vec![TensorType { dtype, shape, device, layout: self.layout }.into()])
     }
 
     fn eval(&self, _: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {

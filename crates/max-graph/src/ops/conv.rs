@@ -5,7 +5,7 @@ use max_core::{ConvInputLayout, Dim, Element, Error, FilterLayout, Result, Shape
 use crate::attr::op_struct;
 use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record_one;
-use crate::host::{HostTensor, allocate, byte_count};
+use crate::host::{HostTensor, allocate, byte_count, dot};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote};
 use crate::ops::reshape::reshape_value;
@@ -180,6 +180,9 @@ impl Operation for Conv2d {
                 filter.shape
             );
         }
+        if [r, s].into_iter().any(|kernel| *kernel == Dim::Static(0)) {
+            bail!(value, "conv2d filter {} has no taps", filter.shape);
+        }
         if f.as_static().is_some_and(|f| f % self.groups as i64 != 0) {
             bail!(value, "conv2d output channels {f} must be divisible by {groups} groups");
         }
@@ -201,16 +204,23 @@ impl Operation for Conv2d {
         let filter_at = Axes::new(filter.shape(), filter_axes(self.filter_layout)?);
         let ([n, h, w, _], [r, s, c, f]) = (x_at.sizes, filter_at.sizes);
         let out = |axis: usize, size: usize, kernel: usize| {
-            let size = self.output_size(axis, &Dim::try_from(size)?, &Dim::try_from(kernel)?)?;
+            let size = self.output_size(axis, &size.into(), &kernel.into())?;
             Ok::<_, Error>(size.as_static().unwrap_or(0).max(0) as usize)
         };
+        if r == 0 || s == 0 || f % self.groups != 0 {
+            let (groups, shape) = (self.groups, filter.shape());
+            bail!(
+                value,
+                "conv2d filter {shape:?} must have taps, and output channels that {groups} groups divide"
+            );
+        }
         let (out_h, out_w) = (out(0, h, r)?, out(1, w, s)?);
         let mut sizes = x.shape().to_vec();
         for (axis, size) in input_axes(self.input_layout).into_iter().zip([n, out_h, out_w, f]) {
             sizes[axis] = size;
         }
         let out_at = Axes::new(&sizes, input_axes(self.input_layout));
-        let per_group = f.div_ceil(self.groups).max(1);
+        let per_group = f / self.groups;
         // Where the filter's tap reads, if it is not in the padding.
         let source = |axis: usize, at: usize, tap: usize, size: usize| {
             let padded = at * self.stride[axis] + tap * self.dilation[axis];
@@ -218,20 +228,19 @@ impl Operation for Conv2d {
         };
         dispatch!(x.dtype(), T => {
             let (x, filter) = (x.elements::<T>()?, filter.elements::<T>()?);
-            let mut results = allocate::<T>(byte_count(T::DTYPE, &sizes)? / size_of::<T>())?;
-            results.resize(sizes.iter().product(), T::from_i128(0));
-            for (b, (y, (z, k))) in grid(n, grid(out_h, grid(out_w, 0..f))) {
-                let mut sum = 0.0;
-                for (i, j) in grid(r, 0..s) {
-                    if let (Some(row), Some(column)) = (source(0, y, i, h), source(1, z, j, w)) {
-                        for l in 0..c {
-                            let channel = k / per_group * c + l;
-                            sum += x[x_at.position([b, row, column, channel])].to_f64()
-                                * filter[filter_at.position([i, j, l, k])].to_f64();
-                        }
-                    }
-                }
-                results[out_at.position([b, y, z, k])] = T::from_f64(sum);
+            let count = byte_count(T::DTYPE, &sizes)? / size_of::<T>();
+            let mut results = allocate::<T>(count)?;
+            results.resize(count, T::from_i128(0));
+            // Without elements or without input channels the zeros are the result, however large an axis is.
+            let batches = if count == 0 || c == 0 { 0 } else { n };
+            for (b, (y, (z, k))) in grid(batches, grid(out_h, grid(out_w, 0..f))) {
+                let taps = grid(r, 0..s).filter_map(|(i, j)| Some((i, j, source(0, y, i, h)?, source(1, z, j, w)?)));
+                let terms = taps.flat_map(|(i, j, row, column)| {
+                    let (x_at, filter_at) = (&x_at, &filter_at);
+                    let position = move |l: usize| x_at.position([b, row, column, k / per_group * c + l]);
+                    (0..c).map(move |l| (position(l), filter_at.position([i, j, l, k])))
+                });
+                results[out_at.position([b, y, z, k])] = dot(terms.map(|(i, j)| (x[i], filter[j])));
             }
             Ok(vec![HostTensor::from_vec(sizes, results)?])
         })

@@ -8,7 +8,7 @@ use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, same_device};
-use crate::ops::tensors;
+use crate::ops::{axis_dim, tensors};
 use crate::value::TensorValue;
 
 op_struct! {
@@ -31,9 +31,7 @@ impl Operation for Gather {
         if !indices.dtype.is_integral() {
             bail!(value, "gather indices must be integral; got {}", indices.dtype);
         }
-        if self.axis >= input.shape.rank() {
-            bail!(value, "Invalid axis {} for a tensor of rank {}", self.axis, input.shape.rank());
-        }
+        axis_dim(input, self.axis)?;
         let (before, after) = (&input.shape[..self.axis], &input.shape[self.axis + 1..]);
         Ok(vec![input.with_shape([before, &indices.shape, after].concat()).into()])
     }

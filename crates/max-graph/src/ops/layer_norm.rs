@@ -21,10 +21,20 @@ op_fns! {
     /// `(x - mean) / sqrt(var + epsilon) * gamma + beta` over the last axis.
     pub fn layer_norm(input: Operand, gamma: Operand, beta: Operand, epsilon: f64) -> TensorValue {
         let input = input.tensor()?;
-        let gamma = cast_value(&gamma.like(&input)?, input.dtype())?;
-        let beta = cast_value(&beta.like(&input)?, input.dtype())?;
+        let [gamma, beta] = [parameter(gamma, &input)?, parameter(beta, &input)?];
         record_one(LayerNorm { epsilon }, [&input, &gamma, &beta])
     }
+}
+
+/// A parameter in the dtype of the input; floats of any width are, as models keep them in another one.
+fn parameter(operand: Operand, input: &TensorValue) -> Result<TensorValue> {
+    let parameter = operand.like(input)?;
+    let (own, asked) = (parameter.dtype(), input.dtype());
+    let converts = own.fits(asked) || own.is_float() && asked.is_float();
+    if !converts {
+        bail!(value, "Unsafe cast: layer_norm of {asked} with a parameter of {own}; insert an explicit cast");
+    }
+    cast_value(&parameter, asked)
 }
 
 impl Operation for LayerNorm {

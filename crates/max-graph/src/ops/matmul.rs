@@ -1,12 +1,11 @@
 //! Matrix multiplication over the last two axes, with broadcasting of the others.
 
-use max_core::scalar::Lane;
 use max_core::{Element, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
 use crate::door::op_fns;
 use crate::graph::record_one;
-use crate::host::{HostTensor, allocate, broadcast_layout, byte_count};
+use crate::host::{HostTensor, allocate, broadcast_layout, byte_count, dot};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote};
 use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
@@ -89,28 +88,25 @@ impl Operation for Matmul {
     }
 }
 
-/// Appends the product of two matrices: floats summed in f64 and rounded once, others in their own arithmetic.
+/// Appends the product of two matrices. Floats are summed row by row in f64, as [`dot`] does one by one.
 fn multiply<T: Element>(lhs: &[T], rhs: &[T], [m, k, n]: [usize; 3], results: &mut Vec<T>) -> Result<()> {
-    if T::DTYPE.is_float() {
-        let mut wide = allocate::<f64>(rhs.len())?;
-        wide.extend(rhs.iter().map(|e| e.to_f64()));
-        let mut row = vec![0.0; n];
-        for i in 0..m {
-            row.fill(0.0);
-            for (l, a) in lhs[i * k..][..k].iter().enumerate() {
-                let a = a.to_f64();
-                row.iter_mut().zip(&wide[l * n..][..n]).for_each(|(sum, b)| *sum += a * b);
-            }
-            results.extend(row.iter().map(|&sum| T::from_f64(sum)));
+    if !T::DTYPE.is_float() {
+        for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+            results.push(dot((0..k).map(|l| (lhs[i * k + l], rhs[l * n + j]))));
         }
         return Ok(());
     }
-    let zero = T::from_i128(0).to_lane();
+    let mut wide = allocate::<f64>(rhs.len())?;
+    wide.extend(rhs.iter().map(|e| e.to_f64()));
+    let mut row = allocate::<f64>(n)?;
+    row.resize(n, 0.0);
     for i in 0..m {
-        results.extend((0..n).map(|j| {
-            let terms = (0..k).map(|l| lhs[i * k + l].to_lane().mul(rhs[l * n + j].to_lane()));
-            T::from_lane(terms.fold(zero, Lane::add))
-        }));
+        row.fill(0.0);
+        for (l, a) in lhs[i * k..][..k].iter().enumerate() {
+            let a = a.to_f64();
+            row.iter_mut().zip(&wide[l * n..][..n]).for_each(|(sum, b)| *sum += a * b);
+        }
+        results.extend(row.iter().map(|&sum| T::from_f64(sum)));
     }
     Ok(())
 }

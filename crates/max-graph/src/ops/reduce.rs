@@ -10,7 +10,7 @@ use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::cast::cast_value;
-use crate::ops::tensors;
+use crate::ops::{axis_dim, tensors};
 use crate::value::TensorValue;
 
 /// What a reduction computes.
@@ -141,14 +141,11 @@ fn deviation(
 impl Operation for Reduce {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
-        let mut dims = x.shape.to_vec();
-        let Some(dim) = dims.get_mut(self.axis) else {
-            bail!(value, "Invalid axis {} for a tensor of rank {}", self.axis, x.shape.rank());
-        };
-        if *dim == Dim::Static(0) && !self.kind.has_identity() {
+        if *axis_dim(x, self.axis)? == Dim::Static(0) && !self.kind.has_identity() {
             bail!(value, "{} of an axis of size 0 is not defined: {}", self.kind.name(), x.shape);
         }
-        *dim = Dim::Static(1);
+        let mut dims = x.shape.to_vec();
+        dims[self.axis] = Dim::Static(1);
         let dtype = if self.kind.gives_index() { DType::Int64 } else { x.dtype };
         Ok(vec![TensorType::new(dtype, Shape::from(dims), x.device).into()])
     }

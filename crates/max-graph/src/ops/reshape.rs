@@ -28,7 +28,7 @@ op_fns! {
     /// Merges the dims from `start_dim` to `end_dim`, both included.
     pub fn flatten(x: Operand, start_dim: i64 = 0, end_dim: i64 = -1) -> TensorValue {
         let x = x.tensor()?;
-        if x.rank() == 0 {
+        if x.rank() == 0 && [start_dim, end_dim].iter().all(|dim| (-1..=0).contains(dim)) {
             return reshape_value(&x, [1].into());
         }
         let (start, end) = (x.shape().axis(start_dim)?, x.shape().axis(end_dim)?);

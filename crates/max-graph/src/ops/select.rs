@@ -7,7 +7,7 @@ use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
-use crate::operand::{Operand, promote, same_device};
+use crate::operand::{Operand, promote_on, same_device};
 use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
 use crate::ops::{check_alike, tensors};
 use crate::value::TensorValue;
@@ -21,7 +21,7 @@ op_fns! {
     /// Elements of `x` where the condition is true, else of `y`.
     pub fn where_(condition: Operand, x: Operand, y: Operand) -> TensorValue as "where" {
         let condition = condition.tensor()?;
-        let [x, y] = promote([x, y])?;
+        let [x, y] = promote_on([x, y], condition.device())?;
         same_device([&condition, &x, &y])?;
         record_one(Where {}, [&condition, &x, &y])
     }

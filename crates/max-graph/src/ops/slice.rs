@@ -1,6 +1,6 @@
 //! Slices: NumPy's basic indexing on graph values, with symbolic sizes and bounds that only a run knows.
 
-use std::ops::{Range, RangeFrom, RangeFull, RangeTo};
+use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo};
 
 use max_core::{Dim, Error, Result, Shape, Strided, Type, bail};
 
@@ -12,7 +12,7 @@ use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::gather::gather;
 use crate::ops::reshape::reshape_value;
-use crate::ops::tensors;
+use crate::ops::{all_tensors, axis_dim, tensors};
 use crate::value::TensorValue;
 
 op_struct! {
@@ -21,8 +21,9 @@ op_struct! {
 }
 
 op_struct! {
-    /// A slice of one axis between two scalars known at run time; the dim names how many elements that is.
-    DynamicSlice = "dynamic_slice" { axis: usize, step: i64, out_dim: Dim }
+    /// A slice of one axis between scalars known at run time; the dim names how many elements that is. The start
+    /// and the stop are operands where they are given, and natural ends where not.
+    DynamicSlice = "dynamic_slice" { axis: usize, step: i64, start: bool, stop: bool, out_dim: Dim }
 }
 
 /// One end of a slice.
@@ -86,6 +87,7 @@ macro_rules! index_from {
 index_from! {
     i64: i => Index::At(Dim::Static(i));
     Range<i64>: r => Index::slice(Some(r.start), Some(r.end));
+    RangeInclusive<i64>: r => Index::slice(Some(*r.start()), Some(r.end().saturating_add(1)).filter(|&end| end != 0));
     RangeFrom<i64>: r => Index::slice(Some(r.start), None);
     RangeTo<i64>: r => Index::slice(None, Some(r.end));
     RangeFull: _r => Index::slice(None, None);
@@ -202,21 +204,20 @@ impl Dynamic {
                 gather(y, at, axis as i64)
             }
             Dynamic::Slice { axis, start, stop, step, out_dim } => {
-                let size = y.shape()[axis].clone();
-                let ends = if step < 0 {
-                    (size.sub(&Dim::Static(1))?, Dim::Static(-1))
-                } else {
-                    (Dim::Static(0), size)
-                };
-                let scalar = |bound: Bound, natural: Dim| match bound {
-                    Bound::Natural => Operand::from(natural).tensor(),
-                    Bound::Dim(dim) => Operand::from(dim).tensor(),
-                    Bound::Tensor(tensor) => Ok(tensor),
-                };
-                let (start, stop) = (scalar(start, ends.0)?, scalar(stop, ends.1)?);
-                record_one(DynamicSlice { axis, step, out_dim }, [y, &start, &stop])
+                let [start, stop] = [scalar(start)?, scalar(stop)?];
+                let op = DynamicSlice { axis, step, start: start.is_some(), stop: stop.is_some(), out_dim };
+                record_one(op, [y].into_iter().chain(&start).chain(&stop))
             }
         }
+    }
+}
+
+/// A bound as a tensor; nothing for a natural end.
+fn scalar(bound: Bound) -> Result<Option<TensorValue>> {
+    match bound {
+        Bound::Natural => Ok(None),
+        Bound::Dim(dim) => Operand::from(dim).tensor().map(Some),
+        Bound::Tensor(tensor) => Ok(Some(tensor)),
     }
 }
 
@@ -281,6 +282,16 @@ fn position(at: &Dim, size: &Dim, axis: usize) -> Result<Dim> {
 
 /// The first position and the number of positions of a slice.
 fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Result<(Dim, Dim)> {
+    let dim = |bound: &Bound| match bound {
+        Bound::Dim(dim) => Some(dim.clone()),
+        _ => None,
+    };
+    extent(dim(start), dim(stop), step, size, axis)
+}
+
+/// The first position and the number of positions between bounds, or natural ends where there are none. Negative
+/// numbers count from the end; bounds are checked as far as sizes are known, and never clamped.
+fn extent(start: Option<Dim>, stop: Option<Dim>, step: i64, size: &Dim, axis: usize) -> Result<(Dim, Dim)> {
     if step == 0 {
         bail!(value, "slice step cannot be zero");
     }
@@ -288,10 +299,10 @@ fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Res
     let step_size =
         Dim::Static(step.checked_abs().ok_or_else(|| Error::value("slice step exceeds 64 bits"))?);
     let ends = if down { (size.sub(&one)?, Dim::Static(-1)) } else { (Dim::Static(0), size.clone()) };
-    let resolve = |bound: &Bound, natural: Dim| match bound {
-        Bound::Dim(Dim::Static(b)) if *b < 0 => size.add(&Dim::Static(*b)),
-        Bound::Dim(dim) => Ok(dim.clone()),
-        _ => Ok(natural),
+    let resolve = |bound: Option<Dim>, natural: Dim| match bound {
+        Some(Dim::Static(b)) if b < 0 => size.add(&Dim::Static(b)),
+        Some(dim) => Ok(dim),
+        None => Ok(natural),
     };
     let (from, to) = (resolve(start, ends.0)?, resolve(stop, ends.1)?);
     if let Dim::Static(n) = size {
@@ -316,26 +327,23 @@ fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Res
 /// The elements of an axis from a start in steps, checked against its size.
 fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> Result<()> {
     let size = layout.shape[axis] as i64;
-    let last = (count - 1).checked_mul(step).and_then(|reach| start.checked_add(reach));
-    if count < 0
-        || count > 0 && !(0..size).contains(&start)
-        || count > 0 && last.is_none_or(|l| !(0..size).contains(&l))
-    {
-        if count == 1 {
-            bail!(index, "index {start} is out of range for axis {axis} with size {size}");
-        }
-        bail!(
-            value,
-            "a slice of {count} elements from {start} in steps of {step} leaves axis {axis} with size {size}"
-        );
+    if count < 0 {
+        bail!(value, "a slice of axis {axis} with size {size} has {count} elements");
     }
     if count > 0 {
+        let last = (count - 1).checked_mul(step).and_then(|reach| start.checked_add(reach));
+        if !(0..size).contains(&start) || last.is_none_or(|last| !(0..size).contains(&last)) {
+            bail!(
+                value,
+                "{count} elements from {start} in steps of {step} are out of range for axis {axis} with size {size}"
+            );
+        }
         layout.offset += start as usize * layout.strides[axis] as usize;
     }
-    layout.shape[axis] = count as usize;
     if count > 1 {
         layout.strides[axis] *= step as isize;
     }
+    layout.shape[axis] = count as usize;
     Ok(())
 }
 
@@ -344,6 +352,9 @@ impl Operation for Slice {
         let [x] = tensors(operands)?;
         if [self.starts.rank(), self.sizes.rank(), self.steps.len()] != [x.shape.rank(); 3] {
             bail!(value, "slice takes a start, a size and a step for each of the {} axes", x.shape.rank());
+        }
+        if self.steps.contains(&0) {
+            bail!(value, "slice step cannot be zero");
         }
         Ok(vec![x.with_shape(&self.sizes).into()])
     }
@@ -361,18 +372,19 @@ impl Operation for Slice {
 
 impl Operation for DynamicSlice {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
-        let [x, start, stop] = tensors(operands)?;
-        for bound in [start, stop] {
+        let tensors = all_tensors(operands)?;
+        let given = usize::from(self.start) + usize::from(self.stop);
+        let Some((x, bounds)) = tensors.split_first().filter(|(_, bounds)| bounds.len() == given) else {
+            bail!(value, "a slice takes a tensor and {given} bounds; got {} operands", tensors.len());
+        };
+        for bound in bounds {
             if bound.shape.rank() != 0 || !bound.dtype.is_integral() {
                 bail!(value, "slice bounds must be a scalar integer each; got {bound}");
             }
         }
-        if self.axis >= x.shape.rank() || self.step == 0 {
-            bail!(
-                value,
-                "a slice takes an axis below the rank {} and a step that is not zero",
-                x.shape.rank()
-            );
+        axis_dim(x, self.axis)?;
+        if self.step == 0 {
+            bail!(value, "slice step cannot be zero");
         }
         let mut dims = x.shape.to_vec();
         dims[self.axis] = self.out_dim.clone();
@@ -380,17 +392,18 @@ impl Operation for DynamicSlice {
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
+        let mut bounds = operands[1..].iter();
+        let mut bound = |given: bool| match if given { bounds.next() } else { None } {
+            Some(tensor) => tensor.to_integers().map(|i| i.first().copied().map(Dim::Static)),
+            None => Ok(None),
+        };
+        let (start, stop) = (bound(self.start)?, bound(self.stop)?);
         let mut layout = Strided::contiguous(operands[0].shape());
-        let size = layout.shape[self.axis] as i64;
-        let bound = |t: &HostTensor| Ok::<_, Error>(t.to_integers()?[0]);
-        let (start, stop) = (bound(&operands[1])?, bound(&operands[2])?);
-        // The natural stop of a downward slice is -1, one before the first element; above it, counting wraps.
-        let wrap = |b: i64| if b < 0 && self.step > 0 { b + size } else { b };
-        let distance =
-            if self.step > 0 { wrap(stop).saturating_sub(wrap(start)) } else { start.saturating_sub(stop) };
-        let count = distance.max(0) as u64;
-        let count = count.div_ceil(self.step.unsigned_abs()) as i64;
-        cut(&mut layout, self.axis, wrap(start), count, self.step)?;
+        let size = Dim::from(layout.shape[self.axis]);
+        let (start, count) = extent(start, stop, self.step, &size, self.axis)?;
+        let known =
+            |dim: Dim| dim.as_static().ok_or_else(|| Error::internal("a slice of known sizes is not known"));
+        cut(&mut layout, self.axis, known(start)?, known(count)?, self.step)?;
         Ok(vec![operands[0].gathered(&layout)?])
     }
 }

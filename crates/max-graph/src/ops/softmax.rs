@@ -1,6 +1,7 @@
 //! Softmax and its logarithm along an axis.
 
-use max_core::{Element, Result, Type, bail, dispatch};
+use max_core::scalar::FloatLane;
+use max_core::{Element, Result, Type, dispatch};
 
 use crate::attr::op_struct;
 use crate::door::op_fns;
@@ -8,7 +9,7 @@ use crate::graph::record_one;
 use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
-use crate::ops::tensors;
+use crate::ops::{axis_dim, tensors};
 use crate::value::TensorValue;
 
 op_struct! {
@@ -36,9 +37,7 @@ fn along(x: Operand, axis: i64, log: bool) -> Result<TensorValue> {
 impl Operation for Softmax {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
-        if self.axis >= x.shape.rank() {
-            bail!(value, "Invalid axis {} for a tensor of rank {}", self.axis, x.shape.rank());
-        }
+        axis_dim(x, self.axis)?;
         Ok(vec![x.with_shape(&x.shape).into()])
     }
 
@@ -54,10 +53,10 @@ impl Operation for Softmax {
                 let start = row / inner * len * inner + row % inner;
                 let at = |i: usize| start + i * inner;
                 let max = (0..len).map(|i| elements[at(i)].to_f64()).fold(f64::NEG_INFINITY, f64::max);
-                let sum: f64 = (0..len).map(|i| (elements[at(i)].to_f64() - max).exp()).sum();
+                let sum: f64 = (0..len).map(|i| FloatLane::exp(elements[at(i)].to_f64() - max)).sum();
                 for i in 0..len {
                     let shifted = elements[at(i)].to_f64() - max;
-                    results[at(i)] = T::from_f64(if self.log { shifted - sum.ln() } else { shifted.exp() / sum });
+                    results[at(i)] = T::from_f64(if self.log { shifted - FloatLane::log(sum) } else { FloatLane::exp(shifted) / sum });
                 }
             }
             Ok(vec![HostTensor::from_vec(x.shape(), results)?])

@@ -8,7 +8,7 @@ use crate::graph::record;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
-use crate::ops::tensors;
+use crate::ops::{axis_dim, tensors};
 use crate::value::{TensorValue, Value};
 
 op_struct! {
@@ -35,15 +35,13 @@ op_fns! {
         if part.mul(&Dim::Static(chunks))? != *dim {
             bail!(value, "chunk: {chunks} chunks must statically divide the dim {dim} of {}", x.shape());
         }
-        if chunks > MAX_PARTS {
-            bail!(value, "chunk into {chunks} parts: at most {MAX_PARTS} are possible");
-        }
-        split_value(&x, vec![part; chunks as usize].into(), axis)
+        let parts = usize::try_from(chunks).unwrap_or(usize::MAX).min(MAX_PARTS + 1);
+        split_value(&x, vec![part; parts].into(), axis)
     }
 }
 
 /// The most parts one split gives, a bound on what a graph can be made to hold by one number.
-const MAX_PARTS: i64 = 1 << 16;
+const MAX_PARTS: usize = 1 << 16;
 
 fn split_value(x: &TensorValue, sizes: Shape, axis: usize) -> Result<Vec<TensorValue>> {
     record(Split { sizes, axis }, &[x.into()])?.iter().map(Value::tensor).collect()
@@ -52,9 +50,10 @@ fn split_value(x: &TensorValue, sizes: Shape, axis: usize) -> Result<Vec<TensorV
 impl Operation for Split {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
-        let Some(dim) = x.shape.get(self.axis) else {
-            bail!(value, "Invalid axis {} for a tensor of rank {}", self.axis, x.shape.rank());
-        };
+        let dim = axis_dim(x, self.axis)?;
+        if self.sizes.rank() > MAX_PARTS {
+            bail!(value, "a split gives at most {MAX_PARTS} parts; {} were asked for", self.sizes.rank());
+        }
         let total = self.sizes.iter().try_fold(Dim::Static(0), |sum, size| sum.add(size))?;
         if total != *dim {
             bail!(

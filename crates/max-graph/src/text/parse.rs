@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 use max_core::{
-    BufferType, DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail, dispatch,
+    BufferType, DType, DeviceRef, Dim, Error, HostBytes, Number, Result, Shape, TensorType, Type, bail,
+    dispatch,
 };
 
 use crate::attr::{Attr, Attrs};
@@ -19,7 +20,7 @@ pub fn parse(text: &str) -> Result<Body> {
 
 /// Reads a body whose long constants are numbered blobs.
 pub fn parse_with(text: &str, blob: &dyn Fn(usize) -> Result<HostBytes>) -> Result<Body> {
-    let mut parser = Parser { text, rest: text, blob };
+    let mut parser = Parser { rest: text, blob };
     let body = parser.body().map_err(|e| {
         let line = text[..text.len() - parser.rest.len()].trim_end().lines().count().max(1);
         e.context(format!("in line {line} of the graph's text"))
@@ -29,7 +30,6 @@ pub fn parse_with(text: &str, blob: &dyn Fn(usize) -> Result<HostBytes>) -> Resu
 }
 
 struct Parser<'a> {
-    text: &'a str,
     rest: &'a str,
     blob: &'a dyn Fn(usize) -> Result<HostBytes>,
 }
@@ -146,7 +146,7 @@ impl<'a> Parser<'a> {
         }
         match self.peek() {
             "" => Ok(body),
-            _ => bail!(value, "unexpected text after the graph, {} bytes in all", self.text.len()),
+            _ => bail!(value, "unexpected text after the graph"),
         }
     }
 
@@ -172,11 +172,12 @@ impl<'a> Parser<'a> {
 
     fn op(&mut self, body: &mut Body, values: &mut HashMap<u64, ValueId>) -> Result<()> {
         let mut results = Vec::new();
-        while self.peek().starts_with('%') {
+        if self.peek().starts_with('%') {
             results.push(self.value_name()?);
-            if !self.eat(",") {
-                self.expect("=")?;
+            while self.eat(",") {
+                results.push(self.value_name()?);
             }
+            self.expect("=")?;
         }
         let name = self.word();
         self.expect("(")?;
@@ -209,8 +210,13 @@ impl<'a> Parser<'a> {
         let op = body.push(OpKind::from_attrs(name, attrs)?, operands, None)?;
         let ids = body.op(op).results.clone();
         if ids.len() != results.len() || !body.types_of(&ids).eq(&types) {
-            let inferred: Vec<_> = body.types_of(&ids).map(|t| t.to_string()).collect();
-            bail!(value, "{name} gives the types ({}), not the ones written", inferred.join(", "));
+            let inferred: Vec<_> = body.types_of(&ids).take(8).map(|t| t.to_string()).collect();
+            bail!(
+                value,
+                "{name} gives {} results of types {}, not the ones written",
+                ids.len(),
+                inferred.join(", ")
+            );
         }
         for (name, id) in results.into_iter().zip(ids) {
             define(values, name, id)?;
@@ -305,15 +311,15 @@ impl<'a> Parser<'a> {
     fn dense(&mut self, dtype: DType, shape: Vec<usize>) -> Result<HostTensor> {
         self.expect("[")?;
         dispatch!(dtype, T => {
-            use max_core::Element;
             let elements = self.list("]", |p| {
                 let word = p.word();
-                let bad = |_| Error::value(format!("'{word}' is not an element of {dtype}"));
-                if dtype.is_float() {
-                    word.parse().map(T::from_f64).map_err(|e: std::num::ParseFloatError| bad(e.to_string()))
+                let number = if dtype.is_float() {
+                    word.parse().ok().map(Number::Float)
                 } else {
-                    word.parse().map(T::from_i128).map_err(|e: std::num::ParseIntError| bad(e.to_string()))
-                }
+                    word.parse().ok().map(Number::Int)
+                };
+                let number = number.ok_or_else(|| Error::value(format!("'{word}' is not an element of {dtype}")))?;
+                number.to_element::<T>()
             })?;
             HostTensor::from_vec(shape, elements)
         })

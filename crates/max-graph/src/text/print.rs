@@ -43,7 +43,7 @@ impl Printer<'_> {
 
     fn uses(&self, values: &[ValueId]) -> String {
         let names: Vec<_> =
-            values.iter().map(|v| format!("%{}", self.names.get(v).copied().unwrap_or(0))).collect();
+            values.iter().map(|v| self.names.get(v).map_or("%?".into(), |name| format!("%{name}"))).collect();
         names.join(", ")
     }
 
