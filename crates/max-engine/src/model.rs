@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use max_compiler::Program;
 use max_core::{DType, DeviceRef, Error, Result, Type, bail};
 use max_driver::{Buffer, Device};
-use max_graph::{HostTensor, interpret};
+use max_graph::{Environment, HostTensor, interpret};
 
 /// What a model says about one of its inputs or outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,20 +63,43 @@ impl Model {
 
     /// Runs the model. Inputs that are not contiguous are gathered; outputs are new buffers from the pool.
     pub fn execute(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
+        self.execute_until(inputs, &|| Ok(()))
+    }
+
+    /// As [`Model::execute`], and asks before each step whether to go on; an error ends the execution.
+    pub fn execute_until(
+        &self,
+        inputs: &[Buffer],
+        checkpoint: &dyn Fn() -> Result<()>,
+    ) -> Result<Vec<Buffer>> {
         if inputs.len() != self.inputs.len() {
             bail!(value, "model '{}' takes {} inputs, got {}", self.name(), self.inputs.len(), inputs.len());
         }
         let inputs = inputs.iter().zip(&self.inputs).map(|(buffer, spec)| host_tensor(buffer, spec));
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        let weight = |name: &str| {
-            let value = self.weights.get(name).cloned();
-            value.ok_or_else(|| {
-                Error::internal(format!("weight '{name}' was not bound when the model was loaded"))
-            })
-        };
-        let results = interpret(self.program.body(), &inputs, &weight)
+        let execution = Execution { weights: &self.weights, checkpoint };
+        let results = interpret(self.program.body(), &inputs, &execution)
             .map_err(|e| e.context(format!("while executing model '{}'", self.name())))?;
         results.iter().zip(&self.outputs).map(|(result, spec)| output_buffer(result, spec)).collect()
+    }
+}
+
+/// One execution of a model, as the program sees it.
+struct Execution<'a> {
+    weights: &'a HashMap<String, HostTensor>,
+    checkpoint: &'a dyn Fn() -> Result<()>,
+}
+
+impl Environment for Execution<'_> {
+    fn weight(&self, name: &str) -> Result<HostTensor> {
+        let value = self.weights.get(name).cloned();
+        value.ok_or_else(|| {
+            Error::internal(format!("weight '{name}' was not bound when the model was loaded"))
+        })
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        (self.checkpoint)()
     }
 }
 

@@ -9,11 +9,29 @@ use crate::host::HostTensor;
 use crate::ir::{Body, ValueId};
 use crate::op::Run;
 
-/// Runs a body on inputs; weights are looked up by name.
+/// What a run asks of its surroundings.
+pub trait Environment {
+    /// The value of a weight.
+    fn weight(&self, name: &str) -> Result<HostTensor>;
+
+    /// Called before each op; an error ends the run.
+    fn checkpoint(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Surroundings without weights.
+impl Environment for () {
+    fn weight(&self, name: &str) -> Result<HostTensor> {
+        bail!(key, "there is no weight '{name}'")
+    }
+}
+
+/// Runs a body on inputs.
 pub fn interpret(
     body: &Body,
     inputs: &[HostTensor],
-    weight: &dyn Fn(&str) -> Result<HostTensor>,
+    environment: &dyn Environment,
 ) -> Result<Vec<HostTensor>> {
     let sizes: Vec<_> = inputs.iter().map(HostTensor::shape).collect();
     let types: Vec<_> = body.types_of(&body.block.arguments).collect();
@@ -22,9 +40,10 @@ pub fn interpret(
         body.block.arguments.iter().copied().zip(inputs.iter().cloned()).collect();
     let last_use = last_uses(body);
     for (at, op) in body.ops().enumerate() {
+        environment.checkpoint()?;
         let mut run_op = || -> Result<()> {
             let operands = op.operands.iter().map(|v| take(&values, *v)).collect::<Result<Vec<_>>>()?;
-            let results = op.kind.eval(&operands, &Run { bindings: &bindings, weight })?;
+            let results = op.kind.eval(&operands, &Run { bindings: &bindings, environment })?;
             for (&id, result) in op.results.iter().zip(results) {
                 unify(body.type_of(id), &result, &mut bindings)?;
                 values.insert(id, result);

@@ -22,7 +22,7 @@ pub mod weight;
 
 pub use graph::Graph;
 pub use host::HostTensor;
-pub use interpret::interpret;
+pub use interpret::{Environment, interpret};
 pub use ir::{Body, OpId, ValueId};
 pub use op::OpKind;
 pub use operand::{Operand, Operands};

@@ -4,6 +4,7 @@ use max_core::{Bindings, Result, ScalarOp, Shape, Type, bail};
 
 use crate::attr::Attrs;
 use crate::host::HostTensor;
+use crate::interpret::Environment;
 use crate::ops;
 
 /// The name of an op in the IR and its attributes; implemented by `op_struct!`.
@@ -31,8 +32,8 @@ pub trait Operation {
 pub struct Run<'a> {
     /// The sizes of symbols known so far.
     pub bindings: &'a Bindings,
-    /// The value of a weight.
-    pub weight: &'a dyn Fn(&str) -> Result<HostTensor>,
+    /// Where weights come from.
+    pub environment: &'a dyn Environment,
 }
 
 impl Run<'_> {

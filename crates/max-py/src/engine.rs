@@ -1,6 +1,8 @@
 //! Sessions and models.
 
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use max::driver::{Buffer, Device};
 use max::engine::{InferenceSession, Model, TensorSpec, WeightsRegistry};
@@ -129,8 +131,42 @@ impl PyModel {
         let mut specs = self.0.input_metadata().iter();
         let inputs =
             inputs.try_iter()?.map(|item| input(&item?, specs.next())).collect::<PyResult<Vec<_>>>()?;
-        let outputs = py.detach(|| self.0.execute(&inputs)).raise()?;
-        Ok(outputs.into_iter().map(PyBuffer).collect())
+        let (outputs, interrupt) = py.detach(|| {
+            let interrupt = Interrupt::default();
+            let outputs = self.0.execute_until(&inputs, &|| interrupt.check());
+            (outputs, interrupt.raised.into_inner())
+        });
+        match interrupt {
+            Some(exception) => Err(exception),
+            None => Ok(outputs.raise()?.into_iter().map(PyBuffer).collect()),
+        }
+    }
+}
+
+/// Lets Ctrl-C end an execution: looks for signals from time to time, and keeps the exception of one.
+struct Interrupt {
+    looked: Cell<Instant>,
+    raised: RefCell<Option<PyErr>>,
+}
+
+impl Default for Interrupt {
+    fn default() -> Interrupt {
+        Interrupt { looked: Cell::new(Instant::now()), raised: RefCell::new(None) }
+    }
+}
+
+impl Interrupt {
+    const PAUSE: Duration = Duration::from_millis(20);
+
+    fn check(&self) -> max::Result<()> {
+        if self.looked.get().elapsed() < Interrupt::PAUSE {
+            return Ok(());
+        }
+        self.looked.set(Instant::now());
+        Python::attach(|py| py.check_signals()).map_err(|exception| {
+            self.raised.replace(Some(exception));
+            max::Error::runtime("interrupted")
+        })
     }
 }
 

@@ -9,7 +9,9 @@ import gc
 import io
 import os
 import pickle
+import signal
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -214,6 +216,20 @@ def test_print_goes_where_python_prints(session) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         model(np.array([1, 2], dtype=np.float32))
     assert out.getvalue() == "hello\nx = tensor([1.0, 2.0], dtype=float32, shape=[2])\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as on Unix")
+def test_ctrl_c_ends_an_execution(session) -> None:
+    with Graph("long", input_types=[TensorType(DType.float32, [64, 64], HOST)]) as graph:
+        x = graph.inputs[0].tensor
+        for _ in range(20_000):
+            x = x @ x
+        graph.output(x)
+    model = session.load(graph)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        model(np.zeros((64, 64), dtype=np.float32))
 
 
 def test_values_that_are_what_is_asked_stay() -> None:

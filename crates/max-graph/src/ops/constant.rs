@@ -145,7 +145,7 @@ impl Operation for ConstantExternal {
     }
 
     fn eval(&self, _: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
-        Ok(vec![(run.weight)(&self.name)?])
+        Ok(vec![run.environment.weight(&self.name)?])
     }
 }
 
