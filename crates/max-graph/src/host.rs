@@ -99,38 +99,43 @@ impl HostTensor {
 
     /// Converted to another dtype as a cast op does: floats round, integers truncate or wrap.
     pub fn cast(&self, dtype: DType) -> Result<HostTensor> {
-        if dtype == self.dtype {
-            return Ok(self.clone());
-        }
-        dispatch!(self.dtype, From => {
-            let from = self.elements::<From>()?;
-            dispatch!(dtype, To => {
-                let mut to = allocate(from.len())?;
-                if self.dtype.is_float() {
-                    to.extend(from.iter().map(|e| To::from_f64(e.to_f64())));
-                } else {
-                    to.extend(from.iter().map(|e| To::from_i128(e.to_i128())));
-                }
-                HostTensor::from_vec(self.shape.clone(), to)
+        self.convert(dtype, |dtype, shape, numbers| {
+            dispatch!(dtype, T => {
+                let convert = |number| match number {
+                    Number::Float(f) => T::from_f64(f),
+                    Number::Int(i) => T::from_i128(i),
+                    Number::Bool(b) => T::from_i128(b.into()),
+                };
+                let mut elements = allocate(numbers.len())?;
+                elements.extend(numbers.map(convert));
+                HostTensor::from_vec(shape, elements)
             })
         })
     }
 
     /// Converted to another dtype that must hold every element, else "Unsafe cast".
     pub fn cast_checked(&self, dtype: DType) -> Result<HostTensor> {
+        self.convert(dtype, |dtype, shape, numbers| {
+            dispatch!(dtype, T => {
+                let mut elements = allocate::<T>(numbers.len())?;
+                for number in numbers {
+                    elements.push(number.to_element()?);
+                }
+                HostTensor::from_vec(shape, elements)
+            })
+        })
+    }
+
+    /// Hands the elements over as numbers, so that code for each pair of dtypes is not needed.
+    fn convert(
+        &self,
+        dtype: DType,
+        to: impl Fn(DType, Vec<usize>, &mut dyn ExactSizeIterator<Item = Number>) -> Result<HostTensor>,
+    ) -> Result<HostTensor> {
         if dtype == self.dtype {
             return Ok(self.clone());
         }
-        dispatch!(self.dtype, From => {
-            let from = self.elements::<From>()?;
-            dispatch!(dtype, To => {
-                let mut to = allocate::<To>(from.len())?;
-                for element in from.iter() {
-                    to.push(number(*element).to_element()?);
-                }
-                HostTensor::from_vec(self.shape.clone(), to)
-            })
-        })
+        dispatch!(self.dtype, T => to(dtype, self.shape.clone(), &mut self.elements::<T>()?.iter().map(|e| number(*e))))
     }
 }
 

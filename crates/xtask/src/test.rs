@@ -159,7 +159,7 @@ fn python_tests(context: &Context, totals: &mut Totals) -> Result<(), String> {
     let tests = format!("{PACKAGE}/tests");
     let mut output = String::new();
     let outcome = exec::tee(
-        context.venv().python().args(["-m", "pytest", &tests, "-q"]).args(&context.pytest),
+        context.venv().python().args(["-m", "pytest", &tests, "-q", "-rs"]).args(&context.pytest),
         &mut output,
     );
     let counted = totals.add_pytest(&output);
