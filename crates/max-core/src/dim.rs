@@ -31,16 +31,13 @@ pub type Bindings = BTreeMap<Arc<str>, i64>;
 impl Dim {
     /// A symbolic dim; the name is an identifier.
     pub fn symbolic(name: &str) -> Result<Dim> {
-        let mut chars = name.chars();
-        let head = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_');
-        if !head || !chars.all(|c| c.is_alphanumeric() || c == '_') {
-            bail!(
-                value,
-                "Invalid name for symbolic dimension: '{name}'; expected letters, digits and underscores, \
-                 not starting with a digit"
-            );
-        }
+        check_name(name)?;
         Ok(Dim::Symbolic(name.into()))
+    }
+
+    /// Checks that all symbols have names that can be written and read.
+    pub fn validate(&self) -> Result<()> {
+        self.parameters().iter().try_for_each(|name| check_name(name))
     }
 
     /// The size, if it is known.
@@ -195,15 +192,25 @@ impl From<usize> for Dim {
     }
 }
 
-/// Panics on a name that is no identifier; names from outside go through [`Dim::symbolic`].
+/// A name that is no identifier is refused where the dim enters a graph, by [`Dim::validate`].
 impl From<&str> for Dim {
-    #[track_caller]
     fn from(name: &str) -> Dim {
-        match Dim::symbolic(name) {
-            Ok(dim) => dim,
-            Err(error) => panic!("{error}"),
-        }
+        Dim::Symbolic(name.into())
     }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let mut chars = name.chars();
+    let head = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_');
+    if !head || !chars.all(|c| c.is_alphanumeric() || c == '_') {
+        let shown: String = name.chars().take(60).collect();
+        bail!(
+            value,
+            "Invalid name for symbolic dimension: '{shown}'; expected letters, digits and underscores, not starting \
+             with a digit"
+        );
+    }
+    Ok(())
 }
 
 impl From<&Dim> for Dim {

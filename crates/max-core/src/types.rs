@@ -77,6 +77,7 @@ fn validate(dtype: DType, shape: &Shape) -> Result<()> {
     }
     let mut bytes = dtype.size_in_bytes() as i64;
     for dim in shape.iter() {
+        dim.validate()?;
         if let Dim::Static(size) = dim {
             if *size < 0 {
                 bail!(type_, "Static tensor dimensions must be non-negative; got {size} in {shape}");
@@ -207,6 +208,7 @@ mod tests {
         assert_eq!(format!("{t:?}"), "TensorType(dtype=float32, shape=[Dim('a'), Dim(3)], device=cpu:0)");
         assert_eq!(t.to_string(), "float32[a, 3]");
         assert_eq!(Type::from(t.as_buffer()).to_string(), "&float32[a, 3]");
+        assert!(t.with_shape(["1a"]).validate().unwrap_err().message().contains("Invalid name"));
         assert!(t.with_shape([-1]).validate().unwrap_err().message().contains("non-negative"));
         assert!(t.with_shape([1i64 << 40, 1 << 40]).validate().unwrap_err().message().contains("overflow"));
         assert!(t.with_shape([0i64, 1 << 40]).validate().is_ok());

@@ -20,11 +20,7 @@ use crate::weight::Weight;
 
 /// A graph being built, or built. Cloning makes another handle on the same graph.
 #[derive(Clone)]
-pub struct Graph(Arc<Inner>);
-
-struct Inner {
-    state: Mutex<State>,
-}
+pub struct Graph(Arc<Mutex<State>>);
 
 struct State {
     body: Body,
@@ -88,12 +84,12 @@ impl Graph {
             _ => None,
         });
         let weights = external.collect();
-        Graph(Arc::new(Inner { state: Mutex::new(State { body, weights }) }))
+        Graph(Arc::new(Mutex::new(State { body, weights })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while the lock is held cannot leave a half-made op: bodies change by appending whole ops.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The graph as data, as it is now.

@@ -93,6 +93,13 @@ impl Resolved {
         record_one(Constant { value, device }, [])
     }
 
+    fn strong(&self) -> Option<&TensorValue> {
+        match self {
+            Resolved::Strong(value) => Some(value),
+            _ => None,
+        }
+    }
+
     fn dtype(&self) -> DType {
         match self {
             Resolved::Strong(value) => value.dtype(),
@@ -105,12 +112,8 @@ impl Resolved {
 /// Members of a list as tensors: weak ones take the dtype and the device of the first strong one.
 pub fn together(operands: Operands) -> Result<Vec<TensorValue>> {
     let resolved = operands.0.into_iter().map(Operand::resolve).collect::<Result<Vec<_>>>()?;
-    let like = resolved.iter().find_map(|r| match r {
-        Resolved::Strong(value) => Some((value.dtype(), value.device())),
-        _ => None,
-    });
-    let like = match like {
-        Some(like) => like,
+    let like = match resolved.iter().find_map(Resolved::strong) {
+        Some(value) => (value.dtype(), value.device()),
         None => (weak_dtype(&resolved)?, DeviceRef::CPU),
     };
     resolved.into_iter().map(|r| r.tensor(Some(like))).collect()
@@ -124,11 +127,8 @@ pub fn promote<const N: usize>(operands: [Operand; N]) -> Result<[TensorValue; N
 /// As [`promote`], with another device for operands that are all weak.
 pub fn promote_on<const N: usize>(operands: [Operand; N], fallback: DeviceRef) -> Result<[TensorValue; N]> {
     let resolved = operands.into_iter().map(Operand::resolve).collect::<Result<Vec<_>>>()?;
-    let strong = resolved.iter().filter_map(|r| match r {
-        Resolved::Strong(value) => Some(value),
-        _ => None,
-    });
-    let device = if strong.clone().next().is_some() { same_device(strong.clone())? } else { fallback };
+    let strong = resolved.iter().filter_map(Resolved::strong);
+    let device = same_device(strong.clone())?.unwrap_or(fallback);
     let dtype = match strong.map(|v| Ok(v.dtype())).reduce(|a, b| a?.promote(b?)) {
         Some(dtype) => dtype?,
         None => weak_dtype(&resolved)?,
@@ -148,13 +148,13 @@ fn weak_dtype(operands: &[Resolved]) -> Result<DType> {
     Ok(operands.iter().map(Resolved::dtype).max_by_key(rank).unwrap_or(DType::Float32))
 }
 
-/// The one device of values; the host if there are none.
-pub fn same_device<'a>(values: impl IntoIterator<Item = &'a TensorValue>) -> Result<DeviceRef> {
+/// The one device of values, if there are any.
+pub fn same_device<'a>(values: impl IntoIterator<Item = &'a TensorValue>) -> Result<Option<DeviceRef>> {
     let mut devices = values.into_iter().map(TensorValue::device);
-    let first = devices.next().unwrap_or(DeviceRef::CPU);
+    let Some(first) = devices.next() else { return Ok(None) };
     match devices.find(|&d| d != first) {
         Some(other) => bail!(value, "Input values must be on the same device; got {first} and {other}"),
-        None => Ok(first),
+        None => Ok(Some(first)),
     }
 }
 
@@ -163,11 +163,6 @@ pub fn same_device<'a>(values: impl IntoIterator<Item = &'a TensorValue>) -> Res
 pub struct Operands(Vec<Operand>);
 
 impl Operands {
-    /// The operands one by one.
-    pub fn into_inner(self) -> Vec<Operand> {
-        self.0
-    }
-
     pub(crate) fn into_values(self) -> Result<Vec<Value>> {
         self.0.into_iter().map(Operand::value).collect()
     }

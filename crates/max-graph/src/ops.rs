@@ -31,7 +31,7 @@ pub use layer_norm::layer_norm;
 pub use matmul::matmul;
 pub use permute::{permute, transpose};
 pub use print::print;
-pub use rebind::rebind;
+pub use rebind::{rebind, rebind_filter};
 pub use reduce::{argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use select::where_;

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from max.driver import CPU, Buffer, DeviceSpec, DeviceStream, load_devices
 from max.dtype import DType
-from max.graph import DeviceRef, Dim, Graph, TensorType, Weight, ops
+from max.graph import DeviceRef, Dim, FilterLayout, Graph, TensorType, Weight, ops
 
 from helpers import CPU as HOST
 
@@ -230,6 +230,14 @@ def test_ctrl_c_ends_an_execution(session) -> None:
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         model(np.zeros((64, 64), dtype=np.float32))
+
+
+def test_rebind_says_what_a_filter_is() -> None:
+    with Graph("g", input_types=[TensorType(DType.float32, ["r", 3, 4, 8], HOST)]) as graph:
+        y = ops.rebind(graph.inputs[0], [3, 3, 4, 8], "three rows", layout=FilterLayout.RSCF)
+        assert y.type == TensorType(DType.float32, [3, 3, 4, 8], HOST, FilterLayout.RSCF)
+        graph.output(y.rebind([3, 3, 4, 8]))
+    assert Graph.parse(graph._native.text()).output_types == [y.type]
 
 
 def test_values_that_are_what_is_asked_stay() -> None:

@@ -1,6 +1,6 @@
 //! Constants: data in the graph, data that comes when it is loaded, and shapes as data.
 
-use max_core::{DType, DeviceRef, FilterLayout, Number, Result, Shape, TensorType, Type, bail};
+use max_core::{DType, DeviceRef, Dim, FilterLayout, Number, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::op_struct;
 use crate::door::{Arg, FromArg, op_fns};
@@ -152,6 +152,7 @@ impl Operation for ConstantExternal {
 impl Operation for ShapeToTensor {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [] = tensors(operands)?;
+        self.dims.iter().try_for_each(Dim::validate)?;
         let rank = self.dims.rank() as i64;
         if self.scalar && rank != 1 {
             bail!(value, "one dim makes a scalar; got {}", self.dims);

@@ -1,6 +1,6 @@
 //! Rebind: asserts at run time that a tensor has a shape that could not be proven.
 
-use max_core::{Result, Shape, Type, bail};
+use max_core::{FilterLayout, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::op_struct;
 use crate::door::op_fns;
@@ -13,13 +13,19 @@ use crate::value::TensorValue;
 
 op_struct! {
     /// The same tensor under dims that are checked when it runs; new symbols are bound by it.
-    Rebind = "rebind" { shape: Shape, message: String }
+    Rebind = "rebind" { shape: Shape, message: String, layout: Option<FilterLayout> }
 }
 
 op_fns! {
     /// Asserts a shape; a message explains a failure at run time.
     pub fn rebind(x: Operand, shape: Shape, message: String = "") -> TensorValue {
-        record_one(Rebind { shape, message }, [&x.tensor()?])
+        let x = x.tensor()?;
+        record_one(Rebind { shape, message, layout: x.tensor_type().layout }, [&x])
+    }
+
+    /// Asserts a shape and says how the axes of a filter are ordered.
+    pub fn rebind_filter(x: Operand, shape: Shape, message: String, layout: FilterLayout) -> TensorValue {
+        record_one(Rebind { shape, message, layout: Some(layout) }, [&x.tensor()?])
     }
 }
 
@@ -36,7 +42,7 @@ impl Operation for Rebind {
                 self.shape.rank()
             );
         }
-        Ok(vec![x.with_shape(&self.shape).into()])
+        Ok(vec![TensorType { layout: self.layout, ..x.with_shape(&self.shape) }.into()])
     }
 
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {

@@ -353,6 +353,7 @@ impl Operation for Slice {
         if [self.starts.rank(), self.sizes.rank(), self.steps.len()] != [x.shape.rank(); 3] {
             bail!(value, "slice takes a start, a size and a step for each of the {} axes", x.shape.rank());
         }
+        self.starts.iter().try_for_each(Dim::validate)?;
         if self.steps.contains(&0) {
             bail!(value, "slice step cannot be zero");
         }

@@ -50,7 +50,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn expect(&mut self, token: &str) -> Result<()> {
+    fn require(&mut self, token: &str) -> Result<()> {
         if self.eat(token) {
             return Ok(());
         }
@@ -93,12 +93,12 @@ impl<'a> Parser<'a> {
             if self.eat(close) {
                 return Ok(items);
             }
-            self.expect(",")?;
+            self.require(",")?;
         }
     }
 
     fn string(&mut self) -> Result<String> {
-        self.expect("\"")?;
+        self.require("\"")?;
         let mut string = String::new();
         let mut chars = self.rest.chars();
         loop {
@@ -114,12 +114,12 @@ impl<'a> Parser<'a> {
     }
 
     fn body(&mut self) -> Result<Body> {
-        self.expect("graph")?;
+        self.require("graph")?;
         let name = self.string()?;
-        self.expect("(")?;
+        self.require("(")?;
         let arguments = self.list(")", |p| {
             let name = p.value_name()?;
-            p.expect(":")?;
+            p.require(":")?;
             Ok((name, p.ty()?))
         })?;
         for (_, ty) in &arguments {
@@ -131,12 +131,12 @@ impl<'a> Parser<'a> {
         for (name, &id) in names.into_iter().zip(&body.block.arguments) {
             define(&mut values, name, id)?;
         }
-        self.expect("{")?;
+        self.require("{")?;
         loop {
             if self.eat("return") {
                 let results = if self.peek().starts_with('%') { self.operands(&values)? } else { Vec::new() };
                 body.block.results = Some(results);
-                self.expect("}")?;
+                self.require("}")?;
                 break;
             }
             if self.eat("}") {
@@ -151,7 +151,7 @@ impl<'a> Parser<'a> {
     }
 
     fn value_name(&mut self) -> Result<u64> {
-        self.expect("%")?;
+        self.require("%")?;
         self.number()
     }
 
@@ -177,21 +177,21 @@ impl<'a> Parser<'a> {
             while self.eat(",") {
                 results.push(self.value_name()?);
             }
-            self.expect("=")?;
+            self.require("=")?;
         }
         let name = self.word();
-        self.expect("(")?;
+        self.require("(")?;
         let operands = if self.eat(")") {
             Vec::new()
         } else {
             let operands = self.operands(values)?;
-            self.expect(")")?;
+            self.require(")")?;
             operands
         };
         let attrs: Attrs = if self.eat("{") {
             self.list("}", |p| {
                 let name = p.word().to_string();
-                p.expect("=")?;
+                p.require("=")?;
                 Ok((name, p.attr()?))
             })?
         } else {
@@ -200,7 +200,7 @@ impl<'a> Parser<'a> {
         let types = if results.is_empty() {
             Vec::new()
         } else {
-            self.expect(":")?;
+            self.require(":")?;
             let mut types = vec![self.ty()?];
             while self.eat(",") {
                 types.push(self.ty()?);
@@ -227,14 +227,14 @@ impl<'a> Parser<'a> {
     fn ty(&mut self) -> Result<Type> {
         if self.eat("opaque<") {
             let name = self.string()?;
-            self.expect(">")?;
+            self.require(">")?;
             return Ok(Type::Opaque(name.into()));
         }
         let mutable = self.eat("&");
         let (dtype, shape) = self.array_type()?;
         let device = if self.eat("@") {
             let kind = self.word();
-            self.expect(":")?;
+            self.require(":")?;
             format!("{kind}:{}", self.word()).parse()?
         } else {
             DeviceRef::CPU
@@ -249,7 +249,7 @@ impl<'a> Parser<'a> {
 
     fn array_type(&mut self) -> Result<(DType, Shape)> {
         let dtype = self.word().parse()?;
-        self.expect("[")?;
+        self.require("[")?;
         Ok((dtype, self.dims()?))
     }
 
@@ -300,16 +300,16 @@ impl<'a> Parser<'a> {
         &mut self,
         read: impl FnOnce(&mut Self, DType, Vec<usize>) -> Result<HostTensor>,
     ) -> Result<HostTensor> {
-        self.expect("(")?;
+        self.require("(")?;
         let (dtype, shape) = self.array_type()?;
-        self.expect(",")?;
+        self.require(",")?;
         let tensor = read(self, dtype, shape.evaluate(&Default::default())?)?;
-        self.expect(")")?;
+        self.require(")")?;
         Ok(tensor)
     }
 
     fn dense(&mut self, dtype: DType, shape: Vec<usize>) -> Result<HostTensor> {
-        self.expect("[")?;
+        self.require("[")?;
         dispatch!(dtype, T => {
             let elements = self.list("]", |p| {
                 let word = p.word();
@@ -326,7 +326,7 @@ impl<'a> Parser<'a> {
     }
 
     fn hex(&mut self, dtype: DType, shape: Vec<usize>) -> Result<HostTensor> {
-        self.expect("\"")?;
+        self.require("\"")?;
         let digits = self.until('"')?;
         if Some(digits.len()) != byte_count(dtype, &shape)?.checked_mul(2) {
             bail!(value, "the hexadecimal data of a constant has the wrong length");

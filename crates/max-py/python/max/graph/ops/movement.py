@@ -56,11 +56,11 @@ def rebind(
         x: The tensor.
         shape: The dims to go by from here on.
         message: Shown if the check fails.
-        layout: Must be None.
+        layout: The order of the axes, if it is the filter of a convolution.
     """
-    if layout is not None:
-        raise NotImplementedError("rebind cannot set a layout yet: give it to the TensorType of the filter")
-    return call("rebind", x, dims(shape), message)
+    if layout is None:
+        return call("rebind", x, dims(shape), message)
+    return call("rebind_filter", x, dims(shape), message, layout.value)
 
 
 def broadcast_to(
