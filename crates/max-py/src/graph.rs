@@ -7,7 +7,8 @@ use max::engine::{read_graph, save_graph};
 use max::graph::door::{self, Output};
 use max::graph::text::{self, Constants};
 use max::graph::{Graph, Operand, Type, Value, Weight, located};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -204,9 +205,16 @@ fn caller(py: Python<'_>) -> PyResult<Location> {
 /// Writes a line where Python's `print` would; to standard output if Python refuses it.
 pub fn write_line(line: &str) {
     let written = Python::attach(|py| -> PyResult<()> {
-        let stdout = py.import("sys")?.getattr("stdout")?;
-        stdout.call_method1("write", (format!("{line}\n"),))?;
-        Ok(())
+        let write = || py.import("sys")?.getattr("stdout")?.call_method1("write", (format!("{line}\n"),));
+        match write() {
+            // Ctrl-C came while Python wrote: it comes again where the execution looks for it.
+            Err(e) if e.is_instance_of::<PyKeyboardInterrupt>(py) => {
+                // SAFETY: the thread is attached to the interpreter.
+                unsafe { ffi::PyErr_SetInterrupt() };
+                Ok(())
+            }
+            result => result.map(|_| ()),
+        }
     });
     if written.is_err() {
         println!("{line}");

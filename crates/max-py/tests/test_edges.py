@@ -11,7 +11,7 @@ import os
 import pickle
 import signal
 import sys
-import threading
+import time
 
 import numpy as np
 import pytest
@@ -220,16 +220,28 @@ def test_print_goes_where_python_prints(session) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as on Unix")
 def test_ctrl_c_ends_an_execution(session) -> None:
-    with Graph("long", input_types=[TensorType(DType.float32, [64, 64], HOST)]) as graph:
-        x = graph.inputs[0].tensor
-        for _ in range(20_000):
-            x = x @ x
-        graph.output(x)
+    class Slow(io.StringIO):
+        """Takes a millisecond to write a line, and presses Ctrl-C after the third."""
+
+        lines = 0
+
+        def write(self, text: str) -> int:
+            time.sleep(0.001)
+            self.lines += 1
+            if self.lines == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return len(text)
+
+    with Graph("long", input_types=[TensorType(DType.float32, [1], HOST)]) as graph:
+        for _ in range(1000):
+            ops.print("still here")
+        graph.output(graph.inputs[0])
     model = session.load(graph)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        model(np.zeros((64, 64), dtype=np.float32))
+    with contextlib.redirect_stdout(Slow()) as out, pytest.raises(KeyboardInterrupt):
+        model(np.zeros(1, dtype=np.float32))
+    assert 3 <= out.lines < 1000
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert model(np.ones(1, dtype=np.float32))[0].item() == 1
 
 
 def test_rebind_says_what_a_filter_is() -> None:
