@@ -15,7 +15,8 @@ const ACCEPTED: &str = "a model is a Graph, or the path of a file written by Gra
 pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
     let failed =
         |e: std::io::Error| Error::runtime(format!("cannot save the graph to {}: {e}", path.display()));
-    verify(&graph.body())?;
+    let body = graph.body();
+    verify(&body)?;
     let Some(name) = path.file_name() else {
         bail!(runtime, "cannot save the graph to {}: it does not name a file", path.display());
     };
@@ -25,7 +26,7 @@ pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
     let partial = path.with_file_name(partial);
     let write = || {
         let mut file = File::create(&partial)?;
-        for piece in encode::encode(&graph.body()) {
+        for piece in encode::encode(&body) {
             file.write_all(&piece)?;
         }
         file.sync_all()?;

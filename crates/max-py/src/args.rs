@@ -105,8 +105,8 @@ pub fn number(object: &Bound<'_, PyAny>) -> PyResult<Option<Number>> {
     Ok(None)
 }
 
-/// The deepest nesting of lists in an argument.
-const MAX_DEPTH: usize = 32;
+/// The deepest nesting of lists in an argument; lists that share members would otherwise unfold without end.
+const MAX_DEPTH: usize = 6;
 
 /// Any argument of an op function.
 pub fn arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {

@@ -41,6 +41,9 @@ class TestArguments:
     def test_objects_that_contain_themselves_are_refused(self) -> None:
         endless: list = []
         endless.append(endless)
+        doubled: list = [1]
+        for _ in range(60):
+            doubled = [doubled, doubled]
 
         class Mirror:
             def __tensorvalue__(self) -> Mirror:
@@ -48,7 +51,7 @@ class TestArguments:
 
         with Graph("g", input_types=[FLOATS]) as graph:
             x = graph.inputs[0].tensor
-            for bad in (lambda: ops.add(x, endless), lambda: x[endless], lambda: x + Mirror()):
+            for bad in (lambda: ops.add(x, endless), lambda: x[endless], lambda: ops.add(x, doubled), lambda: x + Mirror()):
                 with pytest.raises(TypeError):
                     bad()
 

@@ -131,9 +131,8 @@ op_fns! {
 fn select(x: TensorValue, Indices(indices): Indices) -> Result<TensorValue> {
     let indices = expand(indices, &x)?;
     let (mut starts, mut sizes, mut steps) = (Vec::new(), Vec::new(), Vec::new());
-    // How each axis ends up: dropped, or kept with a size; None where an axis is new.
-    let mut dynamic = Vec::new();
-    let mut layout: Vec<Keep> = Vec::new();
+    // What only a run can select, and what becomes of each axis.
+    let (mut dynamic, mut layout) = (Vec::new(), Vec::new());
     for index in indices {
         let axis = starts.len();
         let (start, size, step, keep) = match index {
