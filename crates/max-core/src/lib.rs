@@ -10,6 +10,7 @@ pub mod dtype;
 pub mod element;
 pub mod error;
 pub mod float8;
+pub mod kernel;
 pub mod layout;
 pub mod quantization;
 pub mod scalar;

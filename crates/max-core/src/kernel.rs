@@ -1,0 +1,382 @@
+//! Kernels as plain data: what the compiler makes and a device runs.
+//!
+//! A [`Loop`] is a fused region: one walk over an index space in which a small straight-line program runs on
+//! every element. With a reduced axis it is a row program: values are per element or per row, reductions turn the
+//! first into the second. Matmul, attention and conv2d hand what they compute to a loop, their epilogue, so that
+//! every kernel ends in the same way. Sizes are of a type `D`: dims in a compiled program, numbers once they are
+//! bound to an execution.
+
+mod check;
+
+pub use check::Level;
+
+use crate::{Bindings, DType, Dim, Error, Result, ScalarOp};
+
+/// Names a piece of memory that a kernel reads or writes: an input, a constant, an intermediate, an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u32);
+
+/// Names the result of an instruction: its position in the code of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reg(pub u32);
+
+/// How a kernel walks memory: the element at index `(i, j, ..)` of its space lies `offset + i * strides[0] + j *
+/// strides[1] + ..` elements into the slot. A stride of zero repeats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access<D> {
+    /// The memory.
+    pub slot: Slot,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Where index zero lies, in elements.
+    pub offset: D,
+    /// One stride an axis of the space, in elements.
+    pub strides: Vec<D>,
+}
+
+/// An element as bits: the first `dtype.size_in_bytes()` bytes of the little-endian number hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Literal {
+    /// The type of the element.
+    pub dtype: DType,
+    /// Its bits.
+    pub bits: u64,
+}
+
+/// What a reduction combines elements with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Reduction {
+    Sum,
+    Prod,
+    Max,
+    Min,
+    ArgMax,
+    ArgMin,
+}
+
+/// One instruction of a loop. It defines the register of its own position; a store defines none.
+///
+/// Registers have dtypes. The narrow floats (f16, bf16, the float8s) are held as f32 in between: they widen when they
+/// are loaded and round when they are stored or cast.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Instr<D> {
+    /// Reads the access of this number.
+    Load(u32),
+    /// What the kernel around an epilogue computed, in the given dtype.
+    Product(DType),
+    /// The same element everywhere.
+    Literal(Literal),
+    /// A size as an element of a dtype.
+    Size(D, DType),
+    /// An op of the scalar table. Both operands have one dtype; an op of one operand has its operand twice. Functions of
+    /// real numbers apply to floats only.
+    Apply(ScalarOp, [Reg; 2]),
+    /// The second where the first, a bool, is true, else the third.
+    Select([Reg; 3]),
+    /// Converts as a cast op does.
+    Cast(Reg, DType),
+    /// Combines the elements of a row; sums and products of floats may be computed in any fixed order. The indices of
+    /// `ArgMax` and `ArgMin` are int64.
+    Reduce(Reduction, Reg),
+    /// Writes a register through the access of this number.
+    Store(u32, Reg),
+}
+
+/// A fused region: see the module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loop<D> {
+    /// The index space, outermost axis first.
+    pub shape: Vec<D>,
+    /// The axis that reductions run along, if there are any.
+    pub reduce: Option<usize>,
+    /// The memory it reads and writes; each with one stride an axis of the space.
+    pub accesses: Vec<Access<D>>,
+    /// The program.
+    pub code: Vec<Instr<D>>,
+}
+
+/// `[batch.., m, k] x [batch.., k, n]`, handed to an epilogue over `[batch.., m, n]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matmul<D> {
+    /// The sizes of the batch axes, broadcast by strides of zero.
+    pub batch: Vec<D>,
+    /// The rows of the product.
+    pub m: D,
+    /// The columns of the product.
+    pub n: D,
+    /// The length of the sums.
+    pub k: D,
+    /// Over `[batch.., m, k]`.
+    pub lhs: Access<D>,
+    /// Over `[batch.., k, n]`.
+    pub rhs: Access<D>,
+    /// What happens to the product.
+    pub epilogue: Loop<D>,
+}
+
+/// `softmax(query x transposed key * scale + mask) x value`, handed to an epilogue over `[batch.., queries, width]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention<D> {
+    /// The sizes of the batch axes (batch and heads), broadcast by strides of zero.
+    pub batch: Vec<D>,
+    /// The number of queries.
+    pub queries: D,
+    /// The number of keys.
+    pub keys: D,
+    /// The length of a query and of a key.
+    pub depth: D,
+    /// The length of a value.
+    pub width: D,
+    /// Over `[batch.., queries, depth]`.
+    pub query: Access<D>,
+    /// Over `[batch.., keys, depth]`.
+    pub key: Access<D>,
+    /// Over `[batch.., keys, width]`.
+    pub value: Access<D>,
+    /// Over `[batch.., queries, keys]`: floats are added to the scores, bools keep what is true.
+    pub mask: Option<Access<D>>,
+    /// What scores are multiplied with.
+    pub scale: f64,
+    /// Whether query `i` sees the keys up to `i + keys - queries` only.
+    pub causal: bool,
+    /// What happens to the result.
+    pub epilogue: Loop<D>,
+}
+
+/// A convolution over height and width, handed to an epilogue over `[batch, height, width, filters]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conv2d<D> {
+    /// Batch, height, width and filters of the result.
+    pub out: [D; 4],
+    /// Height, width and channels of the input.
+    pub input_size: [D; 3],
+    /// Height and width of the filter.
+    pub filter_size: [D; 2],
+    /// The distance between neighbouring results along height and width.
+    pub stride: [usize; 2],
+    /// The distance between neighbouring taps of the filter.
+    pub dilation: [usize; 2],
+    /// Zeros before the first row and the first column.
+    pub padding: [usize; 2],
+    /// Into how many independent convolutions channels and filters are divided.
+    pub groups: usize,
+    /// Over `[batch, height, width, channels]`, wherever they lie.
+    pub input: Access<D>,
+    /// Over `[height, width, channels / groups, filters]`.
+    pub filter: Access<D>,
+    /// What happens to the result.
+    pub epilogue: Loop<D>,
+}
+
+/// Slices picked by index: `out[o, p, i] = source[o, indices[p], i]`. Negative indices count from the end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gather<D> {
+    /// What lies before the axis, as one size.
+    pub outer: D,
+    /// The size of the axis.
+    pub size: D,
+    /// How many indices there are.
+    pub picks: D,
+    /// What lies after the axis, as one size.
+    pub inner: D,
+    /// The axis in the user's graph, for messages.
+    pub axis: usize,
+    /// Over `[outer, size, inner]`.
+    pub source: Access<D>,
+    /// Over `[picks]`; any integer dtype.
+    pub indices: Access<D>,
+    /// Over `[outer, picks, inner]`.
+    pub out: Access<D>,
+}
+
+/// A unit of work that a device launches.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "each kind is documented at its type")]
+pub enum Kernel<D> {
+    Loop(Loop<D>),
+    Matmul(Matmul<D>),
+    Attention(Attention<D>),
+    Conv2d(Conv2d<D>),
+    Gather(Gather<D>),
+}
+
+impl Reduction {
+    /// Whether the result is a position.
+    pub fn gives_index(self) -> bool {
+        matches!(self, Reduction::ArgMax | Reduction::ArgMin)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reduction::Sum => "sum",
+            Reduction::Prod => "prod",
+            Reduction::Max => "max",
+            Reduction::Min => "min",
+            Reduction::ArgMax => "argmax",
+            Reduction::ArgMin => "argmin",
+        }
+    }
+}
+
+/// Sizes replaced by other sizes, in order; the first error ends it.
+macro_rules! map_sizes {
+    ($($name:ident { $($size:ident),*; $($sizes:ident),*; $($inner:ident),*; $($same:ident),* })*) => {$(
+        impl<D> $name<D> {
+            /// The same with every size replaced.
+            pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<$name<E>> {
+                Ok($name {
+                    $($size: f(&self.$size)?,)*
+                    $($sizes: self.$sizes.iter().map(&mut *f).collect::<Result<_>>()?,)*
+                    $($inner: self.$inner.map(f)?,)*
+                    $($same: self.$same.clone(),)*
+                })
+            }
+        }
+    )*};
+}
+
+map_sizes! {
+    Access { offset; strides; ; slot, dtype }
+    Matmul { m, n, k; batch; lhs, rhs, epilogue; }
+    Gather { outer, size, picks, inner; ; source, indices, out; axis }
+}
+
+impl<D> Instr<D> {
+    fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Instr<E>> {
+        Ok(match self {
+            Instr::Load(access) => Instr::Load(*access),
+            Instr::Product(dtype) => Instr::Product(*dtype),
+            Instr::Literal(literal) => Instr::Literal(*literal),
+            Instr::Size(size, dtype) => Instr::Size(f(size)?, *dtype),
+            Instr::Apply(op, args) => Instr::Apply(*op, *args),
+            Instr::Select(args) => Instr::Select(*args),
+            Instr::Cast(arg, dtype) => Instr::Cast(*arg, *dtype),
+            Instr::Reduce(kind, arg) => Instr::Reduce(*kind, *arg),
+            Instr::Store(access, arg) => Instr::Store(*access, *arg),
+        })
+    }
+}
+
+impl<D> Loop<D> {
+    /// The same with every size replaced.
+    pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Loop<E>> {
+        Ok(Loop {
+            shape: self.shape.iter().map(&mut *f).collect::<Result<_>>()?,
+            reduce: self.reduce,
+            accesses: self.accesses.iter().map(|access| access.map(f)).collect::<Result<_>>()?,
+            code: self.code.iter().map(|instr| instr.map(f)).collect::<Result<_>>()?,
+        })
+    }
+
+    /// The accesses that are written.
+    pub fn stored(&self) -> impl Iterator<Item = &Access<D>> {
+        self.code.iter().filter_map(|instr| match instr {
+            Instr::Store(access, _) => self.accesses.get(*access as usize),
+            _ => None,
+        })
+    }
+
+    /// The accesses that are read.
+    pub fn loaded(&self) -> impl Iterator<Item = &Access<D>> {
+        self.code.iter().filter_map(|instr| match instr {
+            Instr::Load(access) => self.accesses.get(*access as usize),
+            _ => None,
+        })
+    }
+}
+
+impl<D> Attention<D> {
+    /// The same with every size replaced.
+    pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Attention<E>> {
+        Ok(Attention {
+            batch: self.batch.iter().map(&mut *f).collect::<Result<_>>()?,
+            queries: f(&self.queries)?,
+            keys: f(&self.keys)?,
+            depth: f(&self.depth)?,
+            width: f(&self.width)?,
+            query: self.query.map(f)?,
+            key: self.key.map(f)?,
+            value: self.value.map(f)?,
+            mask: self.mask.as_ref().map(|mask| mask.map(f)).transpose()?,
+            scale: self.scale,
+            causal: self.causal,
+            epilogue: self.epilogue.map(f)?,
+        })
+    }
+}
+
+fn map_array<D, E, const N: usize>(sizes: &[D; N], f: &mut dyn FnMut(&D) -> Result<E>) -> Result<[E; N]> {
+    let mapped = sizes.iter().map(f).collect::<Result<Vec<E>>>()?;
+    mapped.try_into().map_err(|_| Error::internal("an array changed its length"))
+}
+
+impl<D> Conv2d<D> {
+    /// The same with every size replaced.
+    pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Conv2d<E>> {
+        Ok(Conv2d {
+            out: map_array(&self.out, f)?,
+            input_size: map_array(&self.input_size, f)?,
+            filter_size: map_array(&self.filter_size, f)?,
+            stride: self.stride,
+            dilation: self.dilation,
+            padding: self.padding,
+            groups: self.groups,
+            input: self.input.map(f)?,
+            filter: self.filter.map(f)?,
+            epilogue: self.epilogue.map(f)?,
+        })
+    }
+}
+
+impl<D> Kernel<D> {
+    /// The same with every size replaced.
+    pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Kernel<E>> {
+        Ok(match self {
+            Kernel::Loop(k) => Kernel::Loop(k.map(f)?),
+            Kernel::Matmul(k) => Kernel::Matmul(k.map(f)?),
+            Kernel::Attention(k) => Kernel::Attention(k.map(f)?),
+            Kernel::Conv2d(k) => Kernel::Conv2d(k.map(f)?),
+            Kernel::Gather(k) => Kernel::Gather(k.map(f)?),
+        })
+    }
+
+    /// What it reads, epilogues included.
+    pub fn reads(&self) -> Vec<&Access<D>> {
+        let own: Vec<&Access<D>> = match self {
+            Kernel::Loop(_) => vec![],
+            Kernel::Matmul(k) => vec![&k.lhs, &k.rhs],
+            Kernel::Attention(k) => [&k.query, &k.key, &k.value].into_iter().chain(&k.mask).collect(),
+            Kernel::Conv2d(k) => vec![&k.input, &k.filter],
+            Kernel::Gather(k) => vec![&k.source, &k.indices],
+        };
+        own.into_iter().chain(self.ending().into_iter().flat_map(Loop::loaded)).collect()
+    }
+
+    /// What it writes.
+    pub fn writes(&self) -> Vec<&Access<D>> {
+        match self {
+            Kernel::Gather(k) => vec![&k.out],
+            _ => self.ending().into_iter().flat_map(Loop::stored).collect(),
+        }
+    }
+
+    /// The loop in which it ends.
+    pub fn ending(&self) -> Option<&Loop<D>> {
+        match self {
+            Kernel::Loop(k) => Some(k),
+            Kernel::Matmul(k) => Some(&k.epilogue),
+            Kernel::Attention(k) => Some(&k.epilogue),
+            Kernel::Conv2d(k) => Some(&k.epilogue),
+            Kernel::Gather(_) => None,
+        }
+    }
+}
+
+impl Kernel<Dim> {
+    /// The kernel for the sizes of one execution.
+    pub fn bind(&self, bindings: &Bindings) -> Result<Kernel<i64>> {
+        self.map(&mut |dim| dim.evaluate(bindings))
+    }
+}

@@ -1,0 +1,52 @@
+//! The CPU kernels: what runs the kernels of `max_core::kernel` on the vector units of this machine.
+//!
+//! [`prepare`] checks a bound kernel once and decides how to run it; [`Prepared::run`] runs it on memory, as often
+//! as wanted and from any thread. Work is cut by shape and never by the number of threads, and partial results
+//! combine in index order, so that the same inputs give the same bits on any number of threads.
+
+mod loops;
+mod memory;
+mod pool;
+mod tile;
+
+pub use memory::Memory;
+pub use pool::Pool;
+
+use max_core::kernel::Kernel;
+use max_core::{Result, bail};
+
+use loops::PreparedLoop;
+use memory::Extent;
+
+/// A kernel that has been checked and is ready to run.
+#[derive(Debug)]
+pub struct Prepared {
+    run: Run,
+    extents: Vec<Extent>,
+}
+
+#[derive(Debug)]
+enum Run {
+    Loop(PreparedLoop),
+}
+
+/// Checks a kernel and decides how to run it.
+pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
+    let extents = memory::extents(kernel)?;
+    let run = match kernel {
+        Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
+        _ => bail!(not_implemented, "this kernel"),
+    };
+    Ok(Prepared { run, extents })
+}
+
+impl Prepared {
+    /// Runs it on memory, one piece a slot. Pieces that it writes overlap no other, except where the accesses of a
+    /// loop to both are the same.
+    pub fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+        self.extents.iter().try_for_each(|extent| extent.check(memory))?;
+        match &self.run {
+            Run::Loop(run) => run.run(memory, pool),
+        }
+    }
+}
