@@ -50,16 +50,25 @@ impl Dim {
 
     /// The sum.
     pub fn add(&self, other: &Dim) -> Result<Dim> {
+        if let Some(size) = self.statics(other, i64::checked_add) {
+            return Ok(Dim::Static(size));
+        }
         self.expr().add(&other.expr()).map(Dim::from_expr)
     }
 
     /// The difference.
     pub fn sub(&self, other: &Dim) -> Result<Dim> {
+        if let Some(size) = self.statics(other, i64::checked_sub) {
+            return Ok(Dim::Static(size));
+        }
         self.expr().add(&other.expr().scale(-1)?).map(Dim::from_expr)
     }
 
     /// The product.
     pub fn mul(&self, other: &Dim) -> Result<Dim> {
+        if let Some(size) = self.statics(other, i64::checked_mul) {
+            return Ok(Dim::Static(size));
+        }
         self.expr().mul(&other.expr()).map(Dim::from_expr)
     }
 
@@ -104,6 +113,9 @@ impl Dim {
 
     /// The size under bindings; an error if a symbol is unbound, a division by zero or an overflow happens.
     pub fn evaluate(&self, bindings: &Bindings) -> Result<i64> {
+        if let Dim::Static(size) = self {
+            return Ok(*size);
+        }
         let bound = self.substitute(&|name| bindings.get(name).map(|&size| Dim::Static(size)))?;
         bound.as_static().ok_or_else(|| {
             let unbound: Vec<_> = bound.parameters().iter().map(|p| format!("'{p}'")).collect();
@@ -136,6 +148,11 @@ impl Dim {
             }
             None => Ok(false),
         }
+    }
+
+    /// The result on two known sizes, unless it overflows: the common case, without an expression.
+    fn statics(&self, other: &Dim, f: impl FnOnce(i64, i64) -> Option<i64>) -> Option<i64> {
+        f(self.as_static()?, other.as_static()?)
     }
 
     fn expr(&self) -> Expr {

@@ -137,6 +137,16 @@ fn filter_axes(layout: FilterLayout) -> Result<[usize; 4]> {
 }
 
 impl Conv2d {
+    /// The axes of batch, height, width and channels in the input and in the result.
+    pub fn input_axes(&self) -> [usize; 4] {
+        input_axes(self.input_layout)
+    }
+
+    /// The axes of height, width, input channels and output channels in the filter.
+    pub fn filter_axes(&self) -> Result<[usize; 4]> {
+        filter_axes(self.filter_layout)
+    }
+
     /// The size of an output axis: `(size + padding - dilation * (kernel - 1) - 1) // stride + 1`.
     fn output_size(&self, axis: usize, size: &Dim, kernel: &Dim) -> Result<Dim> {
         let one = Dim::Static(1);
@@ -169,8 +179,8 @@ impl Operation for Conv2d {
                 filter.shape
             );
         }
-        let [n, h, w, c] = input_axes(self.input_layout).map(|axis| &x.shape[axis]);
-        let [r, s, group_c, f] = filter_axes(self.filter_layout)?.map(|axis| &filter.shape[axis]);
+        let [n, h, w, c] = self.input_axes().map(|axis| &x.shape[axis]);
+        let [r, s, group_c, f] = self.filter_axes()?.map(|axis| &filter.shape[axis]);
         let groups = Dim::Static(self.groups as i64);
         if group_c.mul(&groups)? != *c {
             bail!(
@@ -192,7 +202,7 @@ impl Operation for Conv2d {
         }
         let dims = [n, &out_h, &out_w, f];
         let mut shape = x.shape.to_vec();
-        for (axis, dim) in input_axes(self.input_layout).into_iter().zip(dims) {
+        for (axis, dim) in self.input_axes().into_iter().zip(dims) {
             shape[axis] = dim.clone();
         }
         Ok(vec![x.with_shape(shape).into()])
@@ -200,8 +210,8 @@ impl Operation for Conv2d {
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
         let (x, filter) = (&operands[0], &operands[1]);
-        let x_at = Axes::new(x.shape(), input_axes(self.input_layout));
-        let filter_at = Axes::new(filter.shape(), filter_axes(self.filter_layout)?);
+        let x_at = Axes::new(x.shape(), self.input_axes());
+        let filter_at = Axes::new(filter.shape(), self.filter_axes()?);
         let ([n, h, w, _], [r, s, c, f]) = (x_at.sizes, filter_at.sizes);
         let out = |axis: usize, size: usize, kernel: usize| {
             let size = self.output_size(axis, &size.into(), &kernel.into())?;
@@ -216,10 +226,10 @@ impl Operation for Conv2d {
         }
         let (out_h, out_w) = (out(0, h, r)?, out(1, w, s)?);
         let mut sizes = x.shape().to_vec();
-        for (axis, size) in input_axes(self.input_layout).into_iter().zip([n, out_h, out_w, f]) {
+        for (axis, size) in self.input_axes().into_iter().zip([n, out_h, out_w, f]) {
             sizes[axis] = size;
         }
-        let out_at = Axes::new(&sizes, input_axes(self.input_layout));
+        let out_at = Axes::new(&sizes, self.input_axes());
         let per_group = f / self.groups;
         // Where the filter's tap reads, if it is not in the padding.
         let source = |axis: usize, at: usize, tap: usize, size: usize| {

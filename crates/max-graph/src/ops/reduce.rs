@@ -37,7 +37,8 @@ impl ReduceKind {
         (ReduceKind::ArgMin, "argmin"),
     ];
 
-    fn name(self) -> &'static str {
+    /// Its name.
+    pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 

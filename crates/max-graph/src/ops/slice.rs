@@ -290,7 +290,7 @@ fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Res
 
 /// The first position and the number of positions between bounds, or natural ends where there are none. Negative
 /// numbers count from the end; bounds are checked as far as sizes are known, and never clamped.
-fn extent(start: Option<Dim>, stop: Option<Dim>, step: i64, size: &Dim, axis: usize) -> Result<(Dim, Dim)> {
+pub fn extent(start: Option<Dim>, stop: Option<Dim>, step: i64, size: &Dim, axis: usize) -> Result<(Dim, Dim)> {
     if step == 0 {
         bail!(value, "slice step cannot be zero");
     }
@@ -323,20 +323,25 @@ fn extent(start: Option<Dim>, stop: Option<Dim>, step: i64, size: &Dim, axis: us
     Ok((from, count))
 }
 
-/// The elements of an axis from a start in steps, checked against its size.
-fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> Result<()> {
-    let size = layout.shape[axis] as i64;
+/// Checks that positions from a start in steps are on an axis.
+pub fn check_range(axis: usize, size: i64, start: i64, count: i64, step: i64) -> Result<()> {
     if count < 0 {
         bail!(value, "a slice of axis {axis} with size {size} has {count} elements");
     }
+    let last = (count - 1).checked_mul(step).and_then(|reach| start.checked_add(reach));
+    if count > 0 && (!(0..size).contains(&start) || last.is_none_or(|last| !(0..size).contains(&last))) {
+        bail!(
+            value,
+            "{count} elements from {start} in steps of {step} are out of range for axis {axis} with size {size}"
+        );
+    }
+    Ok(())
+}
+
+/// The elements of an axis from a start in steps, checked against its size.
+fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> Result<()> {
+    check_range(axis, layout.shape[axis] as i64, start, count, step)?;
     if count > 0 {
-        let last = (count - 1).checked_mul(step).and_then(|reach| start.checked_add(reach));
-        if !(0..size).contains(&start) || last.is_none_or(|last| !(0..size).contains(&last)) {
-            bail!(
-                value,
-                "{count} elements from {start} in steps of {step} are out of range for axis {axis} with size {size}"
-            );
-        }
         layout.offset += start as usize * layout.strides[axis] as usize;
     }
     if count > 1 {

@@ -1,0 +1,179 @@
+//! A program for the sizes of one execution: what its facts say about them, its kernels with numbers, its arena.
+
+use max_core::kernel::{Access, Kernel};
+use max_core::{Bindings, Dim, Error, Result, Shape, bail};
+use max_graph::host::byte_count;
+use max_graph::ops::slice;
+
+use crate::plan::{self, MemoryPlan};
+use crate::program::{Claim, Origin, Program, Work};
+
+/// What facts ask about data.
+pub trait Data {
+    /// The sizes of a weight.
+    fn weight_sizes(&self, weight: usize) -> Result<&[usize]>;
+
+    /// The elements of an integer vector, or of a scalar, in a slot that has been computed.
+    fn integers(&self, access: &Access<i64>, count: usize) -> Result<Vec<i64>>;
+}
+
+/// A segment for known sizes.
+#[derive(Debug)]
+pub struct Bound {
+    /// The kernel of each step; nothing for a step that launches none.
+    pub kernels: Vec<Option<Kernel<i64>>>,
+    /// The sizes of each slot that the segment uses first; empty for the others.
+    pub shapes: Vec<Option<Vec<usize>>>,
+    /// Its arena.
+    pub plan: MemoryPlan,
+}
+
+impl Program {
+    /// Checks the facts of a segment and adds the symbols they make known.
+    pub fn learn(&self, segment: usize, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
+        for fact in &self.segments[segment].facts {
+            hold(&fact.claim, bindings, data).map_err(|error| self.blame(fact.op, error))?;
+        }
+        Ok(())
+    }
+
+    /// The segment for known sizes.
+    pub fn bind(&self, segment: usize, bindings: &Bindings) -> Result<Bound> {
+        let steps = &self.segments[segment].steps;
+        let mut kernels = Vec::with_capacity(steps.len());
+        let mut shapes: Vec<Option<Vec<usize>>> = vec![None; self.slots.len()];
+        for number in steps.clone() {
+            let step = &self.steps[number];
+            let blame = |error| step.ops.last().map_or_else(|| error, |&op| self.blame(op, error));
+            let mut bind = || -> Result<Option<Kernel<i64>>> {
+                for slot in step.reads().into_iter().chain(step.writes()) {
+                    let (info, shape) = (&self.slots[slot.0 as usize], &mut shapes[slot.0 as usize]);
+                    if shape.is_none() {
+                        *shape = Some(info.shape.evaluate(bindings)?);
+                    }
+                }
+                let Work::Kernel(kernel) = &step.work else { return Ok(None) };
+                if let Some(ending) = kernel.ending() {
+                    Shape::from(ending.shape.as_slice()).evaluate(bindings)?;
+                }
+                kernel.bind(bindings).map(Some)
+            };
+            kernels.push(bind().map_err(blame)?);
+        }
+        let size = |(slot, shape): (usize, &Option<Vec<usize>>)| match shape {
+            Some(shape) => byte_count(self.slots[slot].dtype, shape),
+            None => Ok(0),
+        };
+        let sizes = shapes.iter().enumerate().map(size).collect::<Result<Vec<_>>>()?;
+        let plan = plan::plan(self, segment, &sizes)?;
+        if cfg!(debug_assertions) {
+            plan::check(self, segment, &sizes, &plan)?;
+        }
+        Ok(Bound { kernels, shapes, plan })
+    }
+
+    /// Whether all sizes are known when it is compiled.
+    pub fn is_static(&self) -> bool {
+        let known = |shape: &Shape| shape.iter().all(|dim| dim.as_static().is_some());
+        self.segments.len() == 1 && self.slots.iter().all(|slot| known(&slot.shape))
+    }
+
+    /// The slots that an execution allocates for outputs.
+    pub fn output_slots(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.slots.iter().enumerate().filter_map(|(slot, info)| match info.origin {
+            Origin::Output(output) => Some((slot, output)),
+            _ => None,
+        })
+    }
+}
+
+fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
+    match claim {
+        Claim::Weight(weight, shape) => {
+            let sizes: Vec<i64> = data.weight_sizes(*weight)?.iter().map(|&size| size as i64).collect();
+            name_sizes(shape, &sizes, bindings)
+        }
+        Claim::Rebind { from, to, message } => {
+            let sizes = from.evaluate(bindings)?;
+            for (dim, &size) in to.iter().zip(&sizes) {
+                // A symbol without a size yet gets it from this tensor.
+                dim.bind(size as i64, bindings)?;
+                let expected = dim.evaluate(bindings)?;
+                if expected != size as i64 {
+                    let note = if message.is_empty() { "" } else { ": " };
+                    bail!(
+                        value,
+                        "rebind shape check failed{note}{message}: {to} has {dim} = {expected}, got the shape {sizes:?}"
+                    );
+                }
+            }
+            Ok(())
+        }
+        Claim::Slice { axis, size, start, count, step } => {
+            let [size, start, count] = evaluate([size, start, count], bindings)?;
+            slice::check_range(*axis, size, start, count, *step)
+        }
+        Claim::NotEmpty(size, what) => match size.evaluate(bindings)? {
+            0 => bail!(value, "{what} of an axis of size 0 is not defined"),
+            _ => Ok(()),
+        },
+        Claim::Filter { taps: [r, s], filters, groups } => {
+            let [r, s, f] = evaluate([r, s, filters], bindings)?;
+            if r == 0 || s == 0 || f % *groups as i64 != 0 {
+                bail!(
+                    value,
+                    "conv2d filter of {r} x {s} taps and {f} output channels must have taps, and output channels that \
+                     {groups} groups divide"
+                );
+            }
+            Ok(())
+        }
+        Claim::Bounds { axis, size, start, stop, step, first, count } => {
+            let size = size.evaluate(bindings)?;
+            let mut read = |access: &Option<Access<Dim>>| -> Result<Option<Dim>> {
+                let Some(access) = access else { return Ok(None) };
+                let access = access.map(&mut |dim| dim.evaluate(bindings))?;
+                match data.integers(&access, 1)?.first() {
+                    Some(&value) => Ok(Some(Dim::Static(value))),
+                    None => bail!(internal, "a bound without a value"),
+                }
+            };
+            let (start, stop) = (read(start)?, read(stop)?);
+            let (start, found) = slice::extent(start, stop, *step, &Dim::Static(size), *axis)?;
+            let [start, found] = evaluate([&start, &found], bindings)?;
+            slice::check_range(*axis, size, start, found, *step)?;
+            bindings.insert(first.clone(), start);
+            name_sizes(&Shape::from([count]), &[found], bindings)
+        }
+        Claim::Sizes { values, from, to } => {
+            let access = values.map(&mut |dim| dim.evaluate(bindings))?;
+            let sizes = data.integers(&access, to.rank())?;
+            if let Some(negative) = sizes.iter().find(|&&size| size < 0) {
+                bail!(value, "cannot broadcast to the shape {sizes:?}: {negative} is negative");
+            }
+            let from = from.evaluate(bindings)?;
+            let missing = sizes.len() - from.len();
+            if from.iter().zip(&sizes[missing..]).any(|(&own, &target)| own != 1 && own as i64 != target) {
+                bail!(value, "cannot broadcast the shape {from:?} to {sizes:?}");
+            }
+            name_sizes(to, &sizes, bindings)
+        }
+    }
+}
+
+fn evaluate<const N: usize>(dims: [&Dim; N], bindings: &Bindings) -> Result<[i64; N]> {
+    let sizes = dims.into_iter().map(|dim| dim.evaluate(bindings)).collect::<Result<Vec<_>>>()?;
+    sizes.try_into().map_err(|_| Error::internal("an array changed its length"))
+}
+
+/// Binds the symbols that sizes make known and checks the others.
+fn name_sizes(shape: &Shape, sizes: &[i64], bindings: &mut Bindings) -> Result<()> {
+    for (dim, &size) in shape.iter().zip(sizes) {
+        dim.bind(size, bindings)?;
+        let expected = dim.evaluate(bindings)?;
+        if expected != size {
+            bail!(value, "the symbolic dimension '{dim}' is {expected}, but the result has the size {size}");
+        }
+    }
+    Ok(())
+}

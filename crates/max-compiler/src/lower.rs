@@ -1,0 +1,328 @@
+//! From ops to kernels. View ops become layouts, everything else computes nodes in groups; a group becomes a step.
+//!
+//! Groups are numbered as they are made, and every group reads only what lower groups compute. An op may therefore
+//! join the highest group that computes one of its operands, or any group above that: the order of numbers stays an order
+//! of execution, and no search for cycles is needed.
+
+mod emit;
+mod finish;
+mod group;
+mod heavy;
+
+use std::collections::HashMap;
+
+use max_core::{DType, Dim, HostBytes, Result, Shape, TensorType, Type, bail};
+use max_graph::ir::Op;
+use max_graph::op::Attributes;
+use max_graph::{Body, HostTensor, OpId, OpKind, ValueId};
+
+use crate::layout::Layout;
+use crate::program::{Claim, Fact, Program};
+use group::{Group, Work};
+
+/// How a body is lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether ops share kernels; without, every op is a step of its own.
+    pub fuse: bool,
+}
+
+/// Lowers an optimized body.
+pub(crate) fn lower(body: Body, options: Options) -> Result<Program> {
+    let mut lowering = Lowering::new(&body, options);
+    for at in 0..body.block.ops.len() {
+        let id = body.block.ops[at];
+        let op = body.op(id);
+        lowering.op(id, op).map_err(|e| op.location.iter().cloned().fold(e.context(op.describe(&body)), |e, l| e.at(l)))?;
+    }
+    let outputs = body.block.results.clone().unwrap_or_default();
+    lowering.outputs(&outputs)?;
+    finish::finish(lowering.parts(), body)
+}
+
+/// Names a value that has memory, or would have if it left its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct NodeId(u32);
+
+/// A value with elements of its own, in row-major order.
+#[derive(Debug)]
+pub(super) struct Node {
+    dtype: DType,
+    shape: Vec<Dim>,
+    source: Source,
+    /// Whether something outside its group reads it.
+    stored: bool,
+    /// The node whose memory holds it, and where: what a concat joins is computed in place.
+    home: Option<(NodeId, Layout)>,
+}
+
+/// Where a node comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Input(usize),
+    Constant(HostBytes),
+    Weight(usize),
+    /// The last group that writes it, and the output it is, if it is one.
+    Group(usize, Option<usize>),
+}
+
+/// A value: a node seen through a layout.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    node: NodeId,
+    layout: Layout,
+}
+
+pub(super) struct Lowering<'a> {
+    body: &'a Body,
+    options: Options,
+    nodes: Vec<Node>,
+    groups: Vec<Group>,
+    views: Vec<Option<View>>,
+    uses: Vec<u32>,
+    weights: Vec<(String, TensorType)>,
+    /// The facts of each segment with the first group of it.
+    segments: Vec<(Vec<Fact>, usize)>,
+    /// The highest group that reads a node, for joining it.
+    readers: HashMap<NodeId, usize>,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(body: &'a Body, options: Options) -> Lowering<'a> {
+        let mut uses = vec![0; body.num_values()];
+        let results = body.block.results.iter().flatten();
+        for value in body.ops().flat_map(|op| &op.operands).chain(results) {
+            uses[value.0 as usize] += 1;
+        }
+        Lowering {
+            body,
+            options,
+            nodes: Vec::new(),
+            groups: Vec::new(),
+            views: vec![None; body.num_values()],
+            uses,
+            weights: Vec::new(),
+            segments: vec![(Vec::new(), 0)],
+            readers: HashMap::new(),
+        }
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    fn add_node(&mut self, dtype: DType, shape: &[Dim], source: Source) -> NodeId {
+        self.nodes.push(Node { dtype, shape: shape.to_vec(), source, stored: false, home: None });
+        NodeId(self.nodes.len() as u32 - 1)
+    }
+
+    /// A value that is a whole node.
+    fn define(&mut self, value: ValueId, node: NodeId) -> Result<()> {
+        let layout = Layout::contiguous(&self.node(node).shape)?;
+        self.views[value.0 as usize] = Some(View { node, layout });
+        Ok(())
+    }
+
+    fn view(&mut self, value: ValueId) -> Result<View> {
+        if self.views[value.0 as usize].is_none()
+            && let Some(input) = self.body.block.arguments.iter().position(|&v| v == value)
+        {
+            let (dtype, shape) = self.array(value)?;
+            let node = self.add_node(dtype, &shape, Source::Input(input));
+            self.define(value, node)?;
+        }
+        match &self.views[value.0 as usize] {
+            Some(view) => Ok(view.clone()),
+            None => bail!(internal, "value %{} has no definition", value.0),
+        }
+    }
+
+    fn array(&self, value: ValueId) -> Result<(DType, Shape)> {
+        match self.body.type_of(value).array() {
+            Some((dtype, shape)) => Ok((dtype, shape.clone())),
+            None => bail!(not_implemented, "values of type {} cannot be computed", self.body.type_of(value)),
+        }
+    }
+
+    fn claim(&mut self, op: OpId, claim: Claim) {
+        // A fact that needs data starts a segment: what it reads must have been computed.
+        if !claim.reads().is_empty() {
+            self.segments.push((Vec::new(), self.groups.len()));
+        }
+        if let Some((facts, _)) = self.segments.last_mut() {
+            facts.push(Fact { claim, op });
+        }
+    }
+
+    /// The first group of the current segment; earlier ones are closed.
+    fn barrier(&self) -> usize {
+        self.segments.last().map_or(0, |(_, first)| *first)
+    }
+
+    /// A view that only changes how a value is seen.
+    fn set_view(&mut self, value: ValueId, node: NodeId, layout: Layout) {
+        self.views[value.0 as usize] = Some(View { node, layout });
+    }
+
+    fn op(&mut self, id: OpId, op: &Op) -> Result<()> {
+        match &op.kind {
+            OpKind::Constant(c) => {
+                let shape: Shape = c.value.shape().iter().copied().collect();
+                let node = self.add_node(c.value.dtype(), &shape, Source::Constant(c.value.bytes().clone()));
+                self.define(op.results[0], node)
+            }
+            OpKind::ConstantExternal(c) => {
+                let Type::Tensor(ty) = self.body.type_of(op.results[0]) else {
+                    bail!(internal, "a weight that is no tensor")
+                };
+                let number = self.weights.len();
+                self.weights.push((c.name.clone(), ty.clone()));
+                if ty.shape.as_static().is_none() {
+                    self.claim(id, Claim::Weight(number, ty.shape.clone()));
+                }
+                let node = self.add_node(ty.dtype, &ty.shape, Source::Weight(number));
+                self.define(op.results[0], node)
+            }
+            OpKind::TransferTo(_) => {
+                let View { node, layout } = self.view(op.operands[0])?;
+                self.set_view(op.results[0], node, layout);
+                Ok(())
+            }
+            OpKind::Rebind(r) => {
+                let View { node, mut layout } = self.view(op.operands[0])?;
+                let from = Shape::from(layout.shape.as_slice());
+                if from != r.shape {
+                    let (to, message) = (r.shape.clone(), r.message.clone());
+                    self.claim(id, Claim::Rebind { from, to, message });
+                }
+                layout.shape = r.shape.to_vec();
+                self.set_view(op.results[0], node, layout);
+                Ok(())
+            }
+            OpKind::Permute(p) => {
+                let View { node, layout } = self.view(op.operands[0])?;
+                self.set_view(op.results[0], node, layout.permute(&p.dims));
+                Ok(())
+            }
+            OpKind::BroadcastTo(b) => self.broadcast(id, op, &b.shape),
+            OpKind::Slice(s) => {
+                let View { node, mut layout } = self.view(op.operands[0])?;
+                for (axis, &step) in s.steps.iter().enumerate() {
+                    let (start, count) = (&s.starts[axis], &s.sizes[axis]);
+                    let size = layout.shape[axis].clone();
+                    let whole = *start == Dim::Static(0) && *count == size && step == 1;
+                    if !whole {
+                        let (start, count) = (start.clone(), count.clone());
+                        self.claim(id, Claim::Slice { axis, size, start, count, step });
+                    }
+                    layout.slice(axis, start, count, step)?;
+                }
+                self.set_view(op.results[0], node, layout);
+                Ok(())
+            }
+            OpKind::DynamicSlice(s) => self.dynamic_slice(id, op, s),
+            OpKind::Split(s) => {
+                let View { node, layout } = self.view(op.operands[0])?;
+                let mut start = Dim::Static(0);
+                for (&result, size) in op.results.iter().zip(s.sizes.iter()) {
+                    let mut part = layout.clone();
+                    part.slice(s.axis, &start, size, 1)?;
+                    start = start.add(size)?;
+                    self.set_view(result, node, part);
+                }
+                Ok(())
+            }
+            OpKind::Reshape(r) => {
+                let View { node, layout } = self.view(op.operands[0])?;
+                if let Some(layout) = layout.reshape(&r.shape)? {
+                    self.set_view(op.results[0], node, layout);
+                    return Ok(());
+                }
+                let whole = self.copy(id, &View { node, layout })?;
+                let layout = Layout::contiguous(&r.shape)?;
+                self.set_view(op.results[0], whole, layout);
+                Ok(())
+            }
+            OpKind::Matmul(_) => self.matmul(id, op),
+            OpKind::Attention(a) => self.attention(id, op, a),
+            OpKind::Conv2d(c) => self.conv2d(id, op, c),
+            OpKind::Gather(g) => self.gather(id, op, g.axis),
+            OpKind::Concat(c) => self.concat(id, op, c.axis),
+            OpKind::Print(p) => self.print(id, op, &p.label),
+            OpKind::ShapeToTensor(_)
+            | OpKind::Scalar(_)
+            | OpKind::Cast(_)
+            | OpKind::Where(_)
+            | OpKind::Reduce(_)
+            | OpKind::Softmax(_)
+            | OpKind::LayerNorm(_)
+            | OpKind::RmsNorm(_) => self.elementwise(id, op),
+        }
+    }
+
+    fn broadcast(&mut self, id: OpId, op: &Op, shape: &Shape) -> Result<()> {
+        let View { node, layout } = self.view(op.operands[0])?;
+        if let Some(&sizes) = op.operands.get(1) {
+            let sizes = self.view(sizes)?;
+            let values = self.access_of(&sizes)?;
+            let from = Shape::from(layout.shape.as_slice());
+            self.claim(id, Claim::Sizes { values, from, to: shape.clone() });
+        }
+        let missing = shape.rank() - layout.shape.len();
+        let mut layout = layout;
+        // An axis that is not known to be one is equal to its target, or the claim above fails.
+        if op.operands.len() == 2 {
+            for (own, target) in layout.shape.iter_mut().zip(&shape[missing..]) {
+                if *own != Dim::Static(1) {
+                    *own = target.clone();
+                }
+            }
+        }
+        self.set_view(op.results[0], node, layout.broadcast(shape));
+        Ok(())
+    }
+
+    fn dynamic_slice(&mut self, id: OpId, op: &Op, s: &max_graph::ops::slice::DynamicSlice) -> Result<()> {
+        let View { node, mut layout } = self.view(op.operands[0])?;
+        let mut bounds = op.operands[1..].iter();
+        let mut bound = |this: &mut Self, given: bool| match if given { bounds.next() } else { None } {
+            Some(&value) => {
+                let view = this.view(value)?;
+                this.access_of(&view).map(Some)
+            }
+            None => Ok(None),
+        };
+        let (start, stop) = (bound(self, s.start)?, bound(self, s.stop)?);
+        // No user can write this name, so it is nobody else's.
+        let first: std::sync::Arc<str> = format!("start of %{}", op.results[0].0).into();
+        let (size, count) = (layout.shape[s.axis].clone(), s.out_dim.clone());
+        self.claim(
+            id,
+            Claim::Bounds { axis: s.axis, size, start, stop, step: s.step, first: first.clone(), count: count.clone() },
+        );
+        layout.slice(s.axis, &Dim::Symbolic(first), &count, s.step)?;
+        self.set_view(op.results[0], node, layout);
+        Ok(())
+    }
+
+    /// Gives every result memory of its own.
+    fn outputs(&mut self, results: &[ValueId]) -> Result<()> {
+        for (number, &value) in results.iter().enumerate() {
+            let view = self.view(value)?;
+            let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
+            let free = matches!(self.node(view.node).source, Source::Group(_, None)) && self.node(view.node).home.is_none();
+            let op = self.body.block.ops.last().copied().unwrap_or(OpId(0));
+            let node = if whole && free { view.node } else { self.copy(op, &view)? };
+            let node = &mut self.nodes[node.0 as usize];
+            node.stored = true;
+            if let Source::Group(_, output) = &mut node.source {
+                *output = Some(number);
+            }
+        }
+        Ok(())
+    }
+
+    fn parts(self) -> finish::Parts {
+        finish::Parts { nodes: self.nodes, groups: self.groups, weights: self.weights, segments: self.segments }
+    }
+}

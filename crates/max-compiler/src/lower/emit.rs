@@ -1,0 +1,280 @@
+//! What ops that become loops do: a few instructions each. Softmax and the norms are decomposed here, late.
+
+use max_core::kernel::{Instr, Literal, Reduction, Reg};
+use max_core::scalar::{NumericOp, RealOp};
+use max_core::{DType, Dim, Element, Number, Result, ScalarOp, bail, dispatch};
+use max_graph::ir::Op;
+use max_graph::ops::reduce::ReduceKind;
+use max_graph::{OpId, OpKind};
+
+use super::group::{Group, Use, Wanted, Work};
+use super::{Lowering, NodeId, Source, View};
+use crate::layout::contiguous_strides;
+use crate::program::Claim;
+
+impl Lowering<'_> {
+    /// An op that is computed element by element or row by row.
+    pub(super) fn elementwise(&mut self, id: OpId, op: &Op) -> Result<()> {
+        if let OpKind::ShapeToTensor(sizes) = &op.kind {
+            return self.sizes(id, op, &sizes.dims);
+        }
+        let operands = op.operands.iter().map(|&v| self.view(v)).collect::<Result<Vec<_>>>()?;
+        let wanted = match &op.kind {
+            OpKind::Reduce(r) => {
+                self.check_reduction(id, r.kind, &operands[0].layout.shape[r.axis]);
+                Wanted { shape: operands[0].layout.shape.clone(), reduce: Some(r.axis) }
+            }
+            OpKind::Softmax(s) => Wanted { shape: operands[0].layout.shape.clone(), reduce: Some(s.axis) },
+            OpKind::LayerNorm(_) | OpKind::RmsNorm(_) => {
+                let shape = operands[0].layout.shape.clone();
+                Wanted { reduce: Some(shape.len() - 1), shape }
+            }
+            _ => Wanted { shape: self.array(op.results[0])?.1.to_vec(), reduce: None },
+        };
+        let number = self.find_group(&operands, &wanted)?;
+        let regs = operands.iter().map(|view| self.operand(number, view)).collect::<Result<Vec<_>>>()?;
+        let dtype = match op.operands.first() {
+            Some(&first) => self.array(first)?.0,
+            None => bail!(internal, "an elementwise op without operands"),
+        };
+        let axis_size = wanted.reduce.map(|axis| wanted.shape[axis].clone());
+        let reg = emit(&mut self.groups[number], &op.kind, &regs, dtype, axis_size)?;
+        self.finish_op(number, id, op.results[0], reg)
+    }
+
+    fn check_reduction(&mut self, id: OpId, kind: ReduceKind, size: &Dim) {
+        let defined = matches!(kind, ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean);
+        if !defined && size.as_static().is_none() {
+            self.claim(id, Claim::NotEmpty(size.clone(), kind.name()));
+        }
+    }
+
+    /// Sizes as data: one store each.
+    fn sizes(&mut self, id: OpId, op: &Op, dims: &[Dim]) -> Result<()> {
+        let (dtype, shape) = self.array(op.results[0])?;
+        let mut group = Group::new(Work::Loop, &[]);
+        let node = self.add_node(dtype, &shape, Source::Group(self.groups.len(), None));
+        for (at, dim) in dims.iter().enumerate() {
+            let reg = group.push(Instr::Size(dim.clone(), dtype));
+            let place = Use { node, offset: Dim::Static(at as i64), strides: vec![] };
+            group.stores.push((place, reg));
+        }
+        self.groups.push(group);
+        self.note(self.groups.len() - 1, id);
+        self.define(op.results[0], node)
+    }
+
+    /// The elements of a view as a node of their own.
+    pub(super) fn copy(&mut self, id: OpId, view: &View) -> Result<NodeId> {
+        let dtype = self.node(view.node).dtype;
+        let shape = view.layout.shape.clone();
+        let wanted = Wanted { shape: shape.clone(), reduce: None };
+        let number = self.find_group(std::slice::from_ref(view), &wanted)?;
+        let reg = self.operand(number, view)?;
+        let node = self.result(number, reg, dtype, &shape);
+        self.note(number, id);
+        Ok(node)
+    }
+
+    /// Operands one after the other. What is computed for the concat alone is computed in its place.
+    pub(super) fn concat(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
+        let (dtype, shape) = self.array(op.results[0])?;
+        let strides = contiguous_strides(&shape)?;
+        let whole = self.add_node(dtype, &shape, Source::Group(0, None));
+        let mut start = Dim::Static(0);
+        for &value in &op.operands {
+            let view = self.view(value)?;
+            let offset = start.mul(&strides[axis])?;
+            start = start.add(&view.layout.shape[axis])?;
+            let writer = match self.placeable(value, &view)? {
+                Some(group) => {
+                    let layout = super::Layout { shape: view.layout.shape, strides: strides.clone(), offset };
+                    let node = &mut self.nodes[view.node.0 as usize];
+                    node.home = Some((whole, layout));
+                    node.stored = true;
+                    group
+                }
+                None => {
+                    let wanted = Wanted { shape: view.layout.shape.clone(), reduce: None };
+                    let number = self.find_group(std::slice::from_ref(&view), &wanted)?;
+                    let reg = self.operand(number, &view)?;
+                    let place = Use { node: whole, offset, strides: strides.clone() };
+                    self.groups[number].stores.push((place, reg));
+                    number
+                }
+            };
+            self.note(writer, id);
+            if let Source::Group(last, _) = &mut self.nodes[whole.0 as usize].source {
+                *last = writer.max(*last);
+            }
+        }
+        self.define(op.results[0], whole)
+    }
+
+    /// The group of a node that can be computed in another's memory: it is seen whole, and by one op only.
+    fn placeable(&self, value: max_graph::ValueId, view: &View) -> Result<Option<usize>> {
+        let node = self.node(view.node);
+        let Source::Group(group, None) = node.source else { return Ok(None) };
+        let whole = view.layout.is_contiguous()? && view.layout.shape == node.shape;
+        let alone = self.uses[value.0 as usize] == 1 && !node.stored && node.home.is_none();
+        let computed = self.groups[group].computed.contains_key(&view.node);
+        Ok((whole && alone && computed && group >= self.barrier()).then_some(group))
+    }
+}
+
+/// Appends the instructions of an op to a group.
+fn emit(group: &mut Group, kind: &OpKind, regs: &[Reg], dtype: DType, axis_size: Option<Dim>) -> Result<Reg> {
+    let size = axis_size.unwrap_or(Dim::Static(1));
+    let mut e = Emit { group, dtype, size };
+    Ok(match kind {
+        OpKind::Scalar(op @ ScalarOp::RealOp(_)) if !dtype.is_float() => {
+            let wide = regs.iter().map(|&reg| e.cast(reg, DType::Float64)).collect::<Vec<_>>();
+            let result = e.apply(*op, &wide);
+            e.cast(result, dtype)
+        }
+        OpKind::Scalar(op) => e.apply(*op, regs),
+        OpKind::Cast(c) => e.cast(regs[0], c.dtype),
+        OpKind::Where(_) => e.group.push(Instr::Select([regs[0], regs[1], regs[2]])),
+        OpKind::Reduce(r) => match reduction(r.kind) {
+            Some(reduction) => e.reduce(reduction, regs[0]),
+            None => {
+                let x = e.widen(regs[0]);
+                let mean = e.mean(x)?;
+                e.narrow(mean, dtype)
+            }
+        },
+        OpKind::Softmax(s) => {
+            let x = e.widen(regs[0]);
+            let max = e.reduce(Reduction::Max, x);
+            let shifted = e.apply(NumericOp::Sub, &[x, max]);
+            let exp = e.apply(RealOp::Exp, &[shifted]);
+            let sum = e.reduce(Reduction::Sum, exp);
+            let result = if s.log {
+                let log = e.apply(RealOp::Log, &[sum]);
+                e.apply(NumericOp::Sub, &[shifted, log])
+            } else {
+                let one = e.number(1.0)?;
+                let inverse = e.apply(RealOp::Div, &[one, sum]);
+                e.apply(NumericOp::Mul, &[exp, inverse])
+            };
+            e.narrow(result, dtype)
+        }
+        OpKind::LayerNorm(n) => {
+            let [x, gamma, beta] = [e.widen(regs[0]), e.widen_in(regs[1], dtype), e.widen_in(regs[2], dtype)];
+            let mean = e.mean(x)?;
+            let centered = e.apply(NumericOp::Sub, &[x, mean]);
+            let scale = e.inverse_deviation(centered, n.epsilon)?;
+            let normal = e.apply(NumericOp::Mul, &[centered, scale]);
+            let scaled = e.apply(NumericOp::Mul, &[normal, gamma]);
+            let result = e.apply(NumericOp::Add, &[scaled, beta]);
+            e.narrow(result, dtype)
+        }
+        OpKind::RmsNorm(n) => {
+            let [x, mut weight] = [e.widen(regs[0]), e.widen_in(regs[1], dtype)];
+            let scale = e.inverse_deviation(x, n.epsilon)?;
+            let mut normal = e.apply(NumericOp::Mul, &[x, scale]);
+            if n.weight_offset != 0.0 {
+                let offset = e.number(n.weight_offset)?;
+                weight = e.apply(NumericOp::Add, &[weight, offset]);
+            }
+            if !n.multiply_before_cast {
+                let wide = e.dtype;
+                let rounded = e.narrow(normal, dtype);
+                normal = e.cast_from(rounded, dtype, wide);
+            }
+            let result = e.apply(NumericOp::Mul, &[normal, weight]);
+            e.narrow(result, dtype)
+        }
+        other => bail!(internal, "{} is not computed element by element", other.name()),
+    })
+}
+
+/// The reduction of a kind; a mean is a sum and a division.
+fn reduction(kind: ReduceKind) -> Option<Reduction> {
+    match kind {
+        ReduceKind::Sum => Some(Reduction::Sum),
+        ReduceKind::Prod => Some(Reduction::Prod),
+        ReduceKind::Max => Some(Reduction::Max),
+        ReduceKind::Min => Some(Reduction::Min),
+        ReduceKind::ArgMax => Some(Reduction::ArgMax),
+        ReduceKind::ArgMin => Some(Reduction::ArgMin),
+        ReduceKind::Mean => None,
+    }
+}
+
+/// The dtype in which rows are computed: real numbers, at least as wide as f32.
+fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::Float64 => DType::Float64,
+        dtype if dtype.is_float() => DType::Float32,
+        _ => DType::Float64,
+    }
+}
+
+/// Appends instructions in a dtype; rows have a size.
+struct Emit<'a> {
+    group: &'a mut Group,
+    dtype: DType,
+    size: Dim,
+}
+
+impl Emit<'_> {
+    fn apply(&mut self, op: impl Into<ScalarOp>, args: &[Reg]) -> Reg {
+        let args = [args[0], *args.last().unwrap_or(&args[0])];
+        self.group.push(Instr::Apply(op.into(), args))
+    }
+
+    fn reduce(&mut self, kind: Reduction, arg: Reg) -> Reg {
+        self.group.push(Instr::Reduce(kind, arg))
+    }
+
+    fn cast(&mut self, arg: Reg, dtype: DType) -> Reg {
+        self.group.push(Instr::Cast(arg, dtype))
+    }
+
+    fn cast_from(&mut self, arg: Reg, from: DType, to: DType) -> Reg {
+        if from == to { arg } else { self.cast(arg, to) }
+    }
+
+    /// An operand in the wide dtype, in which what follows is computed.
+    fn widen(&mut self, arg: Reg) -> Reg {
+        let from = self.dtype;
+        self.dtype = wide(from);
+        self.cast_from(arg, from, self.dtype)
+    }
+
+    fn widen_in(&mut self, arg: Reg, from: DType) -> Reg {
+        self.cast_from(arg, from, wide(from))
+    }
+
+    /// The result in the dtype of the op.
+    fn narrow(&mut self, arg: Reg, to: DType) -> Reg {
+        self.cast_from(arg, self.dtype, to)
+    }
+
+    fn number(&mut self, value: f64) -> Result<Reg> {
+        let bits = dispatch!(self.dtype, T => {
+            let element: T = Number::Float(value).to_element()?;
+            let mut bits = [0; 8];
+            bits[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&element));
+            u64::from_le_bytes(bits)
+        });
+        Ok(self.group.push(Instr::Literal(Literal { dtype: self.dtype, bits })))
+    }
+
+    /// The mean of a row.
+    fn mean(&mut self, arg: Reg) -> Result<Reg> {
+        let sum = self.reduce(Reduction::Sum, arg);
+        let size = self.group.push(Instr::Size(self.size.clone(), self.dtype));
+        Ok(self.apply(RealOp::Div, &[sum, size]))
+    }
+
+    /// One over the square root of the mean square of a row and a small number.
+    fn inverse_deviation(&mut self, arg: Reg, epsilon: f64) -> Result<Reg> {
+        let square = self.apply(NumericOp::Mul, &[arg, arg]);
+        let variance = self.mean(square)?;
+        let epsilon = self.number(epsilon)?;
+        let raised = self.apply(NumericOp::Add, &[variance, epsilon]);
+        Ok(self.apply(RealOp::Rsqrt, &[raised]))
+    }
+}

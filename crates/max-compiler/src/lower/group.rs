@@ -1,0 +1,253 @@
+//! Groups of ops that become one step, and which ops may join them.
+
+use std::collections::HashMap;
+
+use max_core::kernel::{Instr, Literal, Reg};
+use max_core::{DType, Dim, Result};
+use max_graph::ops::attention::Attention;
+use max_graph::ops::conv::Conv2d;
+use max_graph::{OpId, ValueId};
+
+use super::{Layout, Lowering, NodeId, Source, View};
+
+/// Bounds on a group: beyond them registers spill out of the first cache and preparing it takes long.
+const MOST_INSTRUCTIONS: usize = 160;
+const MOST_USES: usize = 32;
+
+/// How a group walks a node.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Use {
+    pub(super) node: NodeId,
+    pub(super) offset: Dim,
+    pub(super) strides: Vec<Dim>,
+}
+
+/// What a group does before its loop.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// Nothing: the loop is all.
+    Loop,
+    /// Over `[batch.., m, k]` and `[batch.., k, n]`; the group's space is `[batch.., m, n]`.
+    Matmul { k: Dim, lhs: Use, rhs: Use },
+    /// The space is `[batch.., queries, width]`.
+    Attention { op: Attention, keys: Dim, depth: Dim, query: Use, key: Use, value: Use, mask: Option<Use> },
+    /// The space is the result's, in the order of its layout.
+    Conv2d { op: Conv2d, input: Use, input_shape: Vec<Dim>, filter: Use, filter_shape: Vec<Dim> },
+    /// `[outer, size, picks, inner]`.
+    Gather { axis: usize, sizes: [Dim; 4], source: Use, indices: Use, result: NodeId },
+    /// A contiguous node, or only a text.
+    Print(String, Option<NodeId>),
+}
+
+/// A step to be.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) work: Work,
+    /// The index space of its loop.
+    pub(super) space: Vec<Dim>,
+    pub(super) reduce: Option<usize>,
+    pub(super) uses: Vec<Use>,
+    pub(super) code: Vec<Instr<Dim>>,
+    /// The nodes it computes, and the nodes that stores put into other memory.
+    pub(super) regs: Vec<(NodeId, Reg)>,
+    /// Where nodes are, for looking them up.
+    pub(super) computed: HashMap<NodeId, Reg>,
+    /// Stores at explicit places: what a concat copies, and sizes as data.
+    pub(super) stores: Vec<(Use, Reg)>,
+    pub(super) ops: Vec<OpId>,
+}
+
+impl Group {
+    pub(super) fn new(work: Work, space: &[Dim]) -> Group {
+        Group {
+            work,
+            space: space.to_vec(),
+            reduce: None,
+            uses: Vec::new(),
+            code: Vec::new(),
+            regs: Vec::new(),
+            computed: HashMap::new(),
+            stores: Vec::new(),
+            ops: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, instr: Instr<Dim>) -> Reg {
+        self.code.push(instr);
+        Reg(self.code.len() as u32 - 1)
+    }
+
+    pub(super) fn compute(&mut self, node: NodeId, reg: Reg) {
+        self.regs.push((node, reg));
+        self.computed.insert(node, reg);
+    }
+
+    /// The shape of what is the same along the reduced axis.
+    pub(super) fn row_shape(&self, axis: usize) -> Vec<Dim> {
+        let mut shape = self.space.clone();
+        shape[axis] = Dim::Static(1);
+        shape
+    }
+
+    /// Whether a result fits its space, as a value of each element or of each row.
+    fn has_room_for(&self, wanted: &Wanted) -> bool {
+        if self.code.len() >= MOST_INSTRUCTIONS || self.uses.len() >= MOST_USES {
+            return false;
+        }
+        match wanted.reduce {
+            Some(axis) => {
+                matches!(self.work, Work::Loop)
+                    && self.space == wanted.shape
+                    && self.reduce.is_none_or(|own| own == axis)
+            }
+            None => {
+                let loops = !matches!(self.work, Work::Gather { .. } | Work::Print(..));
+                let row = |axis| self.row_shape(axis) == wanted.shape;
+                loops && (self.space == wanted.shape || self.reduce.is_some_and(row))
+            }
+        }
+    }
+}
+
+/// What an op wants of the group it joins: a space, and to reduce an axis of it.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) shape: Vec<Dim>,
+    pub(super) reduce: Option<usize>,
+}
+
+impl Lowering<'_> {
+    /// The group that computes a node, if one does.
+    pub(super) fn group_of(&self, node: NodeId) -> Option<usize> {
+        match self.node(node).source {
+            Source::Group(group, _) => Some(group),
+            _ => None,
+        }
+    }
+
+    /// The group an op with these operands is put into: one that is there, or a new one.
+    pub(super) fn find_group(&mut self, operands: &[View], wanted: &Wanted) -> Result<usize> {
+        if self.options.fuse {
+            let above = operands.iter().filter_map(|view| self.group_of(view.node)).max();
+            let least = above.unwrap_or(0).max(self.barrier());
+            let readers = operands.iter().filter_map(|view| self.readers.get(&view.node).copied()).max();
+            for candidate in [above, readers].into_iter().flatten() {
+                if candidate >= least && self.joins(candidate, operands, wanted)? {
+                    if wanted.reduce.is_some() {
+                        self.groups[candidate].reduce = wanted.reduce;
+                    }
+                    return Ok(candidate);
+                }
+            }
+        }
+        let mut group = Group::new(Work::Loop, &wanted.shape);
+        group.reduce = wanted.reduce;
+        self.groups.push(group);
+        Ok(self.groups.len() - 1)
+    }
+
+    fn joins(&self, number: usize, operands: &[View], wanted: &Wanted) -> Result<bool> {
+        let group = &self.groups[number];
+        if !group.has_room_for(wanted) {
+            return Ok(false);
+        }
+        for view in operands {
+            if group.computed.contains_key(&view.node) && !self.is_register(group, view)? {
+                return Ok(false);
+            }
+            // Written by the group at explicit places: not there before the group has run.
+            if self.group_of(view.node) == Some(number) && !group.computed.contains_key(&view.node) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a view of a node that a group computes is that node, element for element of the space.
+    fn is_register(&self, group: &Group, view: &View) -> Result<bool> {
+        if view.layout.offset != Dim::Static(0) || view.layout.shape.len() > group.space.len() {
+            return Ok(false);
+        }
+        let node = Layout::contiguous(&self.node(view.node).shape)?;
+        let (seen, own) = (view.layout.strides_in(&group.space), node.strides_in(&group.space));
+        let same = |axis: usize| group.space[axis] == Dim::Static(1) || seen[axis] == own[axis];
+        Ok((0..group.space.len()).all(same))
+    }
+
+    /// The register that holds an operand in a group, loaded if need be.
+    pub(super) fn operand(&mut self, number: usize, view: &View) -> Result<Reg> {
+        if let Some(&reg) = self.groups[number].computed.get(&view.node) {
+            return Ok(reg);
+        }
+        if let Some(literal) = self.literal(view) {
+            return Ok(self.groups[number].push(Instr::Literal(literal)));
+        }
+        let wanted = self.use_in(view, number);
+        let group = &mut self.groups[number];
+        let at = group.uses.iter().position(|own| *own == wanted).unwrap_or(group.uses.len());
+        if at == group.uses.len() {
+            group.uses.push(wanted);
+        }
+        let loaded = |instr: &Instr<Dim>| *instr == Instr::Load(at as u32);
+        let reg = match group.code.iter().position(loaded) {
+            Some(reg) => Reg(reg as u32),
+            None => group.push(Instr::Load(at as u32)),
+        };
+        self.read(number, view.node);
+        Ok(reg)
+    }
+
+    /// Notes that a group reads the memory of a node.
+    pub(super) fn read(&mut self, number: usize, node: NodeId) {
+        self.nodes[node.0 as usize].stored = true;
+        let reader = self.readers.entry(node).or_insert(number);
+        *reader = number.max(*reader);
+    }
+
+    /// How the space of a group walks a view that broadcasts to it.
+    fn use_in(&self, view: &View, number: usize) -> Use {
+        let strides = view.layout.strides_in(&self.groups[number].space);
+        Use { node: view.node, offset: view.layout.offset.clone(), strides }
+    }
+
+    /// How a space walks a view that broadcasts to it.
+    pub(super) fn use_of(view: &View, space: &[Dim]) -> Use {
+        Use { node: view.node, offset: view.layout.offset.clone(), strides: view.layout.strides_in(space) }
+    }
+
+    /// A constant of one element.
+    fn literal(&self, view: &View) -> Option<Literal> {
+        let node = self.node(view.node);
+        match &node.source {
+            Source::Constant(bytes) if bytes.len() == node.dtype.size_in_bytes() => {
+                let mut bits = [0; 8];
+                bits[..bytes.len()].copy_from_slice(bytes);
+                Some(Literal { dtype: node.dtype, bits: u64::from_le_bytes(bits) })
+            }
+            _ => None,
+        }
+    }
+
+    /// A node that a group computes in a register, as the value of a result.
+    pub(super) fn result(&mut self, number: usize, reg: Reg, dtype: DType, shape: &[Dim]) -> NodeId {
+        let node = self.add_node(dtype, shape, Source::Group(number, None));
+        self.groups[number].compute(node, reg);
+        node
+    }
+
+    /// A value that an op's group computes in a register.
+    pub(super) fn finish_op(&mut self, number: usize, op: OpId, value: ValueId, reg: Reg) -> Result<()> {
+        let (dtype, shape) = self.array(value)?;
+        let node = self.result(number, reg, dtype, &shape);
+        self.note(number, op);
+        self.define(value, node)
+    }
+
+    /// Notes that a group works for an op.
+    pub(super) fn note(&mut self, number: usize, op: OpId) {
+        let ops = &mut self.groups[number].ops;
+        if ops.last() != Some(&op) {
+            ops.push(op);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Ops with kernels of their own: what they compute goes to the loop of their group, which later ops may extend.
+
+use max_core::kernel::{Access, Instr, Slot};
+use max_core::{Dim, Result, Shape, bail};
+use max_graph::ir::Op;
+use max_graph::ops::attention::Attention;
+use max_graph::ops::conv::Conv2d;
+use max_graph::{OpId, ValueId};
+
+use super::group::{Group, Use, Work};
+use super::{Lowering, NodeId, Source, View};
+use crate::layout::Layout;
+use crate::program::Claim;
+
+impl Lowering<'_> {
+    pub(super) fn matmul(&mut self, id: OpId, op: &Op) -> Result<()> {
+        let (lhs, rhs) = (self.view(op.operands[0])?, self.view(op.operands[1])?);
+        let space = self.array(op.results[0])?.1;
+        let ([batch @ .., m, n], Some(k)) = (&space[..], lhs.layout.shape.last()) else {
+            bail!(internal, "a matmul of rank below 2")
+        };
+        let k = k.clone();
+        let lhs_use = Self::use_of(&lhs, &[batch, &[m.clone(), k.clone()]].concat());
+        let rhs_use = Self::use_of(&rhs, &[batch, &[k.clone(), n.clone()]].concat());
+        self.heavy(id, op.results[0], Work::Matmul { k, lhs: lhs_use, rhs: rhs_use }, &[lhs.node, rhs.node])
+    }
+
+    pub(super) fn attention(&mut self, id: OpId, op: &Op, attention: &Attention) -> Result<()> {
+        let views = op.operands.iter().map(|&v| self.view(v)).collect::<Result<Vec<_>>>()?;
+        let space = self.array(op.results[0])?.1;
+        let ([batch @ .., queries, width], [query, key, value, mask @ ..]) = (&space[..], &views[..]) else {
+            bail!(internal, "attention takes three or four operands of rank 2 or more")
+        };
+        let [.., keys, depth] = &key.layout.shape[..] else { bail!(internal, "a key of rank below 2") };
+        let walk = |view: &View, last: [&Dim; 2]| {
+            Self::use_of(view, &[batch, &last.map(Dim::clone)].concat())
+        };
+        let work = Work::Attention {
+            op: attention.clone(),
+            query: walk(query, [queries, depth]),
+            key: walk(key, [keys, depth]),
+            value: walk(value, [keys, width]),
+            mask: mask.first().map(|mask| walk(mask, [queries, keys])),
+            keys: keys.clone(),
+            depth: depth.clone(),
+        };
+        let nodes: Vec<NodeId> = views.iter().map(|view| view.node).collect();
+        self.heavy(id, op.results[0], work, &nodes)
+    }
+
+    pub(super) fn conv2d(&mut self, id: OpId, op: &Op, conv: &Conv2d) -> Result<()> {
+        let (input, filter) = (self.view(op.operands[0])?, self.view(op.operands[1])?);
+        let [r, s, _, f] = conv.filter_axes()?.map(|axis| filter.layout.shape[axis].clone());
+        if [&r, &s, &f].iter().any(|dim| dim.as_static().is_none()) {
+            self.claim(id, Claim::Filter { taps: [r, s], filters: f, groups: conv.groups });
+        }
+        let whole = |view: &View| Self::use_of(view, &view.layout.shape);
+        let work = Work::Conv2d {
+            op: conv.clone(),
+            input: whole(&input),
+            input_shape: input.layout.shape.clone(),
+            filter: whole(&filter),
+            filter_shape: filter.layout.shape.clone(),
+        };
+        self.heavy(id, op.results[0], work, &[input.node, filter.node])
+    }
+
+    /// A group that starts with what a kernel of its own computes.
+    fn heavy(&mut self, id: OpId, value: ValueId, work: Work, reads: &[NodeId]) -> Result<()> {
+        let (dtype, space) = self.array(value)?;
+        let mut group = Group::new(work, &space);
+        let product = group.push(Instr::Product(dtype));
+        self.groups.push(group);
+        let number = self.groups.len() - 1;
+        reads.iter().for_each(|&node| self.read(number, node));
+        self.finish_op(number, id, value, product)
+    }
+
+    pub(super) fn gather(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
+        let source = self.whole(id, op.operands[0])?;
+        let indices = self.whole(id, op.operands[1])?;
+        let product = |dims: &[Dim]| Shape::from(dims).num_elements();
+        let shape = self.node(source).shape.clone();
+        let (outer, inner) = (product(&shape[..axis])?, product(&shape[axis + 1..])?);
+        let picks = product(&self.node(indices).shape)?;
+        let size = shape[axis].clone();
+        let flat = |node, shape: &[Dim]| -> Result<Use> {
+            Ok(Self::use_of(&View { node, layout: Layout::contiguous(shape)? }, shape))
+        };
+        let (dtype, result) = self.array(op.results[0])?;
+        let number = self.groups.len();
+        let node = self.add_node(dtype, &result, Source::Group(number, None));
+        let work = Work::Gather {
+            axis,
+            source: flat(source, &[outer.clone(), size.clone(), inner.clone()])?,
+            indices: flat(indices, std::slice::from_ref(&picks))?,
+            sizes: [outer, size, picks, inner],
+            result: node,
+        };
+        self.groups.push(Group::new(work, &[]));
+        self.read(number, source);
+        self.read(number, indices);
+        self.nodes[node.0 as usize].stored = true;
+        self.note(number, id);
+        self.define(op.results[0], node)
+    }
+
+    pub(super) fn print(&mut self, id: OpId, op: &Op, label: &str) -> Result<()> {
+        let node = op.operands.first().map(|&value| self.whole(id, value)).transpose()?;
+        self.groups.push(Group::new(Work::Print(label.into(), node), &[]));
+        let number = self.groups.len() - 1;
+        if let Some(node) = node {
+            self.read(number, node);
+        }
+        self.note(number, id);
+        Ok(())
+    }
+
+    /// A value as a node with the value's shape: itself, or a copy.
+    fn whole(&mut self, id: OpId, value: ValueId) -> Result<NodeId> {
+        let view = self.view(value)?;
+        let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
+        if whole { Ok(view.node) } else { self.copy(id, &view) }
+    }
+
+    /// How a fact reads a small view; slots are put in at the end, so a node stands for one here.
+    pub(super) fn access_of(&mut self, view: &View) -> Result<Access<Dim>> {
+        self.nodes[view.node.0 as usize].stored = true;
+        let Use { node, offset, strides } = Self::use_of(view, &view.layout.shape);
+        Ok(Access { slot: Slot(node.0), dtype: self.node(node).dtype, offset, strides })
+    }
+}

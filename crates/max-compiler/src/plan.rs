@@ -1,0 +1,192 @@
+//! Where temporaries lie in the arena of a segment: best fit by lifetime, in steps of 64 bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use max_core::{Result, bail};
+
+use crate::program::{Lifetime, Origin, Program};
+
+/// Temporaries start at multiples of this many bytes: a cache line, and the widest vector register.
+pub const ALIGNMENT: usize = 64;
+
+/// The arena of one segment for known sizes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Where each temporary of the segment lies, by slot; nothing for other slots.
+    pub offsets: Vec<Option<usize>>,
+    /// The bytes of the arena.
+    pub bytes: usize,
+    /// The bytes of all temporaries side by side.
+    pub bytes_without_reuse: usize,
+}
+
+/// Plans the arena of a segment, given the bytes of every slot.
+pub fn plan(program: &Program, segment: usize, sizes: &[usize]) -> Result<MemoryPlan> {
+    let steps = program.segments[segment].steps.clone();
+    let temporaries = || {
+        program.slots.iter().enumerate().filter_map(|(slot, info)| match &info.origin {
+            Origin::Temporary(lifetime) if steps.contains(&lifetime.first) => Some((slot, lifetime)),
+            _ => None,
+        })
+    };
+    let mut births: Vec<Vec<(usize, &Lifetime)>> = vec![Vec::new(); steps.len()];
+    let mut deaths: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    for (slot, lifetime) in temporaries() {
+        births[lifetime.first - steps.start].push((slot, lifetime));
+        if steps.contains(&lifetime.last) {
+            deaths[lifetime.last - steps.start].push(slot);
+        }
+    }
+    let mut plan = MemoryPlan { offsets: vec![None; program.slots.len()], ..MemoryPlan::default() };
+    let mut arena = Arena::default();
+    let mut passed_on = vec![false; program.slots.len()];
+    for (births, deaths) in births.iter().zip(&deaths) {
+        for &(slot, lifetime) in births {
+            let size = round_up(sizes[slot])?;
+            plan.bytes_without_reuse = add(plan.bytes_without_reuse, size)?;
+            let heir = lifetime.reuses.map(|from| from.0 as usize).filter(|&from| round_up(sizes[from]) == Ok(size));
+            let offset = match heir {
+                Some(from) => {
+                    passed_on[from] = true;
+                    plan.offsets[from]
+                }
+                None => Some(arena.take(size)?),
+            };
+            plan.offsets[slot] = offset;
+        }
+        for &slot in deaths.iter().filter(|&&slot| !passed_on[slot]) {
+            if let Some(offset) = plan.offsets[slot] {
+                arena.give_back(offset, round_up(sizes[slot])?);
+            }
+        }
+    }
+    plan.bytes = arena.end;
+    Ok(plan)
+}
+
+fn round_up(size: usize) -> Result<usize> {
+    match size.checked_next_multiple_of(ALIGNMENT) {
+        Some(size) => Ok(size),
+        None => bail!(memory, "a temporary of {size} bytes is too large"),
+    }
+}
+
+fn add(a: usize, b: usize) -> Result<usize> {
+    match a.checked_add(b).filter(|&sum| isize::try_from(sum).is_ok()) {
+        Some(sum) => Ok(sum),
+        None => bail!(memory, "the temporaries of an execution exceed 64 bits"),
+    }
+}
+
+/// Free blocks below the end of an arena, found by size and by place.
+#[derive(Default)]
+struct Arena {
+    end: usize,
+    by_size: BTreeSet<(usize, usize)>,
+    by_place: BTreeMap<usize, usize>,
+}
+
+impl Arena {
+    /// The smallest block that is large enough, or the end of the arena, with the free block before it if there is one.
+    fn take(&mut self, size: usize) -> Result<usize> {
+        if size == 0 {
+            return Ok(0);
+        }
+        if let Some(&(len, offset)) = self.by_size.range((size, 0)..).next() {
+            self.remove(offset, len);
+            if len > size {
+                self.insert(offset + size, len - size);
+            }
+            return Ok(offset);
+        }
+        let last = self.by_place.last_key_value().map(|(&offset, &len)| (offset, len));
+        let start = match last {
+            Some((offset, len)) if offset + len == self.end => {
+                self.remove(offset, len);
+                offset
+            }
+            _ => self.end,
+        };
+        self.end = add(start, size)?;
+        Ok(start)
+    }
+
+    /// Frees a block and merges it with its neighbours.
+    fn give_back(&mut self, mut offset: usize, mut len: usize) {
+        if len == 0 {
+            return;
+        }
+        let before = self.by_place.range(..offset).next_back().map(|(&o, &l)| (o, l));
+        if let Some((o, l)) = before.filter(|(o, l)| o + l == offset) {
+            self.remove(o, l);
+            (offset, len) = (o, l + len);
+        }
+        if let Some(&l) = self.by_place.get(&(offset + len)) {
+            self.remove(offset + len, l);
+            len += l;
+        }
+        self.insert(offset, len);
+    }
+
+    fn insert(&mut self, offset: usize, len: usize) {
+        self.by_place.insert(offset, len);
+        self.by_size.insert((len, offset));
+    }
+
+    fn remove(&mut self, offset: usize, len: usize) {
+        self.by_place.remove(&offset);
+        self.by_size.remove(&(len, offset));
+    }
+}
+
+/// Proves a plan free of overlap, from the steps alone: temporaries that are in use at the same step lie apart, except
+/// where one takes over the memory of another that the step reads for the last time, element by element.
+pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPlan) -> Result<()> {
+    let steps = program.segments[segment].steps.clone();
+    let mut uses: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    for (number, step) in program.steps.iter().enumerate() {
+        for slot in step.reads().into_iter().chain(step.writes()) {
+            let slot = slot.0 as usize;
+            if plan.offsets[slot].is_some() {
+                uses.entry(slot).or_insert((number, number)).1 = number;
+            }
+        }
+    }
+    for later in &program.segments {
+        for slot in later.facts.iter().flat_map(|fact| fact.claim.reads()) {
+            if let Some((_, last)) = uses.get_mut(&(slot.0 as usize)) {
+                *last = (*last).max(later.steps.start);
+            }
+        }
+    }
+    for step in steps {
+        let mut live: Vec<(usize, usize, usize)> = Vec::new();
+        for (&slot, &(first, last)) in uses.iter().filter(|(_, (first, last))| (*first..=*last).contains(&step)) {
+            let Some(offset) = plan.offsets[slot] else { continue };
+            if offset % ALIGNMENT != 0 || offset + sizes[slot] > plan.bytes {
+                bail!(internal, "slot {slot} lies at {offset} with {} bytes in {}", sizes[slot], plan.bytes);
+            }
+            if sizes[slot] > 0 {
+                live.push((offset, sizes[slot], slot));
+            }
+            debug_assert!(first <= last);
+        }
+        live.sort_unstable();
+        for pair in live.windows(2) {
+            let [(offset, size, a), (next, _, b)] = pair else { continue };
+            let heir = |old: usize, new: usize| {
+                let lifetime = match &program.slots[new].origin {
+                    Origin::Temporary(lifetime) => lifetime,
+                    _ => return false,
+                };
+                let reuses = lifetime.reuses.is_some_and(|from| from.0 as usize == old);
+                reuses && uses[&old].1 == step && uses[&new].0 == step && sizes[old] == sizes[new]
+            };
+            let apart = offset + size <= *next;
+            if !apart && !(offset == next && (heir(*a, *b) || heir(*b, *a))) {
+                bail!(internal, "slots {a} and {b} overlap in step {step}");
+            }
+        }
+    }
+    Ok(())
+}

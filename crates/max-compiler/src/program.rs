@@ -1,0 +1,217 @@
+//! A compiled graph as plain data: the memory it uses, what must hold of its sizes, and the steps it takes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use max_core::kernel::{Access, Kernel, Slot};
+use max_core::{DType, Dim, Error, HostBytes, Shape, TensorType, Type};
+use max_graph::{Body, OpId};
+
+/// A compiled graph: immutable, shared by the models and threads that run it.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The optimized graph that its ops are of.
+    pub source: Body,
+    /// The types of the inputs.
+    pub inputs: Vec<Type>,
+    /// The types of the outputs.
+    pub outputs: Vec<Type>,
+    /// The weights it needs, by name.
+    pub weights: Vec<(String, TensorType)>,
+    /// The memory it uses. A [`Slot`] is an index into it.
+    pub slots: Vec<SlotInfo>,
+    /// What it does, in order.
+    pub steps: Vec<Step>,
+    /// The steps in runs, within which all sizes are known before the first.
+    pub segments: Vec<Segment>,
+}
+
+/// One piece of memory: elements without gaps, starting at a multiple of 64 bytes where the program allocates it.
+#[derive(Clone, Debug)]
+pub struct SlotInfo {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Its sizes.
+    pub shape: Shape,
+}
+
+/// Where a slot's memory comes from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// The caller gives it.
+    Input(usize),
+    /// It is allocated for the caller.
+    Output(usize),
+    /// It is part of the program.
+    Constant(HostBytes),
+    /// It is bound when the program is loaded.
+    Weight(usize),
+    /// It lives in the arena of an execution.
+    Temporary(Lifetime),
+}
+
+/// When a temporary is in use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lifetime {
+    /// The step that writes it first.
+    pub first: usize,
+    /// The last step that uses it.
+    pub last: usize,
+    /// The slot, dead after the first step, whose memory it takes over: that step works in place.
+    pub reuses: Option<Slot>,
+}
+
+/// A run of steps. What it needs to know about sizes is checked and learned before its first step.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// What must hold, in order; it may make symbols known.
+    pub facts: Vec<Fact>,
+    /// Its steps.
+    pub steps: Range<usize>,
+}
+
+/// Something that must hold of sizes or of data that sizes depend on, and where the user asked for it.
+#[derive(Clone, Debug)]
+pub struct Fact {
+    /// What must hold.
+    pub claim: Claim,
+    /// The op it comes from.
+    pub op: OpId,
+}
+
+/// What a fact says.
+#[derive(Clone, Debug)]
+pub enum Claim {
+    /// A weight has this shape, which may name its sizes.
+    Weight(usize, Shape),
+    /// Two shapes are the same; the second may name new symbols.
+    Rebind {
+        /// The shape that is known.
+        from: Shape,
+        /// The shape it is asserted to have.
+        to: Shape,
+        /// What the user says about it.
+        message: String,
+    },
+    /// A slice stays inside its axis.
+    Slice {
+        /// The axis.
+        axis: usize,
+        /// Its size.
+        size: Dim,
+        /// The first position.
+        start: Dim,
+        /// The number of positions.
+        count: Dim,
+        /// The distance between them.
+        step: i64,
+    },
+    /// An axis that is reduced has elements.
+    NotEmpty(Dim, &'static str),
+    /// A filter has taps, and groups divide its output channels.
+    Filter {
+        /// Height and width of the filter.
+        taps: [Dim; 2],
+        /// Output channels.
+        filters: Dim,
+        /// Groups.
+        groups: usize,
+    },
+    /// Bounds of a slice are read from memory; they make a symbol for its start and its size known.
+    Bounds {
+        /// The axis.
+        axis: usize,
+        /// Its size.
+        size: Dim,
+        /// The scalar it starts at.
+        start: Option<Access<Dim>>,
+        /// The scalar it stops at.
+        stop: Option<Access<Dim>>,
+        /// The distance between positions.
+        step: i64,
+        /// The symbol that stands for the first position from here on.
+        first: Arc<str>,
+        /// The dim that names the number of positions.
+        count: Dim,
+    },
+    /// The sizes of a broadcast are read from memory; they make the dims of its shape known.
+    Sizes {
+        /// The sizes.
+        values: Access<Dim>,
+        /// The shape that is repeated.
+        from: Shape,
+        /// The dims that name the sizes.
+        to: Shape,
+    },
+}
+
+/// One step of a program.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What it does.
+    pub work: Work,
+    /// The ops it does it for.
+    pub ops: Vec<OpId>,
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Launches a kernel.
+    Kernel(Kernel<Dim>),
+    /// Shows a label and a contiguous tensor.
+    Print(String, Option<Slot>),
+}
+
+impl Program {
+    /// An error that happened in an op.
+    pub fn blame(&self, op: OpId, error: Error) -> Error {
+        let op = self.source.op(op);
+        op.location.iter().cloned().fold(error.context(op.describe(&self.source)), Error::at)
+    }
+
+    /// What a step does, by the names of its ops.
+    pub fn step_name(&self, step: usize) -> String {
+        let ops = &self.steps[step].ops;
+        let mut names: Vec<_> = ops.iter().take(SHOWN).map(|&op| self.source.op(op).kind.name()).collect();
+        let more = format!("{} more", ops.len().saturating_sub(SHOWN));
+        if ops.len() > SHOWN {
+            names.push(&more);
+        }
+        names.join("+")
+    }
+}
+
+/// How many ops the name of a step names.
+const SHOWN: usize = 6;
+
+impl Step {
+    /// The slots it reads.
+    pub fn reads(&self) -> Vec<Slot> {
+        match &self.work {
+            Work::Kernel(kernel) => kernel.reads().iter().map(|access| access.slot).collect(),
+            Work::Print(_, slot) => slot.iter().copied().collect(),
+        }
+    }
+
+    /// The slots it writes.
+    pub fn writes(&self) -> Vec<Slot> {
+        match &self.work {
+            Work::Kernel(kernel) => kernel.writes().iter().map(|access| access.slot).collect(),
+            Work::Print(..) => vec![],
+        }
+    }
+}
+
+impl Claim {
+    /// The memory it reads.
+    pub fn reads(&self) -> Vec<Slot> {
+        match self {
+            Claim::Bounds { start, stop, .. } => start.iter().chain(stop).map(|access| access.slot).collect(),
+            Claim::Sizes { values, .. } => vec![values.slot],
+            _ => vec![],
+        }
+    }
+}
