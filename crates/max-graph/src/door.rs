@@ -42,6 +42,18 @@ impl From<i64> for Arg {
     }
 }
 
+impl From<f64> for Arg {
+    fn from(f: f64) -> Arg {
+        Arg::Number(Number::Float(f))
+    }
+}
+
+impl From<bool> for Arg {
+    fn from(b: bool) -> Arg {
+        Arg::Number(Number::Bool(b))
+    }
+}
+
 impl From<&str> for Arg {
     fn from(text: &str) -> Arg {
         Arg::Str(text.into())

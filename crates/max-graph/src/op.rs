@@ -105,6 +105,7 @@ macro_rules! operations {
 }
 
 operations! {
+    attention::Attention,
     broadcast::BroadcastTo,
     cast::Cast,
     concat::Concat,
@@ -120,6 +121,7 @@ operations! {
     rebind::Rebind,
     reduce::Reduce,
     reshape::Reshape,
+    rms_norm::RmsNorm,
     select::Where,
     slice::DynamicSlice,
     slice::Slice,

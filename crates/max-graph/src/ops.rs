@@ -1,5 +1,6 @@
 //! The ops: one file each, holding the type rule, the reference meaning and the functions that record them.
 
+pub mod attention;
 pub mod broadcast;
 pub mod cast;
 pub mod concat;
@@ -14,6 +15,7 @@ pub mod print;
 pub mod rebind;
 pub mod reduce;
 pub mod reshape;
+pub mod rms_norm;
 pub mod select;
 pub mod slice;
 pub mod softmax;
@@ -34,6 +36,7 @@ pub use print::print;
 pub use rebind::{rebind, rebind_filter};
 pub use reduce::{argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
+pub use rms_norm::rms_norm;
 pub use select::where_;
 pub use slice::slice_tensor;
 pub use softmax::{logsoftmax, softmax};
@@ -61,6 +64,7 @@ pub(crate) fn doors() -> impl Iterator<Item = &'static Door> {
         rebind::DOORS,
         reduce::DOORS,
         reshape::DOORS,
+        rms_norm::DOORS,
         select::DOORS,
         slice::DOORS,
         softmax::DOORS,

@@ -47,6 +47,16 @@ def layer_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, epsilon: floa
     return centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + epsilon) * gamma + beta
 
 
+def rms_norm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    epsilon: float,
+    weight_offset: float = 0.0,
+    multiply_before_cast: bool = False,
+) -> np.ndarray:
+    return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + epsilon) * (weight + weight_offset)
+
+
 def reduce_sum(x: np.ndarray, axis: int = -1) -> np.ndarray:
     if x.dtype == bool:
         return np.any(x, axis=axis, keepdims=True)
@@ -141,6 +151,7 @@ REAL: dict[str, Callable] = {
     "softmax": softmax,
     "logsoftmax": logsoftmax,
     "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
     "conv2d": conv2d,
 }
 

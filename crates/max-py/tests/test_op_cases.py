@@ -70,7 +70,8 @@ ISSUE_OPS = """
     add sub mul div pow mod floor_div max min equal not_equal greater greater_equal logical_and logical_or
     logical_xor logical_not abs negate relu gelu silu sigmoid tanh exp log log1p sqrt rsqrt sin cos erf atanh acos
     floor ceil round trunc is_nan is_inf where cast sum mean argmax argmin reshape rebind transpose permute flatten
-    squeeze unsqueeze broadcast_to concat stack split chunk matmul softmax logsoftmax layer_norm gather conv2d
+    squeeze unsqueeze broadcast_to concat stack split chunk matmul softmax logsoftmax layer_norm rms_norm gather
+    conv2d
 """.split()
 
 

@@ -21,18 +21,19 @@ op_fns! {
     /// `(x - mean) / sqrt(var + epsilon) * gamma + beta` over the last axis.
     pub fn layer_norm(input: Operand, gamma: Operand, beta: Operand, epsilon: f64) -> TensorValue {
         let input = input.tensor()?;
-        let [gamma, beta] = [parameter(gamma, &input)?, parameter(beta, &input)?];
+        let gamma = parameter("layer_norm", gamma, &input)?;
+        let beta = parameter("layer_norm", beta, &input)?;
         record_one(LayerNorm { epsilon }, [&input, &gamma, &beta])
     }
 }
 
 /// A parameter in the dtype of the input; floats of any width are, as models keep them in another one.
-fn parameter(operand: Operand, input: &TensorValue) -> Result<TensorValue> {
+pub(crate) fn parameter(op: &str, operand: Operand, input: &TensorValue) -> Result<TensorValue> {
     let parameter = operand.like(input)?;
     let (own, asked) = (parameter.dtype(), input.dtype());
     let converts = own.fits(asked) || own.is_float() && asked.is_float();
     if !converts {
-        bail!(value, "Unsafe cast: layer_norm of {asked} with a parameter of {own}; insert an explicit cast");
+        bail!(value, "Unsafe cast: {op} of {asked} with a parameter of {own}; insert an explicit cast");
     }
     cast_value(&parameter, asked)
 }

@@ -82,6 +82,7 @@ from max.graph.ops.reduction import (
     mean,
     min,
     prod,
+    rms_norm,
     softmax,
     sum,
 )
@@ -140,6 +141,7 @@ __all__ = [
     "rebind",
     "relu",
     "reshape",
+    "rms_norm",
     "round",
     "rsqrt",
     "shape_to_tensor",

@@ -69,3 +69,23 @@ def layer_norm(
         epsilon: A positive number that keeps the root from zero.
     """
     return call("layer_norm", input, gamma, beta, epsilon)
+
+
+def rms_norm(
+    input: TensorValueLike,
+    weight: TensorValueLike,
+    epsilon: float,
+    weight_offset: float = 0.0,
+    multiply_before_cast: bool = False,
+) -> TensorValue:
+    """`input / sqrt(mean(input ** 2) + epsilon) * (weight + weight_offset)` along the last axis.
+
+    Args:
+        input: The tensor.
+        weight: The scale of each position of the last axis.
+        epsilon: A number that is not negative and keeps the root from zero.
+        weight_offset: What is added to the weight.
+        multiply_before_cast: Whether narrow floats are scaled before they are rounded to their dtype, instead
+            of after it.
+    """
+    return call("rms_norm", input, weight, epsilon, weight_offset, multiply_before_cast)
