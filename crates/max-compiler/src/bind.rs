@@ -44,7 +44,10 @@ impl Program {
         let mut shapes: Vec<Option<Vec<usize>>> = vec![None; self.slots.len()];
         for number in steps.clone() {
             let step = &self.steps[number];
-            let blame = |error| step.ops.last().map_or_else(|| error, |&op| self.blame(op, error));
+            let blame = |error| match step.ops.last() {
+                Some(&op) => self.blame(op, error),
+                None => error,
+            };
             let mut bind = || -> Result<Option<Kernel<i64>>> {
                 for slot in step.reads().into_iter().chain(step.writes()) {
                     let (info, shape) = (&self.slots[slot.0 as usize], &mut shapes[slot.0 as usize]);
@@ -130,7 +133,7 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
         }
         Claim::Bounds { axis, size, start, stop, step, first, count } => {
             let size = size.evaluate(bindings)?;
-            let mut read = |access: &Option<Access<Dim>>| -> Result<Option<Dim>> {
+            let read = |access: &Option<Access<Dim>>| -> Result<Option<Dim>> {
                 let Some(access) = access else { return Ok(None) };
                 let access = access.map(&mut |dim| dim.evaluate(bindings))?;
                 match data.integers(&access, 1)?.first() {

@@ -131,13 +131,18 @@ mod tests {
         assert_eq!(show(&heads), "b s 12 64 / s * 768 768 64 1 + 0");
         let mut turned = heads.permute(&[0, 2, 1, 3]);
         assert!(!turned.is_contiguous().unwrap());
-        assert_eq!(turned.reshape(&dims("b 12 1 s 8 8")).unwrap().map(|l| show(&l)).unwrap(),
-            "b 12 1 s 8 8 / s * 768 64 0 768 8 1 + 0");
+        assert_eq!(
+            turned.reshape(&dims("b 12 1 s 8 8")).unwrap().map(|l| show(&l)).unwrap(),
+            "b 12 1 s 8 8 / s * 768 64 0 768 8 1 + 0"
+        );
         assert!(turned.reshape(&[Dim::from("b"), "s * 12".parse().unwrap(), 64.into()]).unwrap().is_none());
         turned.slice(1, &Dim::Static(11), &Dim::Static(6), -2).unwrap();
         assert_eq!(show(&turned), "b 6 s 64 / s * 768 -128 768 1 + 704");
         let back = turned.permute(&[0, 2, 1, 3]);
-        assert_eq!(show(&back.reshape(&dims("b s 3 2 64")).unwrap().unwrap()), "b s 3 2 64 / s * 768 768 -256 -128 1 + 704");
+        assert_eq!(
+            show(&back.reshape(&dims("b s 3 2 64")).unwrap().unwrap()),
+            "b s 3 2 64 / s * 768 768 -256 -128 1 + 704"
+        );
         assert!(back.reshape(&dims("b s 384")).unwrap().is_none());
     }
 
@@ -145,7 +150,9 @@ mod tests {
     fn repetition_has_no_stride() {
         let row = Layout::contiguous(&dims("1 n")).unwrap();
         assert_eq!(show(&row.broadcast(&dims("m 4 n"))), "m 4 n / 0 0 1 + 0");
-        assert!(row.broadcast(&dims("4 n")).reshape(&[Dim::from("n").mul(&4.into()).unwrap()]).unwrap().is_none());
+        assert!(
+            row.broadcast(&dims("4 n")).reshape(&[Dim::from("n").mul(&4.into()).unwrap()]).unwrap().is_none()
+        );
         assert_eq!(show(&row.reshape(&dims("n 1")).unwrap().unwrap()), "n 1 / 1 1 + 0");
     }
 }

@@ -1,28 +1,34 @@
 //! From a graph to a program: `compile(&graph, &target)`, a pure function.
 //!
-//! A [`Program`] owns all it needs to run; the engine binds weights and inputs to it. Compiling checks what
-//! can be checked once: that the graph is whole, and that the target has the devices it names.
+//! The graph is checked and rewritten, its view ops become layouts, the rest is fused into groups that become kernels
+//! (`max_core::kernel`), and temporaries get lifetimes. A [`Program`] is compiled once for all sizes of its symbols;
+//! [`Program::bind`] gives it the sizes of an execution and plans the arena for them.
 
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+mod bind;
+mod layout;
+mod lower;
+pub mod plan;
+pub mod program;
 
-use max_core::{DeviceRef, Result, TensorType, Type, bail};
-use max_graph::{Body, Graph, OpKind, verify};
+use std::collections::BTreeSet;
+
+use max_core::{DeviceRef, Result, bail};
+use max_graph::{Body, Graph, verify};
+
+pub use bind::{Bound, Data};
+pub use lower::Options;
+pub use plan::MemoryPlan;
+pub use program::Program;
 
 /// What a program is compiled for.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The devices that values may live on.
     pub devices: Vec<DeviceRef>,
-}
-
-/// A compiled graph: immutable, shared by the models and threads that run it.
-#[derive(Clone, Debug)]
-pub struct Program {
-    body: Arc<Body>,
-    weights: Vec<(String, TensorType)>,
+    /// How it is compiled.
+    pub options: Options,
 }
 
 /// Compiles a graph for a target.
@@ -30,15 +36,7 @@ pub fn compile(graph: &Graph, target: &Target) -> Result<Program> {
     let body = graph.body();
     verify(&body)?;
     check_devices(&body, target)?;
-    let weights = body.ops().filter_map(|op| match &op.kind {
-        OpKind::ConstantExternal(c) => match body.type_of(op.results[0]) {
-            Type::Tensor(ty) => Some((c.name.clone(), ty.clone())),
-            _ => None,
-        },
-        _ => None,
-    });
-    let weights = weights.collect();
-    Ok(Program { body: Arc::new(body), weights })
+    lower::lower(body, target.options)
 }
 
 fn check_devices(body: &Body, target: &Target) -> Result<()> {
@@ -58,44 +56,15 @@ fn check_devices(body: &Body, target: &Target) -> Result<()> {
     }
 }
 
-impl Program {
-    /// The name of the graph.
-    pub fn name(&self) -> &str {
-        &self.body.name
-    }
-
-    /// The types of the inputs.
-    pub fn inputs(&self) -> impl ExactSizeIterator<Item = &Type> {
-        self.body.block.arguments.iter().map(|&v| self.body.type_of(v))
-    }
-
-    /// The types of the outputs.
-    pub fn outputs(&self) -> impl ExactSizeIterator<Item = &Type> {
-        self.body.block.results.as_deref().unwrap_or_default().iter().map(|&v| self.body.type_of(v))
-    }
-
-    /// The weights it needs, by name.
-    pub fn weights(&self) -> &[(String, TensorType)] {
-        &self.weights
-    }
-
-    /// What it runs.
-    pub fn body(&self) -> &Body {
-        &self.body
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use max_core::{DType, ErrorKind};
+    use max_core::{DType, ErrorKind, TensorType, Type};
     use max_graph::ops;
 
     use super::*;
 
-    const CPU: Target = Target { devices: Vec::new() };
-
     fn target(devices: &[DeviceRef]) -> Target {
-        Target { devices: devices.to_vec() }
+        Target { devices: devices.to_vec(), options: Options { fuse: true } }
     }
 
     #[test]
@@ -106,16 +75,16 @@ mod tests {
             ops::add(&x[0], w)
         });
         let program = compile(&graph.unwrap(), &target(&[DeviceRef::CPU])).unwrap();
-        assert_eq!(program.inputs().next().unwrap(), &Type::from(ty.clone()));
-        assert_eq!(program.weights(), [("w".to_string(), ty)]);
-        assert_eq!(program.outputs().len(), 1);
+        assert_eq!(&program.inputs[0], &Type::from(ty.clone()));
+        assert_eq!(program.weights, [("w".to_string(), ty)]);
+        assert_eq!(program.outputs.len(), 1);
     }
 
     #[test]
     fn what_cannot_run_is_refused() {
         let ty = TensorType::new(DType::Float32, ["n"], DeviceRef::gpu(1));
         let unfinished = Graph::new("unfinished", [ty.clone()]).unwrap();
-        assert!(compile(&unfinished, &CPU).unwrap_err().message().contains("no output"));
+        assert!(compile(&unfinished, &target(&[])).unwrap_err().message().contains("no output"));
         let graph = Graph::build("far", [ty], |x| ops::relu(&x[0])).unwrap();
         let error = compile(&graph, &target(&[DeviceRef::CPU])).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Value);

@@ -13,12 +13,11 @@ use std::collections::HashMap;
 
 use max_core::{DType, Dim, HostBytes, Result, Shape, TensorType, Type, bail};
 use max_graph::ir::Op;
-use max_graph::op::Attributes;
-use max_graph::{Body, HostTensor, OpId, OpKind, ValueId};
+use max_graph::{Body, OpId, OpKind, ValueId};
 
 use crate::layout::Layout;
 use crate::program::{Claim, Fact, Program};
-use group::{Group, Work};
+use group::Group;
 
 /// How a body is lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +32,9 @@ pub(crate) fn lower(body: Body, options: Options) -> Result<Program> {
     for at in 0..body.block.ops.len() {
         let id = body.block.ops[at];
         let op = body.op(id);
-        lowering.op(id, op).map_err(|e| op.location.iter().cloned().fold(e.context(op.describe(&body)), |e, l| e.at(l)))?;
+        lowering
+            .op(id, op)
+            .map_err(|e| op.location.iter().cloned().fold(e.context(op.describe(&body)), |e, l| e.at(l)))?;
     }
     let outputs = body.block.results.clone().unwrap_or_default();
     lowering.outputs(&outputs)?;
@@ -195,7 +196,11 @@ impl<'a> Lowering<'a> {
                     let (to, message) = (r.shape.clone(), r.message.clone());
                     self.claim(id, Claim::Rebind { from, to, message });
                 }
-                layout.shape = r.shape.to_vec();
+                // The claim makes both shapes one, so strides may be spelled with the new dims.
+                layout = match layout.is_contiguous()? {
+                    true => Layout::contiguous(&r.shape)?,
+                    false => Layout { shape: r.shape.to_vec(), ..layout },
+                };
                 self.set_view(op.results[0], node, layout);
                 Ok(())
             }
@@ -298,19 +303,35 @@ impl<'a> Lowering<'a> {
         let (size, count) = (layout.shape[s.axis].clone(), s.out_dim.clone());
         self.claim(
             id,
-            Claim::Bounds { axis: s.axis, size, start, stop, step: s.step, first: first.clone(), count: count.clone() },
+            Claim::Bounds {
+                axis: s.axis,
+                size,
+                start,
+                stop,
+                step: s.step,
+                first: first.clone(),
+                count: count.clone(),
+            },
         );
         layout.slice(s.axis, &Dim::Symbolic(first), &count, s.step)?;
         self.set_view(op.results[0], node, layout);
         Ok(())
     }
 
+    /// Whether a view is all elements of its node in order, under whatever shape.
+    fn is_whole(&self, view: &View) -> Result<bool> {
+        let node = Shape::from(self.node(view.node).shape.as_slice());
+        let seen = Shape::from(view.layout.shape.as_slice());
+        Ok(view.layout.is_contiguous()? && (node == seen || node.num_elements()? == seen.num_elements()?))
+    }
+
     /// Gives every result memory of its own.
     fn outputs(&mut self, results: &[ValueId]) -> Result<()> {
         for (number, &value) in results.iter().enumerate() {
             let view = self.view(value)?;
-            let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
-            let free = matches!(self.node(view.node).source, Source::Group(_, None)) && self.node(view.node).home.is_none();
+            let whole = self.is_whole(&view)?;
+            let free = matches!(self.node(view.node).source, Source::Group(_, None))
+                && self.node(view.node).home.is_none();
             let op = self.body.block.ops.last().copied().unwrap_or(OpId(0));
             let node = if whole && free { view.node } else { self.copy(op, &view)? };
             let node = &mut self.nodes[node.0 as usize];
@@ -323,6 +344,11 @@ impl<'a> Lowering<'a> {
     }
 
     fn parts(self) -> finish::Parts {
-        finish::Parts { nodes: self.nodes, groups: self.groups, weights: self.weights, segments: self.segments }
+        finish::Parts {
+            nodes: self.nodes,
+            groups: self.groups,
+            weights: self.weights,
+            segments: self.segments,
+        }
     }
 }

@@ -44,7 +44,8 @@ pub fn plan(program: &Program, segment: usize, sizes: &[usize]) -> Result<Memory
         for &(slot, lifetime) in births {
             let size = round_up(sizes[slot])?;
             plan.bytes_without_reuse = add(plan.bytes_without_reuse, size)?;
-            let heir = lifetime.reuses.map(|from| from.0 as usize).filter(|&from| round_up(sizes[from]) == Ok(size));
+            let heir =
+                lifetime.reuses.map(|from| from.0 as usize).filter(|&from| round_up(sizes[from]) == Ok(size));
             let offset = match heir {
                 Some(from) => {
                     passed_on[from] = true;
@@ -161,7 +162,9 @@ pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPl
     }
     for step in steps {
         let mut live: Vec<(usize, usize, usize)> = Vec::new();
-        for (&slot, &(first, last)) in uses.iter().filter(|(_, (first, last))| (*first..=*last).contains(&step)) {
+        for (&slot, &(first, last)) in
+            uses.iter().filter(|(_, (first, last))| (*first..=*last).contains(&step))
+        {
             let Some(offset) = plan.offsets[slot] else { continue };
             if offset % ALIGNMENT != 0 || offset + sizes[slot] > plan.bytes {
                 bail!(internal, "slot {slot} lies at {offset} with {} bytes in {}", sizes[slot], plan.bytes);

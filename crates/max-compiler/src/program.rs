@@ -1,5 +1,7 @@
 //! A compiled graph as plain data: the memory it uses, what must hold of its sizes, and the steps it takes.
 
+mod print;
+
 use std::ops::Range;
 use std::sync::Arc;
 

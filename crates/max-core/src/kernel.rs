@@ -7,6 +7,7 @@
 //! bound to an execution.
 
 mod check;
+mod print;
 
 pub use check::Level;
 

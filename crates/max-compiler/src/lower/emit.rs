@@ -2,7 +2,7 @@
 
 use max_core::kernel::{Instr, Literal, Reduction, Reg};
 use max_core::scalar::{NumericOp, RealOp};
-use max_core::{DType, Dim, Element, Number, Result, ScalarOp, bail, dispatch};
+use max_core::{DType, Dim, Number, Result, ScalarOp, bail, dispatch};
 use max_graph::ir::Op;
 use max_graph::ops::reduce::ReduceKind;
 use max_graph::{OpId, OpKind};

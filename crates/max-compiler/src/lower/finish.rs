@@ -65,7 +65,9 @@ impl Slots<'_> {
             Source::Constant(bytes) => Origin::Constant(bytes.clone()),
             Source::Weight(weight) => Origin::Weight(*weight),
             Source::Group(_, Some(output)) => Origin::Output(*output),
-            Source::Group(_, None) => Origin::Temporary(Lifetime { first: usize::MAX, last: 0, reuses: None }),
+            Source::Group(_, None) => {
+                Origin::Temporary(Lifetime { first: usize::MAX, last: 0, reuses: None })
+            }
         };
         let slot = Slot(self.infos.len() as u32);
         self.infos.push(SlotInfo { origin, dtype: node.dtype, shape: Shape::from(node.shape.as_slice()) });
@@ -148,7 +150,9 @@ impl Slots<'_> {
     fn kernel(&mut self, work: &Work, group: &Group, epilogue: Loop<Dim>) -> Result<Kernel<Dim>> {
         Ok(match work {
             Work::Matmul { k, lhs, rhs } => {
-                let [batch @ .., m, n] = &group.space[..] else { bail!(internal, "a matmul of rank below 2") };
+                let [batch @ .., m, n] = &group.space[..] else {
+                    bail!(internal, "a matmul of rank below 2")
+                };
                 Kernel::Matmul(Matmul {
                     batch: batch.to_vec(),
                     m: m.clone(),

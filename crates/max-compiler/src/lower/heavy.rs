@@ -32,9 +32,8 @@ impl Lowering<'_> {
             bail!(internal, "attention takes three or four operands of rank 2 or more")
         };
         let [.., keys, depth] = &key.layout.shape[..] else { bail!(internal, "a key of rank below 2") };
-        let walk = |view: &View, last: [&Dim; 2]| {
-            Self::use_of(view, &[batch, &last.map(Dim::clone)].concat())
-        };
+        let walk =
+            |view: &View, last: [&Dim; 2]| Self::use_of(view, &[batch, &last.map(Dim::clone)].concat());
         let work = Work::Attention {
             op: attention.clone(),
             query: walk(query, [queries, depth]),

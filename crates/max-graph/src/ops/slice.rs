@@ -290,7 +290,13 @@ fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Res
 
 /// The first position and the number of positions between bounds, or natural ends where there are none. Negative
 /// numbers count from the end; bounds are checked as far as sizes are known, and never clamped.
-pub fn extent(start: Option<Dim>, stop: Option<Dim>, step: i64, size: &Dim, axis: usize) -> Result<(Dim, Dim)> {
+pub fn extent(
+    start: Option<Dim>,
+    stop: Option<Dim>,
+    step: i64,
+    size: &Dim,
+    axis: usize,
+) -> Result<(Dim, Dim)> {
     if step == 0 {
         bail!(value, "slice step cannot be zero");
     }
