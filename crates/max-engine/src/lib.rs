@@ -4,8 +4,10 @@
 
 mod file;
 mod model;
+mod observe;
+mod run;
 mod session;
 
 pub use file::{read_graph, save_graph};
-pub use model::{Model, TensorSpec};
+pub use model::{MemoryReport, Model, TensorSpec};
 pub use session::{InferenceSession, Source, WeightsRegistry};

@@ -1,11 +1,16 @@
 //! A loaded model: a program with its weights, ready to execute from any thread.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::sync::Arc;
 
 use max_compiler::Program;
-use max_core::{DType, DeviceRef, Error, Result, Type, bail};
+use max_core::{DType, DeviceRef, Result, Type, bail};
 use max_driver::{Buffer, Device};
-use max_graph::{Environment, HostTensor, interpret};
+use max_graph::HostTensor;
+use max_kernels::Pool;
+
+use crate::observe::Observer;
+use crate::run::Runtime;
 
 /// What a model says about one of its inputs or outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,27 +28,36 @@ pub struct TensorSpec {
 /// A compiled graph with its weights.
 #[derive(Debug)]
 pub struct Model {
-    program: Program,
-    weights: HashMap<String, HostTensor>,
+    runtime: Runtime,
     devices: Vec<Device>,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
 }
 
+/// The memory that temporaries of an execution take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// The bytes of the arena.
+    pub peak_bytes: usize,
+    /// The bytes that the same program would take if no temporary reused the memory of another.
+    pub bytes_without_reuse: usize,
+}
+
 impl Model {
     pub(crate) fn new(
-        program: Program,
-        weights: HashMap<String, HostTensor>,
+        program: Arc<Program>,
+        weights: Vec<HostTensor>,
         devices: Vec<Device>,
+        pool: Arc<Pool>,
     ) -> Result<Model> {
-        let inputs = specs("input", program.inputs())?;
-        let outputs = specs("output", program.outputs())?;
-        Ok(Model { program, weights, devices, inputs, outputs })
+        let inputs = specs("input", program.inputs.iter())?;
+        let outputs = specs("output", program.outputs.iter())?;
+        Ok(Model { runtime: Runtime::new(program, weights, pool)?, devices, inputs, outputs })
     }
 
     /// The name of the graph.
     pub fn name(&self) -> &str {
-        self.program.name()
+        &self.runtime.program.source.name
     }
 
     /// The devices of its session.
@@ -61,6 +75,19 @@ impl Model {
         &self.outputs
     }
 
+    /// What it runs.
+    pub fn program(&self) -> &Program {
+        &self.runtime.program
+    }
+
+    /// The memory that an execution with such inputs takes beside inputs, weights and outputs, as far as sizes do not
+    /// depend on data.
+    pub fn memory_report(&self, inputs: &[Buffer]) -> Result<MemoryReport> {
+        let inputs = self.check_inputs(inputs)?;
+        let plan = &self.runtime.ready(&inputs)?.first.plan;
+        Ok(MemoryReport { peak_bytes: plan.bytes, bytes_without_reuse: plan.bytes_without_reuse })
+    }
+
     /// Runs the model. Inputs that are not contiguous are gathered; outputs are new buffers from the pool.
     pub fn execute(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
         self.execute_until(inputs, &|| Ok(()))
@@ -72,34 +99,36 @@ impl Model {
         inputs: &[Buffer],
         checkpoint: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<Buffer>> {
+        let inputs = self.check_inputs(inputs)?;
+        let observer = Observer { checkpoint, profile: None, check_values: false };
+        let run = || self.runtime.run(&*self.runtime.ready(&inputs)?, &inputs, None, &observer);
+        run().map_err(|e| e.context(format!("while executing model '{}'", self.name())))
+    }
+
+    /// Inputs as the program takes them: of the right number, dtype and device, and contiguous.
+    fn check_inputs<'a>(&self, inputs: &'a [Buffer]) -> Result<Cow<'a, [Buffer]>> {
         if inputs.len() != self.inputs.len() {
             bail!(value, "model '{}' takes {} inputs, got {}", self.name(), self.inputs.len(), inputs.len());
         }
-        let inputs = inputs.iter().zip(&self.inputs).map(|(buffer, spec)| host_tensor(buffer, spec));
-        let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        let execution = Execution { weights: &self.weights, checkpoint };
-        let results = interpret(self.program.body(), &inputs, &execution)
-            .map_err(|e| e.context(format!("while executing model '{}'", self.name())))?;
-        results.iter().zip(&self.outputs).map(|(result, spec)| output_buffer(result, spec)).collect()
-    }
-}
-
-/// One execution of a model, as the program sees it.
-struct Execution<'a> {
-    weights: &'a HashMap<String, HostTensor>,
-    checkpoint: &'a dyn Fn() -> Result<()>,
-}
-
-impl Environment for Execution<'_> {
-    fn weight(&self, name: &str) -> Result<HostTensor> {
-        let value = self.weights.get(name).cloned();
-        value.ok_or_else(|| {
-            Error::internal(format!("weight '{name}' was not bound when the model was loaded"))
-        })
-    }
-
-    fn checkpoint(&self) -> Result<()> {
-        (self.checkpoint)()
+        for (buffer, spec) in inputs.iter().zip(&self.inputs) {
+            if buffer.dtype() != spec.dtype {
+                bail!(value, "{} must be {}, got {}", spec.name, spec.dtype, buffer.dtype());
+            }
+            if buffer.device().device_ref() != spec.device {
+                bail!(
+                    value,
+                    "{} must be on {}, got {}",
+                    spec.name,
+                    spec.device,
+                    buffer.device().device_ref()
+                );
+            }
+            buffer.stream().synchronize()?;
+        }
+        if inputs.iter().all(Buffer::is_contiguous) {
+            return Ok(Cow::Borrowed(inputs));
+        }
+        inputs.iter().map(Buffer::contiguous).collect::<Result<Vec<_>>>().map(Cow::Owned)
     }
 }
 
@@ -115,25 +144,4 @@ fn specs<'a>(role: &str, types: impl Iterator<Item = &'a Type>) -> Result<Vec<Te
         }
     });
     specs.collect()
-}
-
-fn host_tensor(buffer: &Buffer, spec: &TensorSpec) -> Result<HostTensor> {
-    if buffer.dtype() != spec.dtype {
-        bail!(value, "{} must be {}, got {}", spec.name, spec.dtype, buffer.dtype());
-    }
-    if buffer.device().device_ref() != spec.device {
-        bail!(value, "{} must be on {}, got {}", spec.name, spec.device, buffer.device().device_ref());
-    }
-    HostTensor::new(spec.dtype, buffer.shape(), buffer.host_bytes()?)
-}
-
-fn output_buffer(result: &HostTensor, spec: &TensorSpec) -> Result<Buffer> {
-    let device = Device::from_ref(spec.device)?;
-    let buffer = Buffer::uninit_pooled(result.dtype(), result.shape(), &device)?;
-    buffer.inplace_copy_from(&Buffer::from_host_bytes(
-        result.bytes().clone(),
-        result.dtype(),
-        result.shape(),
-    )?)?;
-    Ok(buffer)
 }

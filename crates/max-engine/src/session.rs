@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
-use max_compiler::{Target, compile};
+use max_compiler::{Options, Target, compile};
 use max_core::{Bindings, Error, Result, TensorType, bail};
 use max_driver::{Buffer, Device};
 use max_graph::{Graph, HostTensor};
+use max_kernels::Pool;
 
 use crate::file::read_graph;
 use crate::model::Model;
@@ -45,6 +47,7 @@ impl From<&str> for Source {
 pub struct InferenceSession {
     devices: Vec<Device>,
     num_threads: usize,
+    pool: OnceLock<Arc<Pool>>,
 }
 
 impl InferenceSession {
@@ -57,7 +60,7 @@ impl InferenceSession {
             }
         }
         let num_threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        InferenceSession { devices: all, num_threads }
+        InferenceSession { devices: all, num_threads, pool: OnceLock::new() }
     }
 
     /// The same session with a number of threads.
@@ -79,6 +82,11 @@ impl InferenceSession {
         self.num_threads
     }
 
+    /// Its threads, which its models share.
+    fn pool(&self) -> Arc<Pool> {
+        self.pool.get_or_init(|| Arc::new(Pool::new(self.num_threads))).clone()
+    }
+
     /// Compiles a graph, or a saved one, that needs no weights.
     pub fn load(&self, model: impl Into<Source>) -> Result<Model> {
         self.load_with(model, &WeightsRegistry::new())
@@ -90,12 +98,12 @@ impl InferenceSession {
             Source::Graph(graph) => graph,
             Source::Path(path) => read_graph(&path)?,
         };
-        let target = Target { devices: self.devices.iter().map(Device::device_ref).collect() };
+        let devices = self.devices.iter().map(Device::device_ref).collect();
+        let target = Target { devices, options: Options { fuse: true } };
         let program = compile(&graph, &target)?;
-        let bound =
-            program.weights().iter().map(|(name, ty)| Ok((name.clone(), bind_weight(name, ty, weights)?)));
-        let bound = bound.collect::<Result<HashMap<_, _>>>()?;
-        Model::new(program, bound, self.devices.clone())
+        let bound = program.weights.iter().map(|(name, ty)| bind_weight(name, ty, weights));
+        let bound = bound.collect::<Result<Vec<_>>>()?;
+        Model::new(Arc::new(program), bound, self.devices.clone(), self.pool())
     }
 }
 

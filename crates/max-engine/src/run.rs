@@ -1,0 +1,394 @@
+//! Runs programs: binds sizes once and keeps what that gives, then launches kernel after kernel.
+//!
+//! What an execution needs beyond its outputs is kept for the next one: the arena, and the table of memory that kernels
+//! are handed. Any number of executions may run at once; each has its own.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use max_compiler::program::{Origin, Work};
+use max_compiler::{Bound, Data, MemoryPlan, Program};
+use max_core::kernel::Access;
+use max_core::{Bindings, DType, HostBytes, Result, Strided, bail};
+use max_driver::{Buffer, Device};
+use max_graph::interpret::bind_inputs;
+use max_graph::op::Run;
+use max_graph::{HostTensor, OpKind};
+use max_kernels::{Memory, Pool, Prepared, prepare};
+
+use crate::observe::Observer;
+
+/// How many different sizes of its inputs a program is kept ready for.
+const KEPT_SIZES: usize = 32;
+
+/// How many arenas wait for the next execution.
+const KEPT_SCRATCH: usize = 4;
+
+/// A program with its weights, ready to run from any thread.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    pub(crate) program: Arc<Program>,
+    weights: Vec<HostTensor>,
+    pool: Arc<Pool>,
+    /// The memory of constants and weights, by slot.
+    fixed: Vec<Memory>,
+    ready: Mutex<VecDeque<Arc<Ready>>>,
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+/// A program for the sizes of its inputs.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    /// The sizes of the inputs.
+    shapes: Vec<Vec<usize>>,
+    bindings: Bindings,
+    pub(crate) first: Arc<Segment>,
+    /// Segments whose sizes depend on data, by what they were bound to last.
+    later: Mutex<VecDeque<(usize, Bindings, Arc<Segment>)>>,
+}
+
+/// A segment for known sizes, its kernels ready to launch.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) launches: Vec<Option<Prepared>>,
+    /// The sizes of each slot it uses.
+    pub(crate) shapes: Vec<Option<Vec<usize>>>,
+    pub(crate) plan: MemoryPlan,
+}
+
+/// What an execution works with, kept for the next.
+#[derive(Debug, Default)]
+struct Scratch {
+    memory: Vec<Memory>,
+    arenas: Vec<Option<Buffer>>,
+}
+
+/// The outputs of an execution as they come about, and what else a step may look at.
+struct State<'a> {
+    runtime: &'a Runtime,
+    inputs: &'a [Buffer],
+    outputs: Vec<Option<Buffer>>,
+    scratch: Scratch,
+    /// Where temporaries lie: the segment whose arena they are in, and the offset there.
+    places: Vec<Option<(usize, usize)>>,
+    shapes: Vec<Option<Vec<usize>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Runtime {
+    pub(crate) fn new(program: Arc<Program>, weights: Vec<HostTensor>, pool: Arc<Pool>) -> Result<Runtime> {
+        let fixed = program.slots.iter().map(|slot| match &slot.origin {
+            Origin::Constant(bytes) => Memory::of_bytes(bytes),
+            Origin::Weight(weight) => Memory::of_bytes(weights[*weight].bytes()),
+            _ => Memory::EMPTY,
+        });
+        let fixed = fixed.collect();
+        let runtime =
+            Runtime { program, weights, pool, fixed, ready: Mutex::default(), scratch: Mutex::default() };
+        if runtime.program.is_static() {
+            let sizes = runtime.program.inputs.iter().filter_map(|ty| ty.array());
+            let sizes =
+                sizes.map(|(_, shape)| shape.evaluate(&Bindings::new())).collect::<Result<Vec<_>>>()?;
+            runtime.bind(sizes)?;
+        }
+        Ok(runtime)
+    }
+
+    /// The program for the sizes of inputs: kept from before, or bound now.
+    pub(crate) fn ready(&self, inputs: &[Buffer]) -> Result<Arc<Ready>> {
+        let same = |ready: &Arc<Ready>| {
+            let shapes = ready.shapes.iter().map(Vec::as_slice);
+            shapes.eq(inputs.iter().map(Buffer::shape))
+        };
+        let mut kept = lock(&self.ready);
+        if let Some(at) = kept.iter().position(same) {
+            kept.swap(0, at);
+            return Ok(kept[0].clone());
+        }
+        drop(kept);
+        self.bind(inputs.iter().map(|input| input.shape().to_vec()).collect())
+    }
+
+    fn bind(&self, shapes: Vec<Vec<usize>>) -> Result<Arc<Ready>> {
+        let types: Vec<_> = self.program.inputs.iter().collect();
+        let mut bindings = bind_inputs(&types, &shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        self.program.learn(0, &mut bindings, &Weights(self))?;
+        let first = Arc::new(self.segment(0, &bindings)?);
+        let ready = Arc::new(Ready { shapes, bindings, first, later: Mutex::default() });
+        let mut kept = lock(&self.ready);
+        kept.push_front(ready.clone());
+        kept.truncate(KEPT_SIZES);
+        Ok(ready)
+    }
+
+    fn segment(&self, number: usize, bindings: &Bindings) -> Result<Segment> {
+        let Bound { kernels, shapes, plan } = self.program.bind(number, bindings)?;
+        let launches = kernels.iter().map(|kernel| kernel.as_ref().map(prepare).transpose());
+        Ok(Segment { launches: launches.collect::<Result<_>>()?, shapes, plan })
+    }
+
+    /// A later segment, once what its sizes depend on has been computed.
+    fn later(
+        &self,
+        number: usize,
+        ready: &Ready,
+        bindings: &mut Bindings,
+        data: &dyn Data,
+    ) -> Result<Arc<Segment>> {
+        self.program.learn(number, bindings, data)?;
+        let same = |entry: &&(usize, Bindings, Arc<Segment>)| entry.0 == number && entry.1 == *bindings;
+        if let Some((_, _, segment)) = lock(&ready.later).iter().find(same) {
+            return Ok(segment.clone());
+        }
+        let segment = Arc::new(self.segment(number, bindings)?);
+        let mut later = lock(&ready.later);
+        later.push_front((number, bindings.clone(), segment.clone()));
+        later.truncate(KEPT_SIZES);
+        Ok(segment)
+    }
+
+    /// Runs on inputs that were checked, into new outputs or into given ones.
+    pub(crate) fn run(
+        &self,
+        ready: &Ready,
+        inputs: &[Buffer],
+        outputs: Option<&[Buffer]>,
+        observer: &Observer,
+    ) -> Result<Vec<Buffer>> {
+        let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
+        scratch.memory.clear();
+        scratch.memory.extend_from_slice(&self.fixed);
+        let given = |output| outputs.and_then(|outputs: &[Buffer]| outputs.get(output)).cloned();
+        let mut state = State {
+            runtime: self,
+            inputs,
+            outputs: (0..self.program.outputs.len()).map(given).collect(),
+            scratch,
+            places: Vec::new(),
+            shapes: Vec::new(),
+        };
+        let result = self.segments(ready, &mut state, observer);
+        let State { outputs, scratch, .. } = state;
+        let mut kept = lock(&self.scratch);
+        if kept.len() < KEPT_SCRATCH {
+            kept.push(scratch);
+        }
+        drop(kept);
+        result?;
+        let missing = || max_core::Error::internal("an output was never computed");
+        outputs.into_iter().map(|output| output.ok_or_else(missing)).collect()
+    }
+
+    fn segments(&self, ready: &Ready, state: &mut State, observer: &Observer) -> Result<()> {
+        if let [_] = self.program.segments.as_slice() {
+            self.steps(0, &ready.first, state, observer)?;
+        } else {
+            let mut bindings = ready.bindings.clone();
+            state.places = vec![None; self.program.slots.len()];
+            state.shapes = vec![None; self.program.slots.len()];
+            for number in 0..self.program.segments.len() {
+                let segment = match number {
+                    0 => ready.first.clone(),
+                    _ => self.later(number, ready, &mut bindings, state)?,
+                };
+                self.steps(number, &segment, state, observer)?;
+                for (slot, shape) in segment.shapes.iter().enumerate().filter(|(_, shape)| shape.is_some()) {
+                    state.shapes[slot] = shape.clone();
+                }
+                for (slot, offset) in segment.plan.offsets.iter().enumerate() {
+                    state.places[slot] = offset.map(|offset| (number, offset)).or(state.places[slot]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn steps(&self, number: usize, segment: &Segment, state: &mut State, observer: &Observer) -> Result<()> {
+        state.enter(number, segment)?;
+        let steps = self.program.segments[number].steps.clone();
+        for (step, launch) in steps.zip(&segment.launches) {
+            observer.checkpoint()?;
+            let started = observer.start();
+            match (launch, &self.program.steps[step].work) {
+                (Some(launch), _) => launch.run(&state.scratch.memory, &self.pool),
+                (None, Work::Print(label, slot)) => state.print(segment, label, *slot),
+                (None, Work::Kernel(_)) => bail!(internal, "step {step} was not prepared"),
+            }
+            .map_err(|error| match self.program.steps[step].ops.last() {
+                Some(&op) => self.program.blame(op, error),
+                None => error,
+            })?;
+            observer.finish(&self.program, step, started);
+            if observer.checks_values() {
+                state.check_values(segment, step)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State<'_> {
+    /// Allocates what a segment needs and fills in the table of memory.
+    fn enter(&mut self, number: usize, segment: &Segment) -> Result<()> {
+        let program = &self.runtime.program;
+        let Scratch { memory, arenas } = &mut self.scratch;
+        let needed = segment.plan.bytes;
+        arenas.resize(arenas.len().max(number + 1), None);
+        let arena = match &arenas[number] {
+            _ if needed == 0 => Memory::EMPTY,
+            Some(arena) if arena.num_bytes() >= needed => Memory::of_mut(arena)?,
+            _ => {
+                arenas[number] = None;
+                let arena = Buffer::uninit_pooled(DType::UInt8, &[needed], &Device::cpu())?;
+                let memory = Memory::of_mut(&arena)?;
+                arenas[number] = Some(arena);
+                memory
+            }
+        };
+        for (slot, shape) in segment.shapes.iter().enumerate() {
+            let Some(shape) = shape else { continue };
+            let info = &program.slots[slot];
+            match info.origin {
+                Origin::Input(input) => memory[slot] = Memory::of(&self.inputs[input])?,
+                Origin::Output(output) => {
+                    let buffer = match &self.outputs[output] {
+                        Some(buffer) => buffer,
+                        None => {
+                            let buffer = Buffer::uninit_pooled(info.dtype, shape, &Device::cpu())?;
+                            self.outputs[output].insert(buffer)
+                        }
+                    };
+                    memory[slot] = Memory::of_mut(buffer)?;
+                }
+                Origin::Temporary(_) => {
+                    if let Some(offset) = segment.plan.offsets[slot] {
+                        let bytes = shape.iter().product::<usize>() * info.dtype.size_in_bytes();
+                        memory[slot] = if bytes == 0 { Memory::EMPTY } else { arena.part(offset, bytes)? };
+                    }
+                }
+                Origin::Constant(_) | Origin::Weight(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The elements of a slot, as they are now.
+    fn tensor(&self, slot: usize, place: Option<(usize, usize)>, shape: &[usize]) -> Result<HostTensor> {
+        let info = &self.runtime.program.slots[slot];
+        let none = || HostBytes::new([0u8; 0]);
+        let bytes = match &info.origin {
+            Origin::Input(input) => self.inputs[*input].host_bytes()?,
+            Origin::Constant(bytes) => bytes.clone(),
+            Origin::Weight(weight) => self.runtime.weights[*weight].bytes().clone(),
+            Origin::Output(output) => match &self.outputs[*output] {
+                Some(buffer) => buffer.host_bytes()?,
+                None => none(),
+            },
+            Origin::Temporary(_) => {
+                let len = shape.iter().product::<usize>() * info.dtype.size_in_bytes();
+                let arena = place.and_then(|(segment, _)| self.scratch.arenas[segment].as_ref());
+                match (arena, place) {
+                    (Some(arena), Some((_, offset))) if len > 0 => {
+                        arena.host_bytes()?.slice(offset, len).unwrap_or_else(none)
+                    }
+                    _ => none(),
+                }
+            }
+        };
+        HostTensor::new(info.dtype, shape, bytes)
+    }
+
+    /// A slot that a segment uses, in the middle of running it.
+    fn tensor_in(&self, segment: &Segment, slot: usize) -> Result<HostTensor> {
+        let program = &self.runtime.program;
+        let shape = segment.shapes[slot].as_deref().or(self.shapes.get(slot).and_then(|s| s.as_deref()));
+        let Some(shape) = shape else { bail!(internal, "slot {slot} has no size") };
+        let place = match segment.plan.offsets[slot] {
+            Some(offset) => {
+                let current = program.segments.iter().position(|s| match &program.slots[slot].origin {
+                    Origin::Temporary(lifetime) => s.steps.contains(&lifetime.first),
+                    _ => false,
+                });
+                current.map(|number| (number, offset))
+            }
+            None => self.places.get(slot).copied().flatten(),
+        };
+        self.tensor(slot, place, shape)
+    }
+
+    fn print(&self, segment: &Segment, label: &str, slot: Option<max_core::kernel::Slot>) -> Result<()> {
+        let tensors = slot.iter().map(|slot| self.tensor_in(segment, slot.0 as usize));
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
+        let print = OpKind::from(max_graph::ops::print::Print { label: label.into() });
+        print.eval(&tensors, &Run { bindings: &Bindings::new(), environment: &() }).map(|_| ())
+    }
+
+    /// Looks for values that are not finite in what a step wrote.
+    fn check_values(&self, segment: &Segment, step: usize) -> Result<()> {
+        let program = &self.runtime.program;
+        for slot in program.steps[step].writes() {
+            let tensor = self.tensor_in(segment, slot.0 as usize)?;
+            if let Some((at, what)) = crate::observe::first_not_finite(&tensor)? {
+                let error = max_core::Error::runtime(format!(
+                    "{} made {what} at element {at} of {} {:?}",
+                    program.step_name(step),
+                    tensor.dtype(),
+                    tensor.shape()
+                ));
+                return Err(match program.steps[step].ops.last() {
+                    Some(&op) => program.blame(op, error),
+                    None => error,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What facts ask of a program that has not run yet.
+struct Weights<'a>(&'a Runtime);
+
+impl Data for Weights<'_> {
+    fn weight_sizes(&self, weight: usize) -> Result<&[usize]> {
+        Ok(self.0.weights[weight].shape())
+    }
+
+    fn integers(&self, _: &Access<i64>, _: usize) -> Result<Vec<i64>> {
+        bail!(internal, "a size depends on data before anything was computed")
+    }
+}
+
+impl Data for State<'_> {
+    fn weight_sizes(&self, weight: usize) -> Result<&[usize]> {
+        Ok(self.runtime.weights[weight].shape())
+    }
+
+    fn integers(&self, access: &Access<i64>, count: usize) -> Result<Vec<i64>> {
+        let slot = access.slot.0 as usize;
+        let Some(shape) = self.shape_of(slot)? else { bail!(internal, "slot {slot} has no size") };
+        let tensor = self.tensor(slot, self.places[slot], &shape)?;
+        let (shape, strides) = match access.strides.as_slice() {
+            [] => (vec![], vec![]),
+            [stride] => (vec![count], vec![*stride as isize]),
+            _ => bail!(internal, "sizes are read from a matrix"),
+        };
+        tensor.gathered(&Strided { shape, strides, offset: access.offset as usize })?.to_integers()
+    }
+}
+
+impl State<'_> {
+    /// The sizes of a slot that has been used, or that needs nothing to be used.
+    fn shape_of(&self, slot: usize) -> Result<Option<Vec<usize>>> {
+        match &self.runtime.program.slots[slot].origin {
+            Origin::Input(input) => Ok(Some(self.inputs[*input].shape().to_vec())),
+            Origin::Weight(weight) => Ok(Some(self.runtime.weights[*weight].shape().to_vec())),
+            Origin::Constant(_) => {
+                self.runtime.program.slots[slot].shape.evaluate(&Bindings::new()).map(Some)
+            }
+            _ => Ok(self.shapes[slot].clone()),
+        }
+    }
+}
