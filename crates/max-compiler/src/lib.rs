@@ -13,9 +13,10 @@ pub mod plan;
 pub mod program;
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use max_core::{DeviceRef, Result, bail};
-use max_graph::{Body, Graph, verify};
+use max_graph::{Body, verify};
 
 pub use bind::{Bound, Data};
 pub use lower::Options;
@@ -31,12 +32,13 @@ pub struct Target {
     pub options: Options,
 }
 
-/// Compiles a graph for a target.
-pub fn compile(graph: &Graph, target: &Target) -> Result<Program> {
-    let body = graph.body();
+/// Compiles a graph for a target. What it has become is shown after each stage, by the name of the stage.
+pub fn compile(body: Body, target: &Target, after: &mut dyn FnMut(&str, &dyn Display)) -> Result<Program> {
     verify(&body)?;
     check_devices(&body, target)?;
-    lower::lower(body, target.options)
+    let program = lower::lower(body, target.options)?;
+    after("program", &program);
+    Ok(program)
 }
 
 fn check_devices(body: &Body, target: &Target) -> Result<()> {
@@ -59,12 +61,13 @@ fn check_devices(body: &Body, target: &Target) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use max_core::{DType, ErrorKind, TensorType, Type};
-    use max_graph::ops;
+    use max_graph::{Graph, ops};
 
     use super::*;
 
-    fn target(devices: &[DeviceRef]) -> Target {
-        Target { devices: devices.to_vec(), options: Options { fuse: true } }
+    fn build(graph: &Graph, devices: &[DeviceRef]) -> Result<Program> {
+        let target = Target { devices: devices.to_vec(), options: Options { fuse: true } };
+        compile(graph.body(), &target, &mut |_, _| ())
     }
 
     #[test]
@@ -74,7 +77,7 @@ mod tests {
             let w = ops::constant_external("w".to_string(), ty.clone())?;
             ops::add(&x[0], w)
         });
-        let program = compile(&graph.unwrap(), &target(&[DeviceRef::CPU])).unwrap();
+        let program = build(&graph.unwrap(), &[DeviceRef::CPU]).unwrap();
         assert_eq!(&program.inputs[0], &Type::from(ty.clone()));
         assert_eq!(program.weights, [("w".to_string(), ty)]);
         assert_eq!(program.outputs.len(), 1);
@@ -84,9 +87,9 @@ mod tests {
     fn what_cannot_run_is_refused() {
         let ty = TensorType::new(DType::Float32, ["n"], DeviceRef::gpu(1));
         let unfinished = Graph::new("unfinished", [ty.clone()]).unwrap();
-        assert!(compile(&unfinished, &target(&[])).unwrap_err().message().contains("no output"));
+        assert!(build(&unfinished, &[]).unwrap_err().message().contains("no output"));
         let graph = Graph::build("far", [ty], |x| ops::relu(&x[0])).unwrap();
-        let error = compile(&graph, &target(&[DeviceRef::CPU])).unwrap_err();
+        let error = build(&graph, &[DeviceRef::CPU]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Value);
         assert!(error.message().contains("gpu:1") && error.message().contains("cpu:0"));
     }

@@ -3,12 +3,12 @@
 use expect_test::{Expect, expect};
 use max_compiler::{Options, Target, compile};
 use max_core::DeviceRef;
-use max_graph::{Graph, text};
+use max_graph::text;
 
 fn check(graph: &str, expected: Expect) {
-    let graph = Graph::from_body(text::parse(graph).unwrap());
+    let body = text::parse(graph).unwrap();
     let target = Target { devices: vec![DeviceRef::CPU], options: Options { fuse: true } };
-    expected.assert_eq(&compile(&graph, &target).unwrap().to_string());
+    expected.assert_eq(&compile(body, &target, &mut |_, _| ()).unwrap().to_string());
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod print;
 
 pub use check::Level;
 
-use crate::{Bindings, DType, Dim, Error, Result, ScalarOp};
+use crate::{Bindings, DType, Dim, Element, Error, Result, ScalarOp, dispatch};
 
 /// Names a piece of memory that a kernel reads or writes: an input, a constant, an intermediate, an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -202,6 +202,14 @@ pub enum Kernel<D> {
     Gather(Gather<D>),
 }
 
+impl Literal {
+    /// Its value, or the nearest one to it.
+    pub fn to_f64(self) -> f64 {
+        let bytes = self.bits.to_le_bytes();
+        dispatch!(self.dtype, T => bytemuck::pod_read_unaligned::<T>(&bytes[..size_of::<T>()]).to_f64())
+    }
+}
+
 impl Reduction {
     /// Whether the result is a position.
     pub fn gives_index(self) -> bool {
@@ -341,6 +349,17 @@ impl<D> Kernel<D> {
             Kernel::Conv2d(k) => Kernel::Conv2d(k.map(f)?),
             Kernel::Gather(k) => Kernel::Gather(k.map(f)?),
         })
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Kernel::Loop(_) => "loop",
+            Kernel::Matmul(_) => "matmul",
+            Kernel::Attention(_) => "attention",
+            Kernel::Conv2d(_) => "conv2d",
+            Kernel::Gather(_) => "gather",
+        }
     }
 
     /// What it reads, epilogues included.

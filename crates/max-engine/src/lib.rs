@@ -2,12 +2,20 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
+mod capture;
+mod dump;
 mod file;
 mod model;
 mod observe;
+mod profile;
 mod run;
 mod session;
+mod settings;
+mod threads;
 
+pub use cache::{CacheStats, clear_program_cache, program_cache_stats};
 pub use file::{read_graph, save_graph};
-pub use model::{MemoryReport, Model, TensorSpec};
+pub use model::{KernelSummary, MemoryReport, Model, TensorSpec};
 pub use session::{InferenceSession, Source, WeightsRegistry};
+pub use settings::{AssertLevel, LogLevel, ProfilingMode, SplitKReductionPrecision};

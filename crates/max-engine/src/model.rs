@@ -1,16 +1,21 @@
 //! A loaded model: a program with its weights, ready to execute from any thread.
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 
 use max_compiler::Program;
+use max_compiler::program::{Step, Work};
 use max_core::{DType, DeviceRef, Result, Type, bail};
 use max_driver::{Buffer, Device};
 use max_graph::HostTensor;
 use max_kernels::Pool;
 
+use crate::capture::Captures;
 use crate::observe::Observer;
+use crate::profile::Profile;
 use crate::run::Runtime;
+use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings};
 
 /// What a model says about one of its inputs or outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +33,29 @@ pub struct TensorSpec {
 /// A compiled graph with its weights.
 #[derive(Debug)]
 pub struct Model {
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
     devices: Vec<Device>,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
+    settings: Arc<Settings>,
+    asserts: AssertLevel,
+    /// Where the time goes, if the session profiles.
+    profile: Option<Profile>,
+    profiling: ProfilingMode,
+    pub(crate) captures: Captures,
+}
+
+/// One kernel of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelSummary {
+    /// Its ops by name.
+    pub name: String,
+    /// `loop`, `matmul`, `attention`, `conv2d`, `gather` or `print`.
+    pub kind: &'static str,
+    /// The ops it does the work of, with the types of their operands.
+    pub ops: Vec<String>,
+    /// All it does, as text.
+    pub text: String,
 }
 
 /// The memory that temporaries of an execution take.
@@ -49,10 +73,22 @@ impl Model {
         weights: Vec<HostTensor>,
         devices: Vec<Device>,
         pool: Arc<Pool>,
+        settings: Arc<Settings>,
     ) -> Result<Model> {
         let inputs = specs("input", program.inputs.iter())?;
         let outputs = specs("output", program.outputs.iter())?;
-        Ok(Model { runtime: Runtime::new(program, weights, pool)?, devices, inputs, outputs })
+        let profiling = settings.profiling();
+        Ok(Model {
+            runtime: Runtime::new(program, weights, pool)?,
+            devices,
+            inputs,
+            outputs,
+            asserts: settings.assert_level(),
+            settings,
+            profile: (profiling != ProfilingMode::Off).then(Profile::default),
+            profiling,
+            captures: Captures::default(),
+        })
     }
 
     /// The name of the graph.
@@ -80,6 +116,37 @@ impl Model {
         &self.runtime.program
     }
 
+    /// What its kernels are, in the order in which they run.
+    pub fn kernel_summaries(&self) -> Vec<KernelSummary> {
+        let program = &self.runtime.program;
+        let summary = |(number, step): (usize, &Step)| {
+            let (kind, text) = match &step.work {
+                Work::Kernel(kernel) => (kernel.kind(), kernel.to_string()),
+                Work::Print(label, _) => ("print", label.clone()),
+            };
+            let ops = step.ops.iter().map(|&op| program.source.op(op).describe(&program.source)).collect();
+            KernelSummary { name: program.step_name(number), kind, ops, text }
+        };
+        program.steps.iter().enumerate().map(summary).collect()
+    }
+
+    /// Where the time went, one line a kernel; nothing unless the session profiled when the model was loaded.
+    pub fn profile_table(&self) -> Option<String> {
+        self.profile.as_ref().map(|profile| profile.table(&self.runtime.program))
+    }
+
+    /// Writes every launch to a file that Chrome's and Perfetto's trace viewers open.
+    pub fn save_trace(&self, path: &Path) -> Result<()> {
+        match &self.profile {
+            Some(profile) => {
+                profile.save(&self.runtime.program, self.profiling == ProfilingMode::Detailed, path)
+            }
+            None => {
+                bail!(runtime, "model '{}' was loaded without profiling, so it has no trace", self.name())
+            }
+        }
+    }
+
     /// The memory that an execution with such inputs takes beside inputs, weights and outputs, as far as sizes do not
     /// depend on data.
     pub fn memory_report(&self, inputs: &[Buffer]) -> Result<MemoryReport> {
@@ -100,13 +167,20 @@ impl Model {
         checkpoint: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<Buffer>> {
         let inputs = self.check_inputs(inputs)?;
-        let observer = Observer { checkpoint, profile: None, check_values: false };
-        let run = || self.runtime.run(&*self.runtime.ready(&inputs)?, &inputs, None, &observer);
-        run().map_err(|e| e.context(format!("while executing model '{}'", self.name())))
+        let observer = Observer {
+            checkpoint,
+            settings: &self.settings,
+            profile: self.profile.as_ref(),
+            asserts: self.asserts,
+            tracing: self.settings.log_level() == LogLevel::Trace,
+        };
+        self.runtime
+            .run(&inputs, &observer)
+            .map_err(|e| e.context(format!("while executing model '{}'", self.name())))
     }
 
     /// Inputs as the program takes them: of the right number, dtype and device, and contiguous.
-    fn check_inputs<'a>(&self, inputs: &'a [Buffer]) -> Result<Cow<'a, [Buffer]>> {
+    pub(crate) fn check_inputs<'a>(&self, inputs: &'a [Buffer]) -> Result<Cow<'a, [Buffer]>> {
         if inputs.len() != self.inputs.len() {
             bail!(value, "model '{}' takes {} inputs, got {}", self.name(), self.inputs.len(), inputs.len());
         }

@@ -1,49 +1,70 @@
-//! What an execution tells about itself: whether to go on, how long each kernel took, and what is not finite.
+//! What watches an execution: whether to go on, how long each kernel takes, and what is not finite.
 
-use std::sync::Mutex;
 use std::time::Instant;
 
 use max_compiler::Program;
-use max_core::{Element, Result, dispatch};
+use max_core::{Element, Error, Result, dispatch};
 use max_graph::HostTensor;
+
+use crate::profile::Profile;
+use crate::settings::{AssertLevel, LogLevel, Settings};
 
 /// Watches one execution.
 pub(crate) struct Observer<'a> {
     /// Asked before each step; an error ends the execution.
     pub(crate) checkpoint: &'a dyn Fn() -> Result<()>,
+    pub(crate) settings: &'a Settings,
     /// Where times go, if they are taken.
-    pub(crate) profile: Option<&'a Mutex<Vec<Launch>>>,
-    /// Whether every step's results are looked at.
-    pub(crate) check_values: bool,
-}
-
-/// One launch of a kernel.
-#[derive(Clone, Debug)]
-pub(crate) struct Launch {
-    pub(crate) step: usize,
-    pub(crate) start: Instant,
-    pub(crate) end: Instant,
-    pub(crate) thread: std::thread::ThreadId,
+    pub(crate) profile: Option<&'a Profile>,
+    /// What happens when a value is not finite.
+    pub(crate) asserts: AssertLevel,
+    pub(crate) tracing: bool,
 }
 
 impl Observer<'_> {
-    pub(crate) fn checkpoint(&self) -> Result<()> {
-        (self.checkpoint)()
-    }
-
     pub(crate) fn start(&self) -> Option<Instant> {
-        self.profile.map(|_| Instant::now())
+        (self.profile.is_some() || self.tracing).then(Instant::now)
     }
 
-    pub(crate) fn finish(&self, _: &Program, step: usize, started: Option<Instant>) {
-        if let (Some(profile), Some(start)) = (self.profile, started) {
-            let launch = Launch { step, start, end: Instant::now(), thread: std::thread::current().id() };
-            profile.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(launch);
+    pub(crate) fn finish(&self, program: &Program, step: usize, started: Option<Instant>) {
+        let Some(started) = started else { return };
+        if let Some(profile) = self.profile {
+            profile.add(step, started);
+        }
+        if self.tracing {
+            let time = started.elapsed();
+            self.settings
+                .log(LogLevel::Trace, || format!("step {step} {} took {time:?}", program.step_name(step)));
         }
     }
 
     pub(crate) fn checks_values(&self) -> bool {
-        self.check_values
+        matches!(self.asserts, AssertLevel::Warn | AssertLevel::All)
+    }
+
+    /// A step made a value that is not finite: an error, or a warning.
+    pub(crate) fn not_finite(
+        &self,
+        program: &Program,
+        step: usize,
+        tensor: &HostTensor,
+        (at, what): (usize, &str),
+    ) -> Result<()> {
+        let error = Error::runtime(format!(
+            "{} made {what} at element {at} of {} {:?}",
+            program.step_name(step),
+            tensor.dtype(),
+            tensor.shape()
+        ));
+        let error = match program.steps[step].ops.last() {
+            Some(&op) => program.blame(op, error),
+            None => error,
+        };
+        if self.asserts == AssertLevel::All {
+            return Err(error);
+        }
+        self.settings.log(LogLevel::Warning, || error.to_string());
+        Ok(())
     }
 }
 

@@ -3,20 +3,20 @@
 //! What an execution needs beyond its outputs is kept for the next one: the arena, and the table of memory that kernels
 //! are handed. Any number of executions may run at once; each has its own.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use max_compiler::program::{Origin, Work};
 use max_compiler::{Bound, Data, MemoryPlan, Program};
-use max_core::kernel::Access;
-use max_core::{Bindings, DType, HostBytes, Result, Strided, bail};
+use max_core::kernel::{Access, Instr, Slot};
+use max_core::{Bindings, DType, Error, HostBytes, Result, Strided, bail};
 use max_driver::{Buffer, Device};
 use max_graph::interpret::bind_inputs;
 use max_graph::op::Run;
 use max_graph::{HostTensor, OpKind};
 use max_kernels::{Memory, Pool, Prepared, prepare};
 
-use crate::observe::Observer;
+use crate::observe::{Observer, first_not_finite};
 
 /// How many different sizes of its inputs a program is kept ready for.
 const KEPT_SIZES: usize = 32;
@@ -72,6 +72,8 @@ struct State<'a> {
     /// Where temporaries lie: the segment whose arena they are in, and the offset there.
     places: Vec<Option<(usize, usize)>>,
     shapes: Vec<Option<Vec<usize>>>,
+    /// Which slots hold values that are not finite, where that is watched.
+    known_not_finite: HashMap<Slot, bool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -150,27 +152,14 @@ impl Runtime {
         Ok(segment)
     }
 
-    /// Runs on inputs that were checked, into new outputs or into given ones.
-    pub(crate) fn run(
-        &self,
-        ready: &Ready,
-        inputs: &[Buffer],
-        outputs: Option<&[Buffer]>,
-        observer: &Observer,
-    ) -> Result<Vec<Buffer>> {
+    /// Runs on inputs that were checked.
+    pub(crate) fn run(&self, inputs: &[Buffer], observer: &Observer) -> Result<Vec<Buffer>> {
+        let ready = self.ready(inputs)?;
         let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
         scratch.memory.clear();
         scratch.memory.extend_from_slice(&self.fixed);
-        let given = |output| outputs.and_then(|outputs: &[Buffer]| outputs.get(output)).cloned();
-        let mut state = State {
-            runtime: self,
-            inputs,
-            outputs: (0..self.program.outputs.len()).map(given).collect(),
-            scratch,
-            places: Vec::new(),
-            shapes: Vec::new(),
-        };
-        let result = self.segments(ready, &mut state, observer);
+        let mut state = State::new(self, inputs, scratch);
+        let result = self.segments(&ready, &mut state, observer);
         let State { outputs, scratch, .. } = state;
         let mut kept = lock(&self.scratch);
         if kept.len() < KEPT_SCRATCH {
@@ -178,7 +167,7 @@ impl Runtime {
         }
         drop(kept);
         result?;
-        let missing = || max_core::Error::internal("an output was never computed");
+        let missing = || Error::internal("an output was never computed");
         outputs.into_iter().map(|output| output.ok_or_else(missing)).collect()
     }
 
@@ -206,31 +195,48 @@ impl Runtime {
         Ok(())
     }
 
+    /// An error that happened in a step.
+    fn blame(&self, step: usize, error: Error) -> Error {
+        match self.program.steps[step].ops.last() {
+            Some(&op) => self.program.blame(op, error),
+            None => error,
+        }
+    }
+
     fn steps(&self, number: usize, segment: &Segment, state: &mut State, observer: &Observer) -> Result<()> {
         state.enter(number, segment)?;
         let steps = self.program.segments[number].steps.clone();
         for (step, launch) in steps.zip(&segment.launches) {
-            observer.checkpoint()?;
+            (observer.checkpoint)()?;
             let started = observer.start();
             match (launch, &self.program.steps[step].work) {
                 (Some(launch), _) => launch.run(&state.scratch.memory, &self.pool),
                 (None, Work::Print(label, slot)) => state.print(segment, label, *slot),
                 (None, Work::Kernel(_)) => bail!(internal, "step {step} was not prepared"),
             }
-            .map_err(|error| match self.program.steps[step].ops.last() {
-                Some(&op) => self.program.blame(op, error),
-                None => error,
-            })?;
+            .map_err(|error| self.blame(step, error))?;
             observer.finish(&self.program, step, started);
             if observer.checks_values() {
-                state.check_values(segment, step)?;
+                state.check_values(segment, step, observer)?;
             }
         }
         Ok(())
     }
 }
 
-impl State<'_> {
+impl<'a> State<'a> {
+    fn new(runtime: &'a Runtime, inputs: &'a [Buffer], scratch: Scratch) -> State<'a> {
+        State {
+            runtime,
+            inputs,
+            outputs: vec![None; runtime.program.outputs.len()],
+            scratch,
+            places: Vec::new(),
+            shapes: Vec::new(),
+            known_not_finite: HashMap::new(),
+        }
+    }
+
     /// Allocates what a segment needs and fills in the table of memory.
     fn enter(&mut self, number: usize, segment: &Segment) -> Result<()> {
         let program = &self.runtime.program;
@@ -319,29 +325,118 @@ impl State<'_> {
         self.tensor(slot, place, shape)
     }
 
-    fn print(&self, segment: &Segment, label: &str, slot: Option<max_core::kernel::Slot>) -> Result<()> {
+    fn print(&self, segment: &Segment, label: &str, slot: Option<Slot>) -> Result<()> {
         let tensors = slot.iter().map(|slot| self.tensor_in(segment, slot.0 as usize));
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
         let print = OpKind::from(max_graph::ops::print::Print { label: label.into() });
         print.eval(&tensors, &Run { bindings: &Bindings::new(), environment: &() }).map(|_| ())
     }
 
-    /// Looks for values that are not finite in what a step wrote.
-    fn check_values(&self, segment: &Segment, step: usize) -> Result<()> {
+    /// Looks for values that are not finite in what a step wrote, unless it read some.
+    fn check_values(&mut self, segment: &Segment, step: usize, observer: &Observer) -> Result<()> {
         let program = &self.runtime.program;
+        let mut known = self.runtime.has_literals_not_finite(step);
+        for slot in program.steps[step].reads() {
+            known |= self.not_finite(segment, slot)?;
+        }
         for slot in program.steps[step].writes() {
             let tensor = self.tensor_in(segment, slot.0 as usize)?;
-            if let Some((at, what)) = crate::observe::first_not_finite(&tensor)? {
-                let error = max_core::Error::runtime(format!(
-                    "{} made {what} at element {at} of {} {:?}",
-                    program.step_name(step),
-                    tensor.dtype(),
-                    tensor.shape()
-                ));
-                return Err(match program.steps[step].ops.last() {
-                    Some(&op) => program.blame(op, error),
-                    None => error,
-                });
+            let found = first_not_finite(&tensor)?;
+            self.known_not_finite.insert(slot, found.is_some());
+            if let (Some(found), false) = (found, known) {
+                observer.not_finite(program, step, &tensor, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a slot holds a value that is not finite.
+    fn not_finite(&mut self, segment: &Segment, slot: Slot) -> Result<bool> {
+        if let Some(&known) = self.known_not_finite.get(&slot) {
+            return Ok(known);
+        }
+        let found = first_not_finite(&self.tensor_in(segment, slot.0 as usize)?)?.is_some();
+        self.known_not_finite.insert(slot, found);
+        Ok(found)
+    }
+}
+
+/// An execution with sizes, memory and launches decided.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    ready: Arc<Ready>,
+    memory: Vec<Memory>,
+    outputs: Vec<Buffer>,
+    /// Keeps the arena alive that the memory points into.
+    _arenas: Vec<Option<Buffer>>,
+}
+
+impl Runtime {
+    /// Decides everything about executions with inputs of these sizes.
+    pub(crate) fn freeze(&self, inputs: &[Buffer]) -> Result<Frozen> {
+        if self.program.segments.len() > 1 {
+            bail!(
+                runtime,
+                "the sizes of model '{}' depend on data, so it cannot be captured",
+                self.program.source.name
+            );
+        }
+        if self.program.steps.iter().any(|step| matches!(step.work, Work::Print(..))) {
+            bail!(runtime, "model '{}' prints, so it cannot be captured", self.program.source.name);
+        }
+        let ready = self.ready(inputs)?;
+        let mut state = State::new(self, inputs, Scratch { memory: self.fixed.clone(), arenas: vec![] });
+        state.enter(0, &ready.first)?;
+        let outputs = state.outputs.into_iter().flatten().collect();
+        Ok(Frozen { ready, memory: state.scratch.memory, outputs, _arenas: state.scratch.arenas })
+    }
+
+    /// What an execution with inputs of these sizes launches, kernel by kernel.
+    pub(crate) fn trace(&self, inputs: &[Buffer]) -> Result<Vec<String>> {
+        let bound = self.program.bind(0, &self.ready(inputs)?.bindings)?;
+        let steps = bound.kernels.iter().enumerate();
+        Ok(steps
+            .filter_map(|(step, kernel)| {
+                Some(format!("{}: {}", self.program.step_name(step), kernel.as_ref()?))
+            })
+            .collect())
+    }
+
+    /// Whether a step computes with a literal that is not finite.
+    fn has_literals_not_finite(&self, step: usize) -> bool {
+        let Work::Kernel(kernel) = &self.program.steps[step].work else { return false };
+        let code = kernel.ending().into_iter().flat_map(|ending| &ending.code);
+        let mut literals = code.filter_map(|instr| match instr {
+            Instr::Literal(literal) => Some(literal),
+            _ => None,
+        });
+        literals.any(|literal| !literal.to_f64().is_finite())
+    }
+}
+
+impl Frozen {
+    pub(crate) fn outputs(&self) -> &[Buffer] {
+        &self.outputs
+    }
+
+    /// Launches everything on inputs of the captured sizes.
+    pub(crate) fn run(&mut self, runtime: &Runtime, inputs: &[Buffer]) -> Result<()> {
+        if !self.ready.shapes.iter().map(Vec::as_slice).eq(inputs.iter().map(Buffer::shape)) {
+            let given: Vec<_> = inputs.iter().map(Buffer::shape).collect();
+            bail!(
+                runtime,
+                "the graph was captured for inputs of the shapes {:?}; got {given:?}",
+                self.ready.shapes
+            );
+        }
+        for (slot, info) in runtime.program.slots.iter().enumerate() {
+            if let Origin::Input(input) = info.origin {
+                self.memory[slot] = Memory::of(&inputs[input])?;
+            }
+        }
+        for (step, launch) in self.ready.first.launches.iter().enumerate() {
+            if let Some(launch) = launch {
+                launch.run(&self.memory, &runtime.pool).map_err(|error| runtime.blame(step, error))?;
             }
         }
         Ok(())

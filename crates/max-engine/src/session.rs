@@ -3,15 +3,20 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
-use max_compiler::{Options, Target, compile};
+use max_compiler::{Options, Program, Target, compile};
 use max_core::{Bindings, Error, Result, TensorType, bail};
 use max_driver::{Buffer, Device};
 use max_graph::{Graph, HostTensor};
 use max_kernels::Pool;
 
+use crate::cache::{self, Key};
+use crate::dump;
 use crate::file::read_graph;
 use crate::model::Model;
+use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings, SplitKReductionPrecision};
+use crate::threads::physical_cores;
 
 /// Values of weights by name.
 pub type WeightsRegistry = HashMap<String, Buffer>;
@@ -48,10 +53,11 @@ pub struct InferenceSession {
     devices: Vec<Device>,
     num_threads: usize,
     pool: OnceLock<Arc<Pool>>,
+    settings: Arc<Settings>,
 }
 
 impl InferenceSession {
-    /// A session on devices; the host is always among them. Threads default to the machine's cores.
+    /// A session on devices; the host is always among them. Threads default to the physical cores.
     pub fn new(devices: impl IntoIterator<Item = Device>) -> InferenceSession {
         let mut all: Vec<Device> = Vec::new();
         for device in devices.into_iter().chain([Device::cpu()]) {
@@ -59,8 +65,8 @@ impl InferenceSession {
                 all.push(device);
             }
         }
-        let num_threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        InferenceSession { devices: all, num_threads, pool: OnceLock::new() }
+        let settings = Arc::new(Settings::from_environment());
+        InferenceSession { devices: all, num_threads: physical_cores(), pool: OnceLock::new(), settings }
     }
 
     /// The same session with a number of threads.
@@ -98,12 +104,86 @@ impl InferenceSession {
             Source::Graph(graph) => graph,
             Source::Path(path) => read_graph(&path)?,
         };
-        let devices = self.devices.iter().map(Device::device_ref).collect();
-        let target = Target { devices, options: Options { fuse: true } };
-        let program = compile(&graph, &target)?;
+        let program = self.compile(&graph)?;
         let bound = program.weights.iter().map(|(name, ty)| bind_weight(name, ty, weights));
         let bound = bound.collect::<Result<Vec<_>>>()?;
-        Model::new(Arc::new(program), bound, self.devices.clone(), self.pool())
+        Model::new(program, bound, self.devices.clone(), self.pool(), self.settings.clone())
+    }
+
+    /// The program of a graph: kept from before, or compiled now.
+    fn compile(&self, graph: &Graph) -> Result<Arc<Program>> {
+        let body = graph.body();
+        let devices = self.devices.iter().map(Device::device_ref).collect();
+        // Where values are checked, every op is a kernel, so that the one that made a value is known.
+        let fuse = matches!(self.settings.assert_level(), AssertLevel::None | AssertLevel::Safe);
+        let target = Target { devices, options: Options { fuse } };
+        let key = Key::of(&body, &target);
+        if !dump::is_wanted()
+            && let Some(program) = cache::find(&key)
+        {
+            return Ok(program);
+        }
+        let (name, ops, start) = (body.name.clone(), body.block.ops.len(), Instant::now());
+        let program = Arc::new(compile(body, &target, &mut |stage, text| dump::dump(&name, stage, text))?);
+        self.settings.log(LogLevel::Info, || {
+            let kernels = program.steps.len();
+            format!("compiled '{name}': {ops} ops to {kernels} kernels in {:?}", start.elapsed())
+        });
+        self.settings.log(LogLevel::Debug, || program.to_string());
+        cache::keep(key, &program);
+        Ok(program)
+    }
+
+    /// Sets how much is said on standard error.
+    pub fn set_mojo_log_level(&self, level: LogLevel) {
+        self.settings.set_log_level(level);
+    }
+
+    /// How much is said on standard error.
+    pub fn log_level(&self) -> LogLevel {
+        self.settings.log_level()
+    }
+
+    /// Sets how much models check that are loaded from now on.
+    pub fn set_mojo_assert_level(&self, level: AssertLevel) {
+        self.settings.set_assert_level(level);
+    }
+
+    /// How much models check.
+    pub fn assert_level(&self) -> AssertLevel {
+        self.settings.assert_level()
+    }
+
+    /// Sets in which precision the parts of long sums combine.
+    pub fn set_split_k_reduction_precision(&self, precision: SplitKReductionPrecision) {
+        self.settings.set_split_k(precision);
+    }
+
+    /// In which precision the parts of long sums combine.
+    pub fn split_k_reduction_precision(&self) -> SplitKReductionPrecision {
+        self.settings.split_k()
+    }
+
+    /// Sets whether kernels of models that are loaded from now on are timed; before that the environment variable
+    /// `MODULAR_ENABLE_PROFILING` decides.
+    pub fn gpu_profiling(&self, mode: ProfilingMode) {
+        self.settings.set_profiling(mode);
+    }
+
+    /// Whether kernels are timed.
+    pub fn profiling(&self) -> ProfilingMode {
+        self.settings.profiling()
+    }
+
+    /// Chooses the older kernel for top-k, unless the mode is "false", "off", "no" or "0".
+    pub fn use_old_top_k_kernel(&self, mode: &str) {
+        let off = ["false", "off", "no", "0"].contains(&mode.to_lowercase().as_str());
+        self.settings.set_old_top_k(!off);
+    }
+
+    /// Whether the older kernel for top-k is chosen.
+    pub fn uses_old_top_k_kernel(&self) -> bool {
+        self.settings.old_top_k()
     }
 }
 

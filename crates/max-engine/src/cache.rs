@@ -1,0 +1,123 @@
+//! Compiled programs by the structure of their graph, so that loading the same graph again compiles nothing.
+//!
+//! Two graphs have the same structure if they print the same and their long constants are the same bytes. The cache is
+//! one for the process and bounded; graphs with much data in them are not kept.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use max_compiler::{Program, Target};
+use max_core::HostBytes;
+use max_graph::Body;
+use max_graph::text::{Constants, print};
+
+/// How many programs are kept.
+const KEPT: usize = 128;
+
+/// Graphs with more bytes of constants are not kept.
+const MOST_BYTES: usize = 16 << 20;
+
+/// Constants of up to this many bytes are compared, longer ones must be the same memory.
+const COMPARED: usize = 64 << 10;
+
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    program: Arc<Program>,
+}
+
+/// The structure of a graph, and what it is compiled for.
+#[derive(Debug)]
+pub(crate) struct Key {
+    hash: u64,
+    text: String,
+    constants: Vec<HostBytes>,
+    target: String,
+}
+
+static CACHE: Mutex<VecDeque<Entry>> = Mutex::new(VecDeque::new());
+static HITS: AtomicU64 = AtomicU64::new(0);
+static MISSES: AtomicU64 = AtomicU64::new(0);
+
+/// How the cache of compiled programs has been used by this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Graphs that were found.
+    pub hits: u64,
+    /// Graphs that were compiled.
+    pub misses: u64,
+    /// Programs that are kept.
+    pub size: usize,
+}
+
+/// How the cache of compiled programs has been used.
+pub fn program_cache_stats() -> CacheStats {
+    let size = CACHE.lock().unwrap_or_else(PoisonError::into_inner).len();
+    CacheStats { hits: HITS.load(Ordering::Relaxed), misses: MISSES.load(Ordering::Relaxed), size }
+}
+
+/// Forgets all compiled programs; models keep theirs.
+pub fn clear_program_cache() {
+    CACHE.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+impl Key {
+    pub(crate) fn of(body: &Body, target: &Target) -> Key {
+        let mut constants: Vec<HostBytes> = Vec::new();
+        let text = print(
+            body,
+            Constants::Blobs(&mut |tensor| {
+                constants.push(tensor.bytes().clone());
+                constants.len() - 1
+            }),
+        );
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        // Messages name the places where ops were recorded, so graphs from other places are other graphs.
+        for op in body.ops() {
+            op.location.as_ref().map(|location| (&location.file, location.line)).hash(&mut hasher);
+        }
+        Key { hash: hasher.finish(), text, constants, target: format!("{target:?}") }
+    }
+
+    fn is_small(&self) -> bool {
+        self.constants.iter().map(|bytes| bytes.len()).sum::<usize>() <= MOST_BYTES
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        let same = |(a, b): (&HostBytes, &HostBytes)| {
+            std::ptr::eq(a.as_ptr(), b.as_ptr()) && a.len() == b.len() || a.len() <= COMPARED && a == b
+        };
+        self.hash == other.hash
+            && self.target == other.target
+            && self.text == other.text
+            && self.constants.len() == other.constants.len()
+            && self.constants.iter().zip(&other.constants).all(same)
+    }
+}
+
+/// The program of a graph, if it is kept.
+pub(crate) fn find(key: &Key) -> Option<Arc<Program>> {
+    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = cache.iter().position(|entry| entry.key == *key);
+    let counter = if found.is_some() { &HITS } else { &MISSES };
+    counter.fetch_add(1, Ordering::Relaxed);
+    let entry = cache.remove(found?)?;
+    let program = entry.program.clone();
+    cache.push_front(entry);
+    Some(program)
+}
+
+/// Keeps the program of a graph.
+pub(crate) fn keep(key: Key, program: &Arc<Program>) {
+    if !key.is_small() {
+        return;
+    }
+    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    cache.push_front(Entry { key, program: program.clone() });
+    cache.truncate(KEPT);
+}

@@ -1,0 +1,104 @@
+//! Captured executions: sizes, memory and launches are decided once, and replayed on inputs of the same sizes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use max_core::{Result, bail};
+use max_driver::Buffer;
+
+use crate::model::Model;
+use crate::run::Frozen;
+
+/// The captures of a model, by the key that the caller chose.
+#[derive(Debug, Default)]
+pub(crate) struct Captures(Mutex<HashMap<u64, Arc<Capture>>>);
+
+#[derive(Debug)]
+struct Capture {
+    /// One replay at a time: all write the same outputs.
+    frozen: Mutex<Frozen>,
+    /// What it launches, kernel by kernel.
+    trace: Vec<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Captures {
+    fn get(&self, key: u64) -> Result<Arc<Capture>> {
+        match lock(&self.0).get(&key) {
+            Some(capture) => Ok(capture.clone()),
+            None => {
+                bail!(runtime, "no graph has been captured for the key {key}; call capture({key}, ...) first")
+            }
+        }
+    }
+}
+
+impl Model {
+    /// Executes once and keeps sizes, memory and launches under a key. The outputs belong to the capture: each replay
+    /// writes them anew. Capturing a key again replaces what it stood for.
+    pub fn capture(&self, key: u64, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
+        some_inputs("capture", inputs)?;
+        let inputs = self.check_inputs(inputs)?;
+        let captured = || -> Result<Vec<Buffer>> {
+            let mut frozen = self.runtime.freeze(&inputs)?;
+            let trace = self.runtime.trace(&inputs)?;
+            frozen.run(&self.runtime, &inputs)?;
+            let outputs = frozen.outputs().to_vec();
+            lock(&self.captures.0).insert(key, Arc::new(Capture { frozen: Mutex::new(frozen), trace }));
+            Ok(outputs)
+        };
+        captured().map_err(|e| e.context(format!("while capturing model '{}'", self.name())))
+    }
+
+    /// Runs what was captured under a key on inputs of the same sizes, into the outputs of the capture.
+    pub fn replay(&self, key: u64, inputs: &[Buffer]) -> Result<()> {
+        some_inputs("replay", inputs)?;
+        let capture = self.captures.get(key)?;
+        let inputs = self.check_inputs(inputs)?;
+        let result = lock(&capture.frozen).run(&self.runtime, &inputs);
+        result.map_err(|e| e.context(format!("while replaying model '{}'", self.name())))
+    }
+
+    /// Executes and checks that it launches what was captured under a key.
+    pub fn debug_verify_replay(&self, key: u64, inputs: &[Buffer]) -> Result<()> {
+        some_inputs("debug_verify_replay", inputs)?;
+        let capture = self.captures.get(key)?;
+        self.execute(inputs)?;
+        let trace = self.runtime.trace(&self.check_inputs(inputs)?)?;
+        let differs = capture.trace.iter().zip(&trace).position(|(captured, now)| captured != now);
+        match differs {
+            Some(at) => bail!(
+                runtime,
+                "the execution does not match the graph captured for the key {key}: launch {at} was captured as\n{}\nand is \
+                 now\n{}",
+                capture.trace[at],
+                trace[at]
+            ),
+            None if capture.trace.len() != trace.len() => bail!(
+                runtime,
+                "the execution does not match the graph captured for the key {key}: {} launches were captured, and there \
+                 are now {}",
+                capture.trace.len(),
+                trace.len()
+            ),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets what was captured under a key.
+    pub fn release_captured_graph(&self, key: u64) -> Result<()> {
+        self.captures.get(key)?;
+        lock(&self.captures.0).remove(&key);
+        Ok(())
+    }
+}
+
+fn some_inputs(what: &str, inputs: &[Buffer]) -> Result<()> {
+    if inputs.is_empty() {
+        bail!(value, "{what} needs the input buffers of the model; none were provided");
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! What a session can be told, by methods and by environment variables.
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use max_core::{Error, Result};
+
+/// Declares an enum of names that users write.
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident: $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$variant_doc])* $variant),* }
+
+        impl $name {
+            const ALL: &[$name] = &[$($name::$variant),*];
+
+            /// As users write it.
+            pub fn name(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+
+            fn from_number(number: u8) -> $name {
+                Self::ALL[usize::from(number).min(Self::ALL.len() - 1)]
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<$name> {
+                Self::ALL.iter().copied().find(|own| own.name() == text).ok_or_else(|| {
+                    let known: Vec<_> = Self::ALL.iter().map(|own| own.name()).collect();
+                    Error::value(format!("{} must be one of {}; got {text:?}", $what, known.join(", ")))
+                })
+            }
+        }
+    )*};
+}
+
+names! {
+    /// How much a session says on standard error.
+    LogLevel: "log level" {
+        /// What the environment says, and warnings without that.
+        NotSet = "notset",
+        /// Every launch of a kernel.
+        Trace = "trace",
+        /// What every kernel of a model is, and when sizes are bound.
+        Debug = "debug",
+        /// What was compiled, and how long it took.
+        Info = "info",
+        /// What is suspicious.
+        Warning = "warning",
+        /// What failed.
+        Error = "error",
+        /// Nothing but the end of the world.
+        Critical = "critical",
+    }
+    /// How much is checked beyond what safety needs, which is always checked.
+    AssertLevel: "assert level" {
+        /// Nothing more.
+        None = "none",
+        /// Values that are not finite are warned of.
+        Warn = "warn",
+        /// Memory plans are proven free of overlap.
+        Safe = "safe",
+        /// Memory plans are proven, and a value that is not finite is an error that names the op.
+        All = "all",
+    }
+    /// In which precision the parts of a long sum combine.
+    SplitKReductionPrecision: "split-k reduction precision" {
+        /// That of the accumulator.
+        Accum = "ACCUM",
+        /// At least that of the output; sums on the CPU always combine as accumulators.
+        Output = "OUTPUT",
+    }
+    /// Whether kernels are timed.
+    ProfilingMode: "profiling mode" {
+        /// They are not.
+        Off = "off",
+        /// Each launch.
+        On = "on",
+        /// Each launch, with the ops it stands for.
+        Detailed = "detailed",
+    }
+}
+
+/// The settings of a session; they apply to models that are loaded afterwards, levels to all.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    log_level: AtomicU8,
+    assert_level: AtomicU8,
+    split_k: AtomicU8,
+    profiling: AtomicU8,
+    old_top_k: AtomicU8,
+}
+
+/// Declares how each setting is read and written.
+macro_rules! accessors {
+    ($($field:ident: $type:ident, $get:ident, $set:ident;)*) => {
+        impl Settings {
+            $(pub(crate) fn $get(&self) -> $type {
+                $type::from_number(self.$field.load(Ordering::Relaxed))
+            }
+
+            pub(crate) fn $set(&self, value: $type) {
+                self.$field.store(value as u8, Ordering::Relaxed);
+            })*
+        }
+    };
+}
+
+accessors! {
+    log_level: LogLevel, log_level, set_log_level;
+    assert_level: AssertLevel, assert_level, set_assert_level;
+    split_k: SplitKReductionPrecision, split_k, set_split_k;
+    profiling: ProfilingMode, profiling, set_profiling;
+}
+
+impl Settings {
+    /// The settings that the environment asks for; an unknown value is reported and ignored.
+    pub(crate) fn from_environment() -> Settings {
+        let profiling = from_variable("MODULAR_ENABLE_PROFILING").unwrap_or(ProfilingMode::Off);
+        let log_level = from_variable("MAX_LOG_LEVEL").unwrap_or(LogLevel::NotSet);
+        let assert_level = from_variable("MAX_ASSERT_LEVEL").unwrap_or(AssertLevel::None);
+        Settings {
+            log_level: AtomicU8::new(log_level as u8),
+            assert_level: AtomicU8::new(assert_level as u8),
+            split_k: AtomicU8::new(SplitKReductionPrecision::Accum as u8),
+            profiling: AtomicU8::new(profiling as u8),
+            old_top_k: AtomicU8::new(0),
+        }
+    }
+
+    pub(crate) fn old_top_k(&self) -> bool {
+        self.old_top_k.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn set_old_top_k(&self, old: bool) {
+        self.old_top_k.store(u8::from(old), Ordering::Relaxed);
+    }
+
+    /// Writes a line to standard error if the level is loud enough.
+    pub(crate) fn log(&self, level: LogLevel, line: impl FnOnce() -> String) {
+        let least = match self.log_level() {
+            LogLevel::NotSet => LogLevel::Warning,
+            own => own,
+        };
+        if level >= least {
+            eprintln!("[max {}] {}", level.name(), line());
+        }
+    }
+}
+
+fn from_variable<T: FromStr<Err = Error>>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    match text.parse() {
+        Ok(value) => Some(value),
+        Err(error) => {
+            eprintln!("[max warning] {name} is ignored: {}", error.message());
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_others_refused() {
+        for &level in LogLevel::ALL {
+            assert_eq!(level.name().parse(), Ok(level));
+            assert_eq!(LogLevel::from_number(level as u8), level);
+        }
+        let error = "loud".parse::<AssertLevel>().unwrap_err();
+        assert!(error.message().contains("none, warn, safe, all") && error.message().contains("loud"));
+        assert!("accum".parse::<SplitKReductionPrecision>().is_err());
+    }
+
+    #[test]
+    fn settings_keep_what_they_are_told() {
+        let settings = Settings::from_environment();
+        settings.set_profiling(ProfilingMode::Detailed);
+        settings.set_split_k(SplitKReductionPrecision::Output);
+        settings.set_old_top_k(true);
+        assert_eq!(
+            (settings.profiling(), settings.split_k()),
+            (ProfilingMode::Detailed, SplitKReductionPrecision::Output)
+        );
+        assert!(settings.old_top_k());
+    }
+}
