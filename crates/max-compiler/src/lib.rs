@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod passes;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
