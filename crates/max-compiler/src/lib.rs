@@ -9,14 +9,15 @@
 mod bind;
 mod layout;
 mod lower;
+pub mod passes;
 pub mod plan;
 pub mod program;
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use max_core::{DeviceRef, Result, bail};
-use max_graph::{Body, verify};
+use max_graph::{Body, text, verify};
 
 pub use bind::{Bound, Data};
 pub use lower::Options;
@@ -36,9 +37,19 @@ pub struct Target {
 pub fn compile(body: Body, target: &Target, after: &mut dyn FnMut(&str, &dyn Display)) -> Result<Program> {
     verify(&body)?;
     check_devices(&body, target)?;
+    let body = passes::optimize(body, &mut |pass, body| after(pass, &Text(body)))?;
     let program = lower::lower(body, target.options)?;
     after("program", &program);
     Ok(program)
+}
+
+/// A body as it prints.
+struct Text<'a>(&'a Body);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&text::print(self.0, text::Constants::Elided))
+    }
 }
 
 fn check_devices(body: &Body, target: &Target) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Attributes: the constants that an op carries, in one form that prints, parses and compares.
 
+use std::hash::{Hash, Hasher};
+
 use max_core::{ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Result, Shape, bail};
 
 use crate::host::HostTensor;
@@ -19,6 +21,27 @@ pub enum Attr {
     Str(String),
     /// The data of a constant.
     Tensor(HostTensor),
+}
+
+/// Data of constants up to this many bytes is compared by its content, longer data by where it is.
+const SHORT: usize = 4096;
+
+impl Attr {
+    /// Adds it to a fingerprint; see [`crate::OpKind::fingerprint`].
+    pub fn feed(&self, state: &mut impl Hasher) {
+        match self {
+            Attr::Dim(dim) => dim.hash(state),
+            Attr::Dims(dims) => dims.hash(state),
+            Attr::Float(f) => f.to_bits().hash(state),
+            Attr::Bool(b) => b.hash(state),
+            Attr::Str(s) => s.hash(state),
+            Attr::Tensor(tensor) => {
+                (tensor.dtype(), tensor.shape()).hash(state);
+                let bytes = tensor.bytes();
+                if bytes.len() <= SHORT { bytes.hash(state) } else { bytes.as_ptr().hash(state) }
+            }
+        }
+    }
 }
 
 /// A Rust type that attributes can have.
@@ -90,6 +113,11 @@ macro_rules! op_struct {
 
             fn attrs(&self) -> $crate::attr::Attrs {
                 vec![$((stringify!($field).to_string(), $crate::attr::AttrType::to_attr(&self.$field))),*]
+            }
+
+            #[allow(unused_variables, reason = "ops without attributes")]
+            fn feed(&self, state: &mut impl std::hash::Hasher) {
+                $($crate::attr::AttrType::to_attr(&self.$field).feed(state);)*
             }
 
             #[allow(unused_variables, reason = "ops without attributes")]

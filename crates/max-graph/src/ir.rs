@@ -92,11 +92,22 @@ impl Body {
     pub fn push(&mut self, kind: OpKind, operands: Vec<ValueId>, location: Option<Location>) -> Result<OpId> {
         let types: Vec<&Type> = self.types_of(&operands).collect();
         let results = kind.infer(&types).map_err(|e| e.context(describe(&kind, &types)))?;
-        let results = results.into_iter().map(|ty| self.define(ty)).collect();
+        Ok(self.push_typed(kind, operands, results, location))
+    }
+
+    /// Appends an op whose results are known to have types.
+    pub fn push_typed(
+        &mut self,
+        kind: OpKind,
+        operands: Vec<ValueId>,
+        types: impl IntoIterator<Item = Type>,
+        location: Option<Location>,
+    ) -> OpId {
+        let results = types.into_iter().map(|ty| self.define(ty)).collect();
         let id = OpId(self.ops.len() as u32);
         self.ops.push(Op { kind, operands, results, location });
         self.block.ops.push(id);
-        Ok(id)
+        id
     }
 }
 

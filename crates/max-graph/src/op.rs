@@ -1,5 +1,7 @@
 //! What an op is: a name, attributes, a type rule and a reference meaning. Everything else is derived.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use max_core::{Bindings, Result, ScalarOp, Shape, Type, bail};
 
 use crate::attr::Attrs;
@@ -14,6 +16,9 @@ pub trait Attributes: Sized {
 
     /// The attributes, in the order they print.
     fn attrs(&self) -> Attrs;
+
+    /// Adds the attributes to a fingerprint.
+    fn feed(&self, state: &mut impl Hasher);
 
     /// Reads the op back from attributes, taking those it knows.
     fn from_attrs(attrs: &mut Attrs) -> Result<Self>;
@@ -69,6 +74,20 @@ macro_rules! operations {
                     OpKind::Scalar(_) => Attrs::new(),
                     $(OpKind::$name(op) => op.attrs(),)*
                 }
+            }
+
+            /// A number that equal ops share; ops that differ share it by accident only. Equal constants with
+            /// much data share it only if they share the data.
+            pub fn fingerprint(&self) -> u64 {
+                let mut state = DefaultHasher::new();
+                match self {
+                    OpKind::Scalar(op) => op.hash(&mut state),
+                    $(OpKind::$name(op) => {
+                        self.name().hash(&mut state);
+                        op.feed(&mut state);
+                    })*
+                }
+                state.finish()
             }
 
             /// The op of a name with attributes, all of which it must know.

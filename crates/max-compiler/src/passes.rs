@@ -1,0 +1,49 @@
+//! What makes a graph better before it is lowered: passes from body to body.
+//!
+//! A pass keeps the arguments, the results with their types, and everything a run can observe: prints, and
+//! checks that can fail, in their order. Results keep their bits, except where a pattern becomes a named op
+//! ([`recognize`], [`attention`], [`merge_matmuls`]): those may round differently. Each pass takes time in proportion
+//! to the number of ops.
+
+mod attention;
+mod canonicalize;
+mod cse;
+mod dead_code;
+mod fold;
+mod identities;
+mod merge_matmuls;
+mod recognize;
+mod rewrite;
+
+#[cfg(test)]
+mod tests;
+
+use max_core::Result;
+use max_graph::Body;
+
+/// A function from body to body.
+pub type Pass = fn(&Body) -> Result<Body>;
+
+/// The passes with their names, in the order they run.
+pub const PASSES: &[(&str, Pass)] = &[
+    ("canonicalize", canonicalize::canonicalize),
+    ("fold", fold::fold),
+    ("identities", identities::identities),
+    ("cse", cse::cse),
+    ("recognize", recognize::recognize),
+    ("attention", attention::attention),
+    ("merge_matmuls", merge_matmuls::merge_matmuls),
+    ("dead_code", dead_code::dead_code),
+];
+
+/// Runs all passes; a function sees the body after each.
+pub fn optimize(body: Body, after: &mut dyn FnMut(&str, &Body)) -> Result<Body> {
+    PASSES.iter().try_fold(body, |body, (name, pass)| {
+        let body = pass(&body).map_err(|e| e.context(format!("in the pass {name}")))?;
+        if cfg!(debug_assertions) {
+            max_graph::verify(&body).map_err(|e| e.context(format!("after the pass {name}")))?;
+        }
+        after(name, &body);
+        Ok(body)
+    })
+}
