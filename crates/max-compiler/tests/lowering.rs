@@ -50,3 +50,123 @@ fn a_chain_is_one_loop() {
         "#]],
     );
 }
+
+#[test]
+fn a_transformer_block() {
+    check(
+        r#"graph "block"(%0: float32[b, s, 768], %1: float32[768, 2304], %2: float32[768, 768], %3: float32[768, 3072], %4: float32[3072, 768], %5: float32[768], %6: float32[768], %7: float32[768], %8: float32[768]) {
+          %9 = layer_norm(%0, %5, %6) {epsilon = 1e-5} : float32[b, s, 768]
+          %10 = matmul(%9, %1) : float32[b, s, 2304]
+          %11 = reshape(%10) {shape = [b, s, 3, 12, 64]} : float32[b, s, 3, 12, 64]
+          %12 = slice(%11) {starts = [0, 0, 0, 0, 0], sizes = [b, s, 1, 12, 64], steps = [1, 1, 1, 1, 1]} : float32[b, s, 1, 12, 64]
+          %13 = reshape(%12) {shape = [b, s, 12, 64]} : float32[b, s, 12, 64]
+          %14 = permute(%13) {dims = [0, 2, 1, 3]} : float32[b, 12, s, 64]
+          %15 = slice(%11) {starts = [0, 0, 1, 0, 0], sizes = [b, s, 1, 12, 64], steps = [1, 1, 1, 1, 1]} : float32[b, s, 1, 12, 64]
+          %16 = reshape(%15) {shape = [b, s, 12, 64]} : float32[b, s, 12, 64]
+          %17 = permute(%16) {dims = [0, 2, 1, 3]} : float32[b, 12, s, 64]
+          %18 = slice(%11) {starts = [0, 0, 2, 0, 0], sizes = [b, s, 1, 12, 64], steps = [1, 1, 1, 1, 1]} : float32[b, s, 1, 12, 64]
+          %19 = reshape(%18) {shape = [b, s, 12, 64]} : float32[b, s, 12, 64]
+          %20 = permute(%19) {dims = [0, 2, 1, 3]} : float32[b, 12, s, 64]
+          %21 = permute(%17) {dims = [0, 1, 3, 2]} : float32[b, 12, 64, s]
+          %22 = matmul(%14, %21) : float32[b, 12, s, s]
+          %23 = constant() {value = dense(float32[], [0.125]), device = "cpu:0"} : float32[]
+          %24 = mul(%22, %23) : float32[b, 12, s, s]
+          %25 = softmax(%24) {axis = 3, log = false} : float32[b, 12, s, s]
+          %26 = matmul(%25, %20) : float32[b, 12, s, 64]
+          %27 = permute(%26) {dims = [0, 2, 1, 3]} : float32[b, s, 12, 64]
+          %28 = reshape(%27) {shape = [b, s, 768]} : float32[b, s, 768]
+          %29 = matmul(%28, %2) : float32[b, s, 768]
+          %30 = add(%0, %29) : float32[b, s, 768]
+          %31 = layer_norm(%30, %7, %8) {epsilon = 1e-5} : float32[b, s, 768]
+          %32 = matmul(%31, %3) : float32[b, s, 3072]
+          %33 = gelu(%32) : float32[b, s, 3072]
+          %34 = matmul(%33, %4) : float32[b, s, 768]
+          %35 = add(%30, %34) : float32[b, s, 768]
+          return %35
+        }"#,
+        expect![[r#"
+            program "block"
+              s0: float32[b, s, 768] temporary 0..1
+              s1: float32[b, s, 768] input 0
+              s2: float32[768] input 5
+              s3: float32[768] input 6
+              s4: float32[b, s, 2304] temporary 1..2
+              s5: float32[768, 2304] input 1
+              s6: float32[b, 12, s, 64] temporary 2..3
+              s7: float32[b, s, 12, 64] temporary 3..4
+              s8: float32[b, s, 768] temporary 4..7
+              s9: float32[768, 768] input 2
+              s10: float32[b, s, 768] temporary 5..6
+              s11: float32[768] input 7
+              s12: float32[768] input 8
+              s13: float32[b, s, 3072] temporary 6..7
+              s14: float32[768, 3072] input 3
+              s15: float32[b, s, 768] output 0
+              s16: float32[3072, 768] input 4
+              fact Slice { axis: 2, size: Dim(3), start: Dim(0), count: Dim(1), step: 1 }
+              fact Slice { axis: 2, size: Dim(3), start: Dim(1), count: Dim(1), step: 1 }
+              fact Slice { axis: 2, size: Dim(3), start: Dim(2), count: Dim(1), step: 1 }
+              0 layer_norm: loop over [b, s, 768] reducing axis 2
+                r0 = load float32 s1 [s * 768, 768, 1]
+                r1 = load float32 s2 [0, 0, 1]
+                r2 = load float32 s3 [0, 0, 1]
+                R3 = reduce sum r0
+                R4 = float32 size 768
+                R5 = div R3 R4
+                r6 = sub r0 R5
+                r7 = mul r6 r6
+                R8 = reduce sum r7
+                R9 = float32 size 768
+                R10 = div R8 R9
+                R11 = float32 1e-5
+                R12 = add R10 R11
+                R13 = rsqrt R12
+                r14 = mul r6 R13
+                r15 = mul r14 r1
+                r16 = add r15 r2
+                store float32 s0 [s * 768, 768, 1] r16
+              1 matmul: matmul s0 [s * 768, 768, 1] x s5 [0, 2304, 1] k 768 over [b, s, 2304]
+                r0 = product float32
+                store float32 s4 [s * 2304, 2304, 1] r0
+              2 attention: attention s4 [s * 2304, 64, 2304, 1] x s4 + 768 [s * 2304, 64, 2304, 1] x s4 + 1536 [s * 2304, 64, 2304, 1] keys s scale 0.125 over [b, 12, s, 64]
+                r0 = product float32
+                store float32 s6 [s * 768, s * 64, 64, 1] r0
+              3 reshape: loop over [b, s, 12, 64]
+                r0 = load float32 s6 [s * 768, 64, s * 64, 1]
+                store float32 s7 [s * 768, 768, 64, 1] r0
+              4 matmul+add: matmul s7 [s * 768, 768, 1] x s9 [0, 768, 1] k 768 over [b, s, 768]
+                r0 = product float32
+                r1 = load float32 s1 [s * 768, 768, 1]
+                r2 = add r1 r0
+                store float32 s8 [s * 768, 768, 1] r2
+              5 layer_norm: loop over [b, s, 768] reducing axis 2
+                r0 = load float32 s8 [s * 768, 768, 1]
+                r1 = load float32 s11 [0, 0, 1]
+                r2 = load float32 s12 [0, 0, 1]
+                R3 = reduce sum r0
+                R4 = float32 size 768
+                R5 = div R3 R4
+                r6 = sub r0 R5
+                r7 = mul r6 r6
+                R8 = reduce sum r7
+                R9 = float32 size 768
+                R10 = div R8 R9
+                R11 = float32 1e-5
+                R12 = add R10 R11
+                R13 = rsqrt R12
+                r14 = mul r6 R13
+                r15 = mul r14 r1
+                r16 = add r15 r2
+                store float32 s10 [s * 768, 768, 1] r16
+              6 matmul+gelu: matmul s10 [s * 768, 768, 1] x s14 [0, 3072, 1] k 768 over [b, s, 3072]
+                r0 = product float32
+                r1 = gelu r0
+                store float32 s13 [s * 3072, 3072, 1] r1
+              7 matmul+add: matmul s13 [s * 3072, 3072, 1] x s16 [0, 768, 1] k 3072 over [b, s, 768]
+                r0 = product float32
+                r1 = load float32 s8 [s * 768, 768, 1]
+                r2 = add r1 r0
+                store float32 s15 [s * 768, 768, 1] r2
+        "#]],
+    );
+}

@@ -105,7 +105,8 @@ fn unmask(b: &Builder, value: ValueId) -> Option<(ValueId, Mask)> {
         };
     }
     let is_scores = |v: ValueId| {
-        let product = uncast(b, v).and_then(|v| unscale(b, v)).and_then(|(scores, _)| matmul(b, uncast(b, scores)?));
+        let product =
+            uncast(b, v).and_then(|v| unscale(b, v)).and_then(|(scores, _)| matmul(b, uncast(b, scores)?));
         product.is_some() && b.shape(v) == b.shape(value)
     };
     match b.both_orders(value, NumericOp::Add).find(|&[scores, _]| is_scores(scores)) {
@@ -128,7 +129,10 @@ fn is_causal(b: &Builder, mask: ValueId, scores: ValueId, known: &mut HashMap<Va
 
 /// Whether a mask of one matrix keeps what is on and below the diagonal, and nothing above it.
 fn is_triangular(mask: &HostTensor, size: usize) -> bool {
-    if mask.shape().len() < 2 || mask.num_elements() != size * size || mask.shape()[mask.shape().len() - 2] != size {
+    if mask.shape().len() < 2
+        || mask.num_elements() != size * size
+        || mask.shape()[mask.shape().len() - 2] != size
+    {
         return false;
     }
     dispatch!(mask.dtype(), T => mask.elements::<T>().is_ok_and(|elements| {

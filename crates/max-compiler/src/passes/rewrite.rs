@@ -67,7 +67,8 @@ pub fn rebuild(
     }
     b.track(old.block.arguments.iter().map(|v| uses[v.0 as usize]));
     let find = |new_values: &[Option<ValueId>], old: &ValueId| {
-        new_values[old.0 as usize].ok_or_else(|| Error::internal(format!("value %{} has no definition", old.0)))
+        new_values[old.0 as usize]
+            .ok_or_else(|| Error::internal(format!("value %{} has no definition", old.0)))
     };
     for (&id, _) in old.block.ops.iter().zip(needed).filter(|(_, needed)| *needed) {
         let op = old.op(id);
@@ -79,7 +80,8 @@ pub fn rebuild(
         b.location.clone_from(&op.location);
         let own = b.body.op(new).results.clone();
         let replaced = replace(&mut b, id, new).filter(|values| {
-            values.len() == own.len() && values.iter().zip(&own).all(|(&v, &own)| b.type_of(v) == b.type_of(own))
+            values.len() == own.len()
+                && values.iter().zip(&own).all(|(&v, &own)| b.type_of(v) == b.type_of(own))
         });
         let still_there = b.body.block.ops.get(at) == Some(&new);
         if replaced.is_some() && still_there && !must_run(&b.body, b.body.op(new)) {
@@ -92,7 +94,8 @@ pub fn rebuild(
             }
         }
     }
-    let results = old.block.results.as_ref().map(|results| results.iter().map(|v| find(&new_values, v)).collect());
+    let results =
+        old.block.results.as_ref().map(|results| results.iter().map(|v| find(&new_values, v)).collect());
     b.body.block.results = results.transpose()?;
     Ok(b.body)
 }
@@ -229,7 +232,11 @@ impl Builder {
     }
 
     /// The operands of a scalar op in both orders; none if it is another op.
-    pub fn both_orders<O: Into<ScalarOp>>(&self, value: ValueId, op: O) -> impl Iterator<Item = [ValueId; 2]> + use<O> {
+    pub fn both_orders<O: Into<ScalarOp>>(
+        &self,
+        value: ValueId,
+        op: O,
+    ) -> impl Iterator<Item = [ValueId; 2]> + use<O> {
         self.binary(value, op).into_iter().flat_map(|[x, y]| [[x, y], [y, x]])
     }
 

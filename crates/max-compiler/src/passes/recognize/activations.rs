@@ -97,9 +97,13 @@ fn gate_of(b: &Builder, gate: ValueId, x: ValueId, scale: f64) -> Option<RealOp>
     let (factor, of) = product(b, b.unary(curve, RealOp::Tanh)?)?;
     // Either `x + 0.044715 * x ** 3`, or `x * (1 + 0.044715 * x ** 2)`.
     let cubic = match of[..] {
-        [sum] => b.both_orders(sum, NumericOp::Add).any(|[linear, cube]| linear == x && is_power(b, cube, x, 3)),
+        [sum] => {
+            b.both_orders(sum, NumericOp::Add).any(|[linear, cube]| linear == x && is_power(b, cube, x, 3))
+        }
         [p, q] => [[p, q], [q, p]].into_iter().any(|[linear, sum]| {
-            linear == x && b.with_float(sum, NumericOp::Add).is_some_and(|(square, one)| one == 1.0 && is_power(b, square, x, 2))
+            linear == x
+                && b.with_float(sum, NumericOp::Add)
+                    .is_some_and(|(square, one)| one == 1.0 && is_power(b, square, x, 2))
         }),
         _ => false,
     };
