@@ -6,7 +6,7 @@ use max_graph::host::byte_count;
 use max_graph::ops::slice;
 
 use crate::plan::{self, MemoryPlan};
-use crate::program::{Claim, Origin, Program, Work};
+use crate::program::{Claim, Program, SlotInfo, Work};
 
 /// What facts ask about data.
 pub trait Data {
@@ -63,30 +63,32 @@ impl Program {
             };
             kernels.push(bind().map_err(blame)?);
         }
-        let size = |(slot, shape): (usize, &Option<Vec<usize>>)| match shape {
-            Some(shape) => byte_count(self.slots[slot].dtype, shape),
+        let plan = plan::plan(self, segment, &self.bytes(&shapes)?)?;
+        let bound = Bound { kernels, shapes, plan };
+        if cfg!(debug_assertions) {
+            self.check_plan(segment, &bound)?;
+        }
+        Ok(bound)
+    }
+
+    /// Proves the memory plan of a segment free of overlap.
+    pub fn check_plan(&self, segment: usize, bound: &Bound) -> Result<()> {
+        plan::check(self, segment, &self.bytes(&bound.shapes)?, &bound.plan)
+    }
+
+    /// The bytes of every slot whose sizes are known.
+    fn bytes(&self, shapes: &[Option<Vec<usize>>]) -> Result<Vec<usize>> {
+        let bytes = |(slot, shape): (&SlotInfo, &Option<Vec<usize>>)| match shape {
+            Some(shape) => byte_count(slot.dtype, shape),
             None => Ok(0),
         };
-        let sizes = shapes.iter().enumerate().map(size).collect::<Result<Vec<_>>>()?;
-        let plan = plan::plan(self, segment, &sizes)?;
-        if cfg!(debug_assertions) {
-            plan::check(self, segment, &sizes, &plan)?;
-        }
-        Ok(Bound { kernels, shapes, plan })
+        self.slots.iter().zip(shapes).map(bytes).collect()
     }
 
     /// Whether all sizes are known when it is compiled.
     pub fn is_static(&self) -> bool {
         let known = |shape: &Shape| shape.iter().all(|dim| dim.as_static().is_some());
         self.segments.len() == 1 && self.slots.iter().all(|slot| known(&slot.shape))
-    }
-
-    /// The slots that an execution allocates for outputs.
-    pub fn output_slots(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.slots.iter().enumerate().filter_map(|(slot, info)| match info.origin {
-            Origin::Output(output) => Some((slot, output)),
-            _ => None,
-        })
     }
 }
 

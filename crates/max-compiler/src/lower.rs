@@ -13,6 +13,7 @@ use std::collections::HashMap;
 
 use max_core::{DType, Dim, HostBytes, Result, Shape, TensorType, Type, bail};
 use max_graph::ir::Op;
+use max_graph::ops::slice::check_range;
 use max_graph::{Body, OpId, OpKind, ValueId};
 
 use crate::layout::Layout;
@@ -53,6 +54,8 @@ pub(super) struct Node {
     source: Source,
     /// Whether something outside its group reads it.
     stored: bool,
+    /// How often ops to come will use it, through whatever view.
+    pending: u32,
     /// The node whose memory holds it, and where: what a concat joins is computed in place.
     home: Option<(NodeId, Layout)>,
 }
@@ -113,17 +116,18 @@ impl<'a> Lowering<'a> {
     }
 
     fn add_node(&mut self, dtype: DType, shape: &[Dim], source: Source) -> NodeId {
-        self.nodes.push(Node { dtype, shape: shape.to_vec(), source, stored: false, home: None });
+        self.nodes.push(Node { dtype, shape: shape.to_vec(), source, stored: false, pending: 0, home: None });
         NodeId(self.nodes.len() as u32 - 1)
     }
 
     /// A value that is a whole node.
     fn define(&mut self, value: ValueId, node: NodeId) -> Result<()> {
         let layout = Layout::contiguous(&self.node(node).shape)?;
-        self.views[value.0 as usize] = Some(View { node, layout });
+        self.set_view(value, node, layout);
         Ok(())
     }
 
+    /// What an op sees of an operand; each use is counted.
     fn view(&mut self, value: ValueId) -> Result<View> {
         if self.views[value.0 as usize].is_none()
             && let Some(input) = self.body.block.arguments.iter().position(|&v| v == value)
@@ -132,8 +136,11 @@ impl<'a> Lowering<'a> {
             let node = self.add_node(dtype, &shape, Source::Input(input));
             self.define(value, node)?;
         }
-        match &self.views[value.0 as usize] {
-            Some(view) => Ok(view.clone()),
+        match self.views[value.0 as usize].clone() {
+            Some(view) => {
+                self.nodes[view.node.0 as usize].pending -= 1;
+                Ok(view)
+            }
             None => bail!(internal, "value %{} has no definition", value.0),
         }
     }
@@ -162,6 +169,7 @@ impl<'a> Lowering<'a> {
 
     /// A view that only changes how a value is seen.
     fn set_view(&mut self, value: ValueId, node: NodeId, layout: Layout) {
+        self.nodes[node.0 as usize].pending += self.uses[value.0 as usize];
         self.views[value.0 as usize] = Some(View { node, layout });
     }
 
@@ -216,7 +224,14 @@ impl<'a> Lowering<'a> {
                     let (start, count) = (&s.starts[axis], &s.sizes[axis]);
                     let size = layout.shape[axis].clone();
                     let whole = *start == Dim::Static(0) && *count == size && step == 1;
-                    if !whole {
+                    let known = (size.as_static(), start.as_static(), count.as_static());
+                    let inside = match known {
+                        (Some(size), Some(start), Some(count)) => {
+                            check_range(axis, size, start, count, step).is_ok()
+                        }
+                        _ => whole,
+                    };
+                    if !inside {
                         let (start, count) = (start.clone(), count.clone());
                         self.claim(id, Claim::Slice { axis, size, start, count, step });
                     }

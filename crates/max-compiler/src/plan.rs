@@ -193,3 +193,53 @@ pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPl
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use max_core::{Bindings, DeviceRef};
+    use max_graph::text;
+
+    use crate::{Bound, Options, Program, Target, compile};
+
+    fn bound(graph: &str) -> (Program, Bound) {
+        let target = Target { devices: vec![DeviceRef::CPU], options: Options { fuse: false } };
+        let program = compile(text::parse(graph).unwrap(), &target, &mut |_, _| ()).unwrap();
+        let bound = program.bind(0, &Bindings::new()).unwrap();
+        (program, bound)
+    }
+
+    const CHAIN: &str = r#"graph "chain"(%0: float32[100]) {
+      %1 = exp(%0) : float32[100]
+      %2 = reduce(%1) {kind = "sum", axis = 0} : float32[1]
+      %3 = mul(%1, %2) : float32[100]
+      %4 = sin(%3) : float32[100]
+      %5 = add(%4, %3) : float32[100]
+      return %5
+    }"#;
+
+    #[test]
+    fn memory_is_reused() {
+        let (program, bound) = bound(CHAIN);
+        // exp and sum, then mul in place of exp, then sin beside it.
+        assert_eq!(bound.plan.bytes_without_reuse, 3 * 448 + 64);
+        assert_eq!(bound.plan.bytes, 2 * 448);
+        assert!(program.check_plan(0, &bound).is_ok());
+    }
+
+    #[test]
+    fn a_wrong_plan_is_found() {
+        let (program, right) = bound(CHAIN);
+        let placed: Vec<usize> =
+            (0..right.plan.offsets.len()).filter(|&s| right.plan.offsets[s].is_some()).collect();
+        for &slot in &placed {
+            let (_, mut wrong) = bound(CHAIN);
+            wrong.plan.offsets[slot] = Some(wrong.plan.bytes);
+            assert!(program.check_plan(0, &wrong).is_err(), "slot {slot} lies outside");
+            wrong.plan.offsets[slot] = Some(4);
+            assert!(program.check_plan(0, &wrong).is_err(), "slot {slot} is not aligned");
+        }
+        let (_, mut wrong) = bound(CHAIN);
+        placed.iter().for_each(|&slot| wrong.plan.offsets[slot] = Some(0));
+        assert!(program.check_plan(0, &wrong).unwrap_err().message().contains("overlap"));
+    }
+}

@@ -92,20 +92,16 @@ fn a_transformer_block() {
               s3: float32[768] input 6
               s4: float32[b, s, 2304] temporary 1..2
               s5: float32[768, 2304] input 1
-              s6: float32[b, 12, s, 64] temporary 2..3
-              s7: float32[b, s, 12, 64] temporary 3..4
-              s8: float32[b, s, 768] temporary 4..7
-              s9: float32[768, 768] input 2
-              s10: float32[b, s, 768] temporary 5..6
-              s11: float32[768] input 7
-              s12: float32[768] input 8
-              s13: float32[b, s, 3072] temporary 6..7
-              s14: float32[768, 3072] input 3
-              s15: float32[b, s, 768] output 0
-              s16: float32[3072, 768] input 4
-              fact Slice { axis: 2, size: Dim(3), start: Dim(0), count: Dim(1), step: 1 }
-              fact Slice { axis: 2, size: Dim(3), start: Dim(1), count: Dim(1), step: 1 }
-              fact Slice { axis: 2, size: Dim(3), start: Dim(2), count: Dim(1), step: 1 }
+              s6: float32[b, s, 12, 64] temporary 2..3
+              s7: float32[b, s, 768] temporary 3..6
+              s8: float32[768, 768] input 2
+              s9: float32[b, s, 768] temporary 4..5
+              s10: float32[768] input 7
+              s11: float32[768] input 8
+              s12: float32[b, s, 3072] temporary 5..6
+              s13: float32[768, 3072] input 3
+              s14: float32[b, s, 768] output 0
+              s15: float32[3072, 768] input 4
               0 layer_norm: loop over [b, s, 768] reducing axis 2
                 r0 = load float32 s1 [s * 768, 768, 1]
                 r1 = load float32 s2 [0, 0, 1]
@@ -128,21 +124,18 @@ fn a_transformer_block() {
               1 matmul: matmul s0 [s * 768, 768, 1] x s5 [0, 2304, 1] k 768 over [b, s, 2304]
                 r0 = product float32
                 store float32 s4 [s * 2304, 2304, 1] r0
-              2 attention: attention s4 [s * 2304, 64, 2304, 1] x s4 + 768 [s * 2304, 64, 2304, 1] x s4 + 1536 [s * 2304, 64, 2304, 1] keys s scale 0.125 over [b, 12, s, 64]
+              2 attention+reshape: attention s4 [s * 2304, 64, 2304, 1] x s4 + 768 [s * 2304, 64, 2304, 1] x s4 + 1536 [s * 2304, 64, 2304, 1] keys s scale 0.125 over [b, 12, s, 64]
                 r0 = product float32
-                store float32 s6 [s * 768, s * 64, 64, 1] r0
-              3 reshape: loop over [b, s, 12, 64]
-                r0 = load float32 s6 [s * 768, 64, s * 64, 1]
-                store float32 s7 [s * 768, 768, 64, 1] r0
-              4 matmul+add: matmul s7 [s * 768, 768, 1] x s9 [0, 768, 1] k 768 over [b, s, 768]
+                store float32 s6 [s * 768, 64, 768, 1] r0
+              3 matmul+add: matmul s6 [s * 768, 768, 1] x s8 [0, 768, 1] k 768 over [b, s, 768]
                 r0 = product float32
                 r1 = load float32 s1 [s * 768, 768, 1]
                 r2 = add r1 r0
-                store float32 s8 [s * 768, 768, 1] r2
-              5 layer_norm: loop over [b, s, 768] reducing axis 2
-                r0 = load float32 s8 [s * 768, 768, 1]
-                r1 = load float32 s11 [0, 0, 1]
-                r2 = load float32 s12 [0, 0, 1]
+                store float32 s7 [s * 768, 768, 1] r2
+              4 layer_norm: loop over [b, s, 768] reducing axis 2
+                r0 = load float32 s7 [s * 768, 768, 1]
+                r1 = load float32 s10 [0, 0, 1]
+                r2 = load float32 s11 [0, 0, 1]
                 R3 = reduce sum r0
                 R4 = float32 size 768
                 R5 = div R3 R4
@@ -157,16 +150,16 @@ fn a_transformer_block() {
                 r14 = mul r6 R13
                 r15 = mul r14 r1
                 r16 = add r15 r2
-                store float32 s10 [s * 768, 768, 1] r16
-              6 matmul+gelu: matmul s10 [s * 768, 768, 1] x s14 [0, 3072, 1] k 768 over [b, s, 3072]
+                store float32 s9 [s * 768, 768, 1] r16
+              5 matmul+gelu: matmul s9 [s * 768, 768, 1] x s13 [0, 3072, 1] k 768 over [b, s, 3072]
                 r0 = product float32
                 r1 = gelu r0
-                store float32 s13 [s * 3072, 3072, 1] r1
-              7 matmul+add: matmul s13 [s * 3072, 3072, 1] x s16 [0, 768, 1] k 3072 over [b, s, 768]
+                store float32 s12 [s * 3072, 3072, 1] r1
+              6 matmul+add: matmul s12 [s * 3072, 3072, 1] x s15 [0, 768, 1] k 3072 over [b, s, 768]
                 r0 = product float32
-                r1 = load float32 s8 [s * 768, 768, 1]
+                r1 = load float32 s7 [s * 768, 768, 1]
                 r2 = add r1 r0
-                store float32 s15 [s * 768, 768, 1] r2
+                store float32 s14 [s * 768, 768, 1] r2
         "#]],
     );
 }

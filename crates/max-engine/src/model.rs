@@ -77,13 +77,14 @@ impl Model {
     ) -> Result<Model> {
         let inputs = specs("input", program.inputs.iter())?;
         let outputs = specs("output", program.outputs.iter())?;
-        let profiling = settings.profiling();
+        let (profiling, asserts) = (settings.profiling(), settings.assert_level());
+        let check_plans = matches!(asserts, AssertLevel::Safe | AssertLevel::All);
         Ok(Model {
-            runtime: Runtime::new(program, weights, pool)?,
+            runtime: Runtime::new(program, weights, pool, check_plans)?,
             devices,
             inputs,
             outputs,
-            asserts: settings.assert_level(),
+            asserts,
             settings,
             profile: (profiling != ProfilingMode::Off).then(Profile::default),
             profiling,

@@ -30,6 +30,8 @@ pub(crate) struct Runtime {
     pub(crate) program: Arc<Program>,
     weights: Vec<HostTensor>,
     pool: Arc<Pool>,
+    /// Whether every memory plan is proven.
+    check_plans: bool,
     /// The memory of constants and weights, by slot.
     fixed: Vec<Memory>,
     ready: Mutex<VecDeque<Arc<Ready>>>,
@@ -81,15 +83,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Runtime {
-    pub(crate) fn new(program: Arc<Program>, weights: Vec<HostTensor>, pool: Arc<Pool>) -> Result<Runtime> {
+    pub(crate) fn new(
+        program: Arc<Program>,
+        weights: Vec<HostTensor>,
+        pool: Arc<Pool>,
+        check_plans: bool,
+    ) -> Result<Runtime> {
         let fixed = program.slots.iter().map(|slot| match &slot.origin {
             Origin::Constant(bytes) => Memory::of_bytes(bytes),
             Origin::Weight(weight) => Memory::of_bytes(weights[*weight].bytes()),
             _ => Memory::EMPTY,
         });
         let fixed = fixed.collect();
-        let runtime =
-            Runtime { program, weights, pool, fixed, ready: Mutex::default(), scratch: Mutex::default() };
+        let runtime = Runtime {
+            program,
+            weights,
+            pool,
+            check_plans,
+            fixed,
+            ready: Mutex::default(),
+            scratch: Mutex::default(),
+        };
         if runtime.program.is_static() {
             let sizes = runtime.program.inputs.iter().filter_map(|ty| ty.array());
             let sizes =
@@ -127,7 +141,11 @@ impl Runtime {
     }
 
     fn segment(&self, number: usize, bindings: &Bindings) -> Result<Segment> {
-        let Bound { kernels, shapes, plan } = self.program.bind(number, bindings)?;
+        let bound = self.program.bind(number, bindings)?;
+        if self.check_plans {
+            self.program.check_plan(number, &bound)?;
+        }
+        let Bound { kernels, shapes, plan } = bound;
         let launches = kernels.iter().map(|kernel| kernel.as_ref().map(prepare).transpose());
         Ok(Segment { launches: launches.collect::<Result<_>>()?, shapes, plan })
     }

@@ -9,7 +9,7 @@ use max_graph::{OpId, OpKind};
 
 use super::group::{Group, Use, Wanted, Work};
 use super::{Lowering, NodeId, Source, View};
-use crate::layout::contiguous_strides;
+use crate::layout::{Layout, contiguous_strides};
 use crate::program::Claim;
 
 impl Lowering<'_> {
@@ -68,6 +68,12 @@ impl Lowering<'_> {
     pub(super) fn copy(&mut self, id: OpId, view: &View) -> Result<NodeId> {
         let dtype = self.node(view.node).dtype;
         let shape = view.layout.shape.clone();
+        if let Some((group, axes)) = self.placeable(view)? {
+            let node = self.add_node(dtype, &shape, Source::Group(group, None));
+            self.place(view.node, node, &axes, &contiguous_strides(&shape)?, Dim::Static(0));
+            self.note(group, id);
+            return Ok(node);
+        }
         let wanted = Wanted { shape: shape.clone(), reduce: None };
         let number = self.find_group(std::slice::from_ref(view), &wanted)?;
         let reg = self.operand(number, view)?;
@@ -86,12 +92,9 @@ impl Lowering<'_> {
             let view = self.view(value)?;
             let offset = start.mul(&strides[axis])?;
             start = start.add(&view.layout.shape[axis])?;
-            let writer = match self.placeable(value, &view)? {
-                Some(group) => {
-                    let layout = super::Layout { shape: view.layout.shape, strides: strides.clone(), offset };
-                    let node = &mut self.nodes[view.node.0 as usize];
-                    node.home = Some((whole, layout));
-                    node.stored = true;
+            let writer = match self.placeable(&view)? {
+                Some((group, axes)) => {
+                    self.place(view.node, whole, &axes, &strides, offset);
                     group
                 }
                 None => {
@@ -111,15 +114,49 @@ impl Lowering<'_> {
         self.define(op.results[0], whole)
     }
 
-    /// The group of a node that can be computed in another's memory: it is seen whole, and by one op only.
-    fn placeable(&self, value: max_graph::ValueId, view: &View) -> Result<Option<usize>> {
+    /// The group of a node that can be computed in another's memory, and the axis of the view that each axis of the node is:
+    /// the view is the whole node, and nothing else sees it.
+    fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<usize>)>> {
         let node = self.node(view.node);
         let Source::Group(group, None) = node.source else { return Ok(None) };
-        let whole = view.layout.is_contiguous()? && view.layout.shape == node.shape;
-        let alone = self.uses[value.0 as usize] == 1 && !node.stored && node.home.is_none();
+        let alone = node.pending == 0 && !node.stored && node.home.is_none();
         let computed = self.groups[group].computed.contains_key(&view.node);
-        Ok((whole && alone && computed && group >= self.barrier()).then_some(group))
+        if !alone || !computed || group < self.barrier() || !self.options.fuse {
+            return Ok(None);
+        }
+        let Some(axes) = permutation(&node.shape, &view.layout)? else { return Ok(None) };
+        // Rows are written whole: scattering what a row program makes would cost more than a copy.
+        let last = node.shape.len().saturating_sub(1);
+        let scatters = axes.get(last).is_some_and(|&axis| axis != last);
+        Ok((!scatters || self.groups[group].reduce.is_none()).then_some((group, axes)))
     }
+
+    /// Computes a node at a place in the memory of another.
+    fn place(&mut self, id: NodeId, home: NodeId, axes: &[usize], strides: &[Dim], offset: Dim) {
+        let node = &mut self.nodes[id.0 as usize];
+        let strides = axes.iter().map(|&axis| strides[axis].clone()).collect();
+        node.home = Some((home, Layout { shape: node.shape.clone(), strides, offset }));
+        node.stored = true;
+        self.nodes[home.0 as usize].stored = true;
+    }
+}
+
+/// The axis of a view that each axis of a node is, if the view only reorders axes.
+fn permutation(shape: &[Dim], view: &Layout) -> Result<Option<Vec<usize>>> {
+    if view.offset != Dim::Static(0) || view.shape.len() != shape.len() {
+        return Ok(None);
+    }
+    let natural = contiguous_strides(shape)?;
+    let mut free: Vec<usize> = (0..shape.len()).collect();
+    let mut axes = Vec::with_capacity(shape.len());
+    for (size, stride) in shape.iter().zip(&natural) {
+        let matches = |&axis: &usize| {
+            view.shape[axis] == *size && (view.strides[axis] == *stride || *size == Dim::Static(1))
+        };
+        let Some(at) = free.iter().position(matches) else { return Ok(None) };
+        axes.push(free.remove(at));
+    }
+    Ok(Some(axes))
 }
 
 /// Appends the instructions of an op to a group.
