@@ -5,6 +5,8 @@
 
 #[path = "random/generate.rs"]
 mod generate;
+#[path = "random/noise.rs"]
+mod noise;
 #[path = "random/recipes.rs"]
 mod recipes;
 #[path = "random/rng.rs"]
@@ -23,15 +25,15 @@ use max_graph::{Body, HostTensor, ValueId, interpret};
 use generate::{Case, Extent};
 
 /// How many graphs are tried unless the environment says otherwise.
-const GRAPHS: u64 = 2_400;
+const GRAPHS: u64 = 6_000;
 /// How many of them are run in other ways too.
-const AGAIN: u64 = 300;
+const AGAIN: u64 = 600;
 
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     match (number("RANDOM_SEED"), number("RANDOM_GRAPHS")) {
         (Some(seed), _) => seed..seed + 1,
-        (None, Some(count)) if default == GRAPHS => 0..count,
+        (None, Some(count)) => 0..count * default / GRAPHS,
         _ => 0..default,
     }
 }
@@ -239,4 +241,35 @@ fn symbols_take_several_sizes() {
         }
     }
     assert!(all < AGAIN || ran > 2 * all, "only {ran} executions gave results");
+}
+
+/// The tolerances are neither too narrow, as results that are a little off in every op pass, nor too wide to see
+/// anything, as one wrong element in a hundredth of the largest is found in nearly all results.
+#[test]
+fn tolerances_tell_rounding_from_mistakes() {
+    let (mut found, mut missed) = (0, 0);
+    for seed in seeds(3 * AGAIN) {
+        let case = Case::new(seed, Extent::WHOLE);
+        let inputs = case.inputs(&case.bindings, 0);
+        let body = case.graph.body();
+        let Ok(expected) = interpret(&body, &inputs, &()) else { continue };
+        for variant in 0..2 {
+            let noisy = noise::interpret(&body, &inputs, &case.bindings, variant).unwrap();
+            for (i, (expected, noisy)) in expected.iter().zip(&noisy).enumerate() {
+                if let Some(difference) = difference(expected, noisy, case.tolerances[i]) {
+                    let text = text::print(&live(body), Constants::Elided);
+                    panic!("seed {seed}: output {i} with rounding errors: {difference}\n{text}");
+                }
+            }
+        }
+        for (expected, tolerance) in expected.iter().zip(&case.tolerances) {
+            let Some(wrong) = noise::mistake(expected) else { continue };
+            match difference(expected, &wrong, *tolerance) {
+                Some(_) => found += 1,
+                None => missed += 1,
+            }
+        }
+    }
+    println!("{found} mistakes found, {missed} missed");
+    assert!(found >= 10 * missed, "{found} mistakes found, {missed} missed");
 }

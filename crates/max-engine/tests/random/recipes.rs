@@ -72,7 +72,7 @@ fn rounded(dtype: DType, bound: f64, error: f64) -> f64 {
 fn exact_unary(m: &mut Maker) -> Option<()> {
     let x = m.node(|_| true)?;
     let f = *m.rng.pick::<Unary>(&[|x| ops::abs(x), |x| ops::negate(x), |x| ops::relu(x)]);
-    m.push(f(&x.value), x.bound, x.error)
+    m.push(f(&x.value), if x.dtype().is_unsigned_integral() { f64::INFINITY } else { x.bound }, x.error)
 }
 
 fn rounding(m: &mut Maker) -> Option<()> {
@@ -171,11 +171,13 @@ fn arithmetic(m: &mut Maker) -> Option<()> {
     let (x, y) = swapped(m, x, y);
     let dtype = meeting(&x, &y)?;
     let sum = (x.bound + y.bound, x.error + y.error);
+    // Below zero, whole numbers without a sign start again from the greatest.
+    let difference = if dtype.is_unsigned_integral() { (f64::INFINITY, 0.0) } else { sum };
     let product = (x.bound * y.bound, x.error * y.bound + y.error * x.bound + x.error * y.error);
     let greater = (x.bound.max(y.bound), x.error.max(y.error));
     let table: [(usize, Arithmetic); 5] = [
         (4, (|x, y| ops::add(x, y), sum, true)),
-        (3, (|x, y| ops::sub(x, y), sum, true)),
+        (3, (|x, y| ops::sub(x, y), difference, true)),
         (4, (|x, y| ops::mul(x, y), product, true)),
         (1, (|x, y| ops::max(x, y), greater, false)),
         (1, (|x, y| ops::min(x, y), greater, false)),
@@ -293,7 +295,7 @@ fn cast(m: &mut Maker) -> Option<()> {
     if !to.is_float() {
         // Made whole, so all bits must be known; whole numbers that do not fit wrap, over the whole range.
         x.is_exact().then_some(())?;
-        let fits = x.bound < 127.0 || x.is_float();
+        let fits = x.is_float() || x.bound < 127.0 && !to.is_unsigned_integral();
         return m.push(ops::cast(&x.value, to), if fits { x.bound } else { f64::INFINITY }, 0.0);
     }
     let exact = to == x.dtype() || !x.is_float() && x.bound * unit(to) <= 0.5;
