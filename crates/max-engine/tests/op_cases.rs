@@ -5,6 +5,8 @@
 #[path = "cases/table.rs"]
 mod table;
 
+use std::collections::BTreeSet;
+
 use max_core::{DType, HostBytes, Result};
 use max_driver::{Buffer, Device};
 use max_engine::InferenceSession;
@@ -43,4 +45,12 @@ fn every_case_builds_prints_and_runs() {
         count += 1;
     }
     assert!(count > 2000, "only {count} cases ran");
+}
+
+#[test]
+fn every_op_has_a_benchmark() {
+    let ops =
+        |name| -> BTreeSet<String> { rows(name).iter().map(|(row, _)| row["op"].to_string()).collect() };
+    let missing: Vec<_> = ops("ops.json").difference(&ops("bench.json")).cloned().collect();
+    assert!(missing.is_empty(), "cases/bench.json has no row of {missing:?}");
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::Pool;
 
 /// How often each measurement is repeated; the median counts.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 15;
 
 /// Bytes read and written in a second by a copy between arrays that fit in no cache.
 pub fn copy_bandwidth(pool: &Pool) -> f64 {
