@@ -15,6 +15,7 @@ mod rng;
 mod shapes;
 
 use std::collections::{BTreeSet, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use max_core::{Bindings, Element, HostBytes, Result, ScalarOp, ViewIndex, dispatch};
 use max_driver::Buffer;
@@ -125,7 +126,10 @@ fn judge(
 /// Runs a case and tells whether it gave results, as the reference does; or why it is wrong.
 fn check(case: &Case) -> std::result::Result<bool, String> {
     let inputs = case.inputs(&case.bindings, 0);
-    judge(case, &inputs, load(case, 2).and_then(|model| execute(&model, &inputs)))
+    // A panic is a failure like others, to be reported with its graph.
+    let run = AssertUnwindSafe(|| load(case, 2).and_then(|model| execute(&model, &inputs)));
+    let got = catch_unwind(run).map_err(|_| "the engine panics".to_owned())?;
+    judge(case, &inputs, got)
 }
 
 /// Panics with the smallest part of the graph that still fails.

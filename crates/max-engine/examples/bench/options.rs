@@ -14,18 +14,13 @@ pub struct Options {
     pub small: bool,
     pub json: Option<PathBuf>,
     pub markdown: Option<PathBuf>,
-    /// The command line that leads here again.
-    pub command: String,
 }
 
 impl Options {
-    pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-        let arguments: Vec<String> = arguments.collect();
-        let mut options =
-            Options { command: format!("cargo xtask bench {}", arguments.join(" ")), ..Options::default() };
-        let mut rest = arguments.into_iter();
-        while let Some(argument) = rest.next() {
-            let mut value = || rest.next().ok_or(format!("`{argument}` needs a value"));
+    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+        let mut options = Options::default();
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("`{argument}` needs a value"));
             match argument.as_str() {
                 "--threads" => {
                     let threads = value()?;
@@ -42,6 +37,16 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// The command line that measures the same again.
+    pub fn command(&self) -> String {
+        let mut words = vec!["cargo xtask bench".to_owned()];
+        words.extend(self.filters.iter().map(|word| format!("'{word}'")));
+        words.extend(self.threads.map(|threads| format!("--threads {threads}")));
+        words.extend(self.quick.then(|| "--quick".to_owned()));
+        words.extend(self.small.then(|| "--small".to_owned()));
+        words.join(" ")
     }
 
     /// Whether a benchmark is asked for.

@@ -43,7 +43,7 @@ const COLUMNS: [(&str, usize); 9] = [
 impl Report {
     pub fn new(options: &Options, threads: usize, bandwidth: f64, flops: f64) -> Report {
         let (json, markdown) = (options.json.clone(), options.markdown.clone());
-        let command = options.command.trim().to_owned();
+        let command = options.command();
         Report { command, cpu: cpu(), threads, bandwidth, flops, rows: vec![], json, markdown }
     }
 
