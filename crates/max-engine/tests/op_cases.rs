@@ -2,141 +2,22 @@
 //! name, printed and parsed back, encoded and decoded, compiled and executed, and the result compared with
 //! the reference interpreter's. The Python tests compare the same cases with NumPy.
 
-use max_core::{
-    Bindings, DType, DeviceRef, Dim, Element, HostBytes, Number, Result, Shape, TensorType, dispatch,
-};
+#[path = "cases/table.rs"]
+mod table;
+
+use std::collections::BTreeSet;
+
+use max_core::{DType, HostBytes, Result};
 use max_driver::{Buffer, Device};
 use max_engine::InferenceSession;
-use max_graph::door::{self, Arg, Output};
 use max_graph::text::{self, Constants};
-use max_graph::{Graph, HostTensor, Value, encode, interpret};
+use max_graph::{HostTensor, encode, interpret};
 use serde_json::Value as Json;
 
-fn group(name: &str) -> Vec<DType> {
-    use DType::*;
-    match name {
-        "float" => vec![Float32, Float64],
-        "half" => vec![Float16, BFloat16],
-        "int" => vec![Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64],
-        other => vec![other.parse().unwrap()],
-    }
-}
-
-/// A tensor input written as `$[n=3, 2]` or `int64[4]<5`, with made-up values.
-struct Input {
-    ty: TensorType,
-    value: HostTensor,
-}
-
-fn parse_input(text: &str, row: DType, seed: usize) -> Option<Input> {
-    let (head, rest) = text.split_once('[')?;
-    let dtype = if head == "$" { row } else { head.parse().ok()? };
-    let (dims, bound) = rest.split_once(']')?;
-    let mut bindings = Bindings::new();
-    let mut parse_dim = |dim: &str| match dim.split_once('=') {
-        Some((name, size)) => {
-            bindings.insert(name.into(), size.parse().unwrap());
-            Dim::symbolic(name).unwrap()
-        }
-        None => dim.parse().unwrap(),
-    };
-    let shape: Shape = dims.split(',').map(str::trim).filter(|d| !d.is_empty()).map(&mut parse_dim).collect();
-    let sizes = shape.evaluate(&bindings).unwrap();
-    let limit = bound.trim_start_matches(['<', '±']).parse::<usize>().ok();
-    let values = (0..sizes.iter().product()).map(|i: usize| {
-        let draw = (i * 7919 + seed * 104729 + 13) % 6007;
-        match limit {
-            Some(limit) => (draw % limit) as f64,
-            None if dtype.is_float() => draw as f64 / 1000.0 - 3.0,
-            None => (draw % 5) as f64,
-        }
-    });
-    let value =
-        dispatch!(dtype, T => HostTensor::from_vec(sizes, values.map(T::from_f64).collect::<Vec<T>>()));
-    Some(Input { ty: TensorType::new(dtype, shape, DeviceRef::CPU), value: value.unwrap() })
-}
-
-fn inputs(json: &Json, row: DType, found: &mut Vec<Input>) {
-    match json {
-        Json::Array(items) => items.iter().for_each(|item| inputs(item, row, found)),
-        Json::Object(items) => items.values().for_each(|item| inputs(item, row, found)),
-        Json::String(s) => found.extend(parse_input(s, row, found.len())),
-        _ => {}
-    }
-}
-
-/// An argument of a case; inputs become the graph's values in order of appearance.
-fn arg(json: &Json, row: DType, values: &mut dyn Iterator<Item = Value>) -> Arg {
-    match json {
-        Json::Null => Arg::None,
-        Json::Bool(b) => Arg::Number(Number::Bool(*b)),
-        Json::Number(n) => {
-            n.as_i64().map_or_else(|| Arg::Number(Number::Float(n.as_f64().unwrap())), Arg::from)
-        }
-        Json::Array(items) => Arg::List(items.iter().map(|item| arg(item, row, values)).collect()),
-        Json::String(s) => match s.split_once(':') {
-            Some(("dtype", name)) => Arg::DType(name.parse().unwrap()),
-            Some((_, name)) => name.into(),
-            None if parse_input(s, row, 0).is_some() => Arg::Value(values.next().unwrap()),
-            None => s.as_str().into(),
-        },
-        Json::Object(_) => panic!("an argument cannot be an object"),
-    }
-}
-
-/// Functions that Python dispatches on their arguments, as the functions they stand for.
-fn resolve(op: &str, args: &mut Vec<Arg>, named: &mut Vec<(String, Arg)>) -> String {
-    let mut take = |name: &str| named.iter().position(|(n, _)| n == name).map(|at| named.swap_remove(at).1);
-    match op {
-        "max" | "min" if args.len() == 1 => format!("reduce_{op}"),
-        "gelu" => match take("approximate").or_else(|| (args.len() > 1).then(|| args.remove(1))) {
-            Some(Arg::Str(kind)) if kind != "none" => format!("gelu_{kind}"),
-            _ => op.into(),
-        },
-        "conv2d" => {
-            let ones = Arg::List(vec![1.into(); 2]);
-            let mut given = args.drain(2..).collect::<Vec<_>>().into_iter();
-            let mut option =
-                |name: &str, default: Arg| given.next().or_else(|| take(name)).unwrap_or(default);
-            let moves = [
-                option("stride", ones.clone()),
-                option("dilation", ones),
-                option("padding", Arg::List(vec![0.into(); 4])),
-                option("groups", 1.into()),
-            ];
-            let bias = option("bias", Arg::None);
-            let layouts = [option("input_layout", "NHWC".into()), option("filter_layout", "RSCF".into())];
-            args.extend([bias, Arg::List(moves.into_iter().chain(layouts).collect())]);
-            op.into()
-        }
-        _ => op.into(),
-    }
-}
-
-fn build(row: &Json, dtype: DType, types: Vec<TensorType>) -> Result<Graph> {
-    let graph = Graph::new("case", types)?;
-    let _scope = graph.enter();
-    let mut values = graph.inputs().into_iter();
-    let mut args: Vec<Arg> =
-        row["args"].as_array().unwrap().iter().map(|a| arg(a, dtype, &mut values)).collect();
-    let kwargs = row.get("kwargs").and_then(Json::as_object).into_iter().flatten();
-    let mut named: Vec<(String, Arg)> =
-        kwargs.map(|(n, a)| (n.clone(), arg(a, dtype, &mut values))).collect();
-    let name = resolve(row["op"].as_str().unwrap(), &mut args, &mut named);
-    let outputs = match door::call(&name, args, named)? {
-        Output::None => vec![],
-        Output::One(value) => vec![value],
-        Output::Many(values) => values,
-    };
-    graph.output(outputs)?;
-    Ok(graph)
-}
+use table::{Case, read, rows};
 
 fn check(row: &Json, dtype: DType, session: &InferenceSession) -> Result<()> {
-    let mut found = Vec::new();
-    inputs(&row["args"], dtype, &mut found);
-    inputs(row.get("kwargs").unwrap_or(&Json::Null), dtype, &mut found);
-    let graph = build(row, dtype, found.iter().map(|i| i.ty.clone()).collect())?;
+    let Case { graph, inputs: values } = read(row, dtype)?;
 
     let printed = text::print(&graph.body(), Constants::Full);
     assert_eq!(text::print(&text::parse(&printed)?, Constants::Full), printed);
@@ -144,7 +25,6 @@ fn check(row: &Json, dtype: DType, session: &InferenceSession) -> Result<()> {
     let decoded = encode::decode(&HostBytes::new(encoded))?;
     assert_eq!(text::print(&decoded.body(), Constants::Full), printed);
 
-    let values: Vec<HostTensor> = found.into_iter().map(|i| i.value).collect();
     let expected = interpret(&graph.body(), &values, &())?;
     let buffer = |v: &HostTensor| Buffer::from_host_bytes(v.bytes().clone(), v.dtype(), v.shape());
     let buffers = values.iter().map(buffer).collect::<Result<Vec<_>>>()?;
@@ -156,17 +36,21 @@ fn check(row: &Json, dtype: DType, session: &InferenceSession) -> Result<()> {
 
 #[test]
 fn every_case_builds_prints_and_runs() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/ops.json");
-    let table: Vec<Json> = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let session = InferenceSession::new([Device::cpu()]);
     let mut count = 0;
-    for row in &table {
-        for dtype in row["dtypes"].as_array().unwrap().iter().flat_map(|name| group(name.as_str().unwrap())) {
-            if let Err(error) = check(row, dtype, &session) {
-                panic!("{row} with {dtype}: {error}");
-            }
-            count += 1;
+    for (row, dtype) in rows("ops.json") {
+        if let Err(error) = check(&row, dtype, &session) {
+            panic!("{row} with {dtype}: {error}");
         }
+        count += 1;
     }
     assert!(count > 2000, "only {count} cases ran");
+}
+
+#[test]
+fn every_op_has_a_benchmark() {
+    let ops =
+        |name| -> BTreeSet<String> { rows(name).iter().map(|(row, _)| row["op"].to_string()).collect() };
+    let missing: Vec<_> = ops("ops.json").difference(&ops("bench.json")).cloned().collect();
+    assert!(missing.is_empty(), "cases/bench.json has no row of {missing:?}");
 }

@@ -7,6 +7,7 @@
 mod loops;
 mod memory;
 mod pool;
+pub mod roofline;
 mod tile;
 
 pub use memory::Memory;

@@ -1,11 +1,12 @@
 //! The repository's own commands, run as `cargo xtask <command>`.
 //!
 //! `test` is the one command that decides whether a change is good; `tidy` is its first step, the rules
-//! no compiler checks. Standard library only, so that it builds in a second.
+//! no compiler checks. `bench` times the ops. Standard library only, so that it builds in a second.
 //!
 //! Exit status: 0 when all is well, 1 when a check failed, 2 when the command line made no sense.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod exec;
 mod test;
 mod tidy;
@@ -29,6 +30,14 @@ Commands:
           What follows `--` goes to pytest.
   tidy    Check the rules no compiler checks: which crate may use which, file sizes,
           documented unsafe code, left-overs. Prints `path:line: message` for each finding.
+  bench [<word>...] [--quick] [--small] [--threads N] [--json FILE] [--markdown FILE]
+          Time the ops on large tensors, beside the best this machine does at copying and computing.
+            <word>      only what has one of the words in its op, arguments and dtype, as `softmax`
+            --quick     smaller tensors, fewer runs
+            --small     the tiny tensors of cases/ops.json: what a call costs by itself
+            --threads   how many threads to use (default: as many as there are cores)
+            --json, --markdown
+                        also write the table to a file (from the repository's root)
   help    Print this text.
 
 Environment:
@@ -40,6 +49,7 @@ Environment:
 #[derive(Debug, PartialEq)]
 enum Command {
     Help,
+    Bench(Vec<String>),
     Test(test::Options),
     Tidy,
 }
@@ -71,6 +81,7 @@ fn run(command: Command) -> Result<(), String> {
             print!("{HELP}");
             Ok(())
         }
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Test(options) => test::run(options),
         Command::Tidy => tidy::run(),
     }
@@ -86,6 +97,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     }
     match command.as_str() {
         "help" | "--help" | "-h" => Ok(Command::Help),
+        "bench" => Ok(Command::Bench(rest.to_vec())),
         "test" => test::Options::parse(rest).map(Command::Test),
         "tidy" => match rest.first() {
             None => Ok(Command::Tidy),
@@ -113,7 +125,7 @@ mod tests {
 
     #[test]
     fn help_is_offered_everywhere() {
-        for line in ["help", "--help", "-h", "test --help", "tidy -h"] {
+        for line in ["help", "--help", "-h", "test --help", "tidy -h", "bench --help"] {
             assert_eq!(parsed(line), Ok(Command::Help), "{line}");
         }
         assert!(matches!(parsed("test -- --help"), Ok(Command::Test(_))), "pytest's own help");

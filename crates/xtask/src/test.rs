@@ -180,7 +180,8 @@ fn the_wheel(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-fn cargo() -> Command {
+/// Cargo, the one that runs this program.
+pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
 }
 

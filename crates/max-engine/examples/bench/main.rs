@@ -1,0 +1,58 @@
+//! Times every op and some graphs of several ops, and says what part of this machine's best they reach.
+//!
+//! Run it as `cargo xtask bench`. The best is measured in the same run on the same number of threads: the bandwidth
+//! of a copy for what moves data, and the rate of multiplications with additions for matrix products.
+
+mod measure;
+mod options;
+mod report;
+mod suite;
+#[path = "../../tests/cases/table.rs"]
+mod table;
+
+use std::process::ExitCode;
+
+use max_engine::InferenceSession;
+use max_kernels::{Pool, roofline};
+
+use measure::measure;
+use options::Options;
+use report::Report;
+
+fn main() -> ExitCode {
+    match Options::parse(std::env::args().skip(1)).and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("bench: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Result<(), String> {
+    let session = InferenceSession::new([]);
+    let session = match options.threads {
+        Some(threads) => session.with_num_threads(threads).map_err(|e| e.to_string())?,
+        None => session,
+    };
+    let pool = Pool::new(session.num_threads());
+    let mut report = Report::new(
+        &options,
+        session.num_threads(),
+        roofline::copy_bandwidth(&pool),
+        roofline::peak_flops(&pool),
+    );
+    println!("{}\n\n{}", report.machine(), report.header());
+    let mut failed = 0;
+    for bench in suite::suite(&options) {
+        match bench.case().and_then(|case| measure(&session, &case, options.quick)) {
+            Ok(measured) => println!("{}", report.add(&bench, measured)),
+            Err(error) => {
+                eprintln!("{}: {error}", bench.title());
+                failed += 1;
+            }
+        }
+    }
+    report.write()?;
+    if failed == 0 { Ok(()) } else { Err(format!("{failed} benchmarks failed")) }
+}

@@ -1,0 +1,353 @@
+//! Random graphs with inputs to run them on. A seed gives the same graph everywhere, and a graph of fewer steps is
+//! a prefix of the one with more, so that a failure can be cut short.
+//!
+//! Each value carries a bound on its elements and an estimate of how far two right ways to compute it may differ.
+//! Zero means that all right ways agree to the bit: movement, integers, and the arithmetic that IEEE 754 defines.
+//! Only such values are compared, rounded, made whole or searched for their greatest element.
+
+use max_core::{
+    Bindings, DType, DeviceRef, Dim, Element, ErrorKind, HostBytes, Result, Shape, TensorType, dispatch,
+};
+use max_graph::{Graph, HostTensor, TensorValue};
+
+use crate::recipes::RECIPES;
+use crate::rng::Rng;
+
+/// The most elements of a value, in an ordinary graph and in one with a large input.
+const ORDINARY: usize = 20_000;
+const LARGE: usize = 300_000;
+
+/// A value of the graph being made and what is known of its elements.
+#[derive(Clone)]
+pub struct Node {
+    pub value: TensorValue,
+    /// Its sizes in the execution that the graph is made for.
+    pub sizes: Vec<usize>,
+    /// No element is greater in magnitude, infinities of the inputs aside.
+    pub bound: f64,
+    /// How far two right results may differ; zero if they must be the same.
+    pub error: f64,
+}
+
+impl Node {
+    pub fn dtype(&self) -> DType {
+        self.value.dtype()
+    }
+
+    pub fn rank(&self) -> usize {
+        self.sizes.len()
+    }
+
+    pub fn elements(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    pub fn is_exact(&self) -> bool {
+        self.error == 0.0
+    }
+
+    pub fn is_float(&self) -> bool {
+        self.dtype().is_float()
+    }
+}
+
+/// Which part of a random graph to make.
+#[derive(Clone, Copy)]
+pub struct Extent {
+    /// The most steps to take.
+    pub steps: usize,
+    /// Whether what the last step made is the only output.
+    pub last_only: bool,
+}
+
+impl Extent {
+    pub const WHOLE: Extent = Extent { steps: usize::MAX, last_only: false };
+}
+
+/// A random graph, and an execution of it.
+pub struct Case {
+    pub graph: Graph,
+    pub types: Vec<TensorType>,
+    pub bindings: Bindings,
+    /// How far each output may be from the reference.
+    pub tolerances: Vec<f64>,
+    /// How many steps were taken to make it.
+    pub steps: usize,
+    seed: u64,
+}
+
+impl Case {
+    pub fn new(seed: u64, extent: Extent) -> Case {
+        let mut rng = Rng::new(seed, 0);
+        let large = rng.chance(2);
+        let palette = Palette::new(&mut rng, large);
+        let types: Vec<TensorType> =
+            (0..rng.between(1, 3)).map(|i| palette.input(&mut rng, large && i == 0)).collect();
+        let graph = Graph::new(format!("random{seed}"), types.clone()).expect("a graph of valid types");
+        let scope = graph.enter();
+        let limit = if large { LARGE } else { ORDINARY };
+        let steps = rng.between(1, if large { 8 } else { 25 }) as usize;
+        let mut maker =
+            Maker { rng: Rng::new(seed, 1), palette, limit, nodes: vec![], doomed: vec![], symbols: 0 };
+        for value in graph.inputs() {
+            let value = value.tensor().expect("inputs are tensors");
+            let bound = input_bound(value.dtype());
+            maker.add(value, bound, 0.0);
+        }
+        let inputs = maker.nodes.len();
+        let mut taken = 0;
+        let mut last = 0;
+        for _ in 0..steps * 4 {
+            if taken == steps.min(extent.steps) {
+                break;
+            }
+            let before = (maker.nodes.len(), maker.doomed.len());
+            let recipe = *maker.rng.weighted(RECIPES);
+            recipe(&mut maker);
+            if (maker.nodes.len(), maker.doomed.len()) != before {
+                (taken, last) = (taken + 1, before.0);
+            }
+        }
+        let outputs = match extent.last_only {
+            true if last < maker.nodes.len() => maker.nodes[last..].to_vec(),
+            true => maker.doomed.split_off(maker.doomed.len() - 1),
+            false => maker.outputs(&mut Rng::new(seed, 2), inputs),
+        };
+        graph.output(outputs.iter().map(|n| &n.value).collect::<Vec<_>>()).expect("outputs of this graph");
+        drop(scope);
+        let tolerances = outputs.iter().map(|n| 4.0 * n.error).collect();
+        Case { graph, types, bindings: maker.palette.bindings, tolerances, steps: taken, seed }
+    }
+
+    /// Inputs for sizes of the symbols; other data for another number.
+    pub fn inputs(&self, bindings: &Bindings, data: u64) -> Vec<HostTensor> {
+        let mut rng = Rng::new(self.seed, 100 + data);
+        let input = |ty: &TensorType| {
+            random_tensor(&mut rng, ty.dtype, ty.shape.evaluate(bindings).expect("symbols with sizes"), true)
+        };
+        self.types.iter().map(input).collect()
+    }
+
+    /// Smaller sizes for the symbols of the inputs, so that what was known of the values still holds.
+    pub fn smaller(&self, variant: u64) -> Bindings {
+        let mut rng = Rng::new(self.seed, 200 + variant);
+        let symbols = self.types.iter().flat_map(|ty| ty.shape.parameters());
+        symbols
+            .map(|name| (name.clone(), self.bindings[&name]))
+            .map(|(name, size)| {
+                let low = size.min(1);
+                (name, rng.between(low, size))
+            })
+            .collect()
+    }
+}
+
+fn input_bound(dtype: DType) -> f64 {
+    match dtype {
+        DType::Bool => 1.0,
+        dtype if dtype.is_float() => 2.0,
+        _ => 6.0,
+    }
+}
+
+/// A tensor of tame elements; inputs hold extremes at times.
+pub fn random_tensor(rng: &mut Rng, dtype: DType, sizes: Vec<usize>, extremes: bool) -> HostTensor {
+    let count: usize = sizes.iter().product();
+    let extremes = extremes && rng.chance(4);
+    if dtype == DType::Bool {
+        // Any byte but zero is true.
+        let bytes = (0..count).map(|_| rng.below(if extremes { 4 } else { 2 }) as u8);
+        return HostTensor::new(dtype, sizes, HostBytes::from_vec(bytes.collect())).expect("as many bytes");
+    }
+    let extreme = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0];
+    let mut draw = || match dtype.is_float() {
+        true if extremes && rng.chance(5) => *rng.pick(&extreme),
+        true => rng.tame(),
+        false if dtype.is_unsigned_integral() => rng.below(7) as f64,
+        false => rng.between(-6, 6) as f64,
+    };
+    dispatch!(dtype, T => {
+        HostTensor::from_vec(sizes, (0..count).map(|_| T::from_f64(draw())).collect::<Vec<T>>())
+    })
+    .expect("as many elements")
+}
+
+/// The dims that inputs and constants of a graph are made of: few, so that shapes meet.
+pub struct Palette {
+    dims: Vec<Dim>,
+    large: Option<Vec<usize>>,
+    pub bindings: Bindings,
+}
+
+const SIZES: &[(usize, i64)] =
+    &[(1, 0), (5, 1), (6, 2), (6, 3), (5, 5), (5, 7), (4, 13), (4, 16), (4, 17), (3, 31), (3, 64), (3, 97)];
+
+const DTYPES: &[(usize, DType)] = &[
+    (55, DType::Float32),
+    (8, DType::Float64),
+    (8, DType::BFloat16),
+    (7, DType::Float16),
+    (6, DType::Int32),
+    (6, DType::Int64),
+    (4, DType::UInt8),
+    (6, DType::Bool),
+];
+
+impl Palette {
+    fn new(rng: &mut Rng, large: bool) -> Palette {
+        let mut bindings = Bindings::new();
+        let names = ["a", "b", "c"];
+        let dims = names.iter().map(|&name| {
+            let size = *rng.weighted(SIZES);
+            if rng.chance(50) {
+                return Dim::Static(size);
+            }
+            bindings.insert(name.into(), size);
+            Dim::from(name)
+        });
+        let dims = dims.collect();
+        let large =
+            large.then(|| rng.pick(&[vec![70_003], vec![263_167], vec![613, 211], vec![3, 70_003]]).clone());
+        Palette { dims, large, bindings }
+    }
+
+    fn input(&self, rng: &mut Rng, large: bool) -> TensorType {
+        let dtype = *rng.weighted(DTYPES);
+        let shape = match &self.large {
+            Some(sizes) if large => sizes.iter().copied().collect(),
+            _ => self.shape(rng),
+        };
+        TensorType::new(dtype, shape, DeviceRef::CPU)
+    }
+
+    /// A shape whose elements are not too many.
+    pub fn shape(&self, rng: &mut Rng) -> Shape {
+        loop {
+            let rank = *rng.weighted(&[(1, 0), (4, 1), (6, 2), (4, 3), (2, 4)]);
+            let dims =
+                (0..rank).map(|_| if rng.chance(12) { Dim::Static(1) } else { rng.pick(&self.dims).clone() });
+            let shape: Shape = dims.collect();
+            let sizes = shape.evaluate(&self.bindings);
+            if sizes.is_ok_and(|sizes| sizes.iter().product::<usize>() <= ORDINARY / 2) {
+                return shape;
+            }
+        }
+    }
+}
+
+/// A graph being made.
+pub struct Maker {
+    pub rng: Rng,
+    pub palette: Palette,
+    pub nodes: Vec<Node>,
+    /// Values that no execution can compute.
+    doomed: Vec<Node>,
+    limit: usize,
+    symbols: usize,
+}
+
+impl Maker {
+    fn add(&mut self, value: TensorValue, bound: f64, error: f64) {
+        // Whole numbers wrap, so their bound is the dtype's at the latest.
+        let bound = if value.dtype().is_float() { bound } else { bound.min(greatest(value.dtype())) };
+        match value.shape().evaluate(&self.palette.bindings) {
+            Ok(sizes) => self.nodes.push(Node { value, sizes, bound, error }),
+            Err(_) => self.doomed.push(Node { value, sizes: vec![], bound, error }),
+        }
+    }
+
+    /// Adds what an op function gave; refused arguments are no failure, they only add nothing.
+    pub fn push(&mut self, value: Result<TensorValue>, bound: f64, error: f64) -> Option<()> {
+        match value {
+            Ok(value) => self.add(value, bound, error),
+            Err(e) => assert!(e.kind() != ErrorKind::Internal, "{e}"),
+        }
+        Some(())
+    }
+
+    /// Whether elements within a bound and an error can be told right from wrong in a dtype.
+    pub fn tame(&self, dtype: DType, bound: f64, error: f64) -> Option<()> {
+        let (greatest, relative) = match dtype {
+            DType::Float64 => (1e4, 1e-9),
+            DType::Float32 => (1e4, 2e-3),
+            DType::Float16 => (2e3, 0.03),
+            DType::BFloat16 => (2e3, 0.1),
+            _ => return Some(()),
+        };
+        (bound <= greatest && error <= relative * bound.max(1.0)).then_some(())
+    }
+
+    /// Whether a value of these sizes is small enough.
+    pub fn fits(&self, sizes: &[usize]) -> Option<()> {
+        (sizes.iter().product::<usize>() <= self.limit).then_some(())
+    }
+
+    /// Whether a value of this shape is small enough.
+    pub fn shape_fits(&self, shape: &Shape) -> Option<()> {
+        self.fits(&shape.evaluate(&self.palette.bindings).ok()?)
+    }
+
+    /// A value that fulfils a condition, rather a late one than an early one.
+    pub fn node(&mut self, wanted: impl Fn(&Node) -> bool) -> Option<Node> {
+        let found: Vec<&Node> = self.nodes.iter().filter(|node| wanted(node)).collect();
+        if found.is_empty() {
+            return None;
+        }
+        let at = self.rng.below(found.len()).max(self.rng.below(found.len()));
+        Some(found[at].clone())
+    }
+
+    /// A new symbol with a size.
+    pub fn symbol(&mut self, size: usize) -> Dim {
+        self.symbols += 1;
+        let name = format!("s{}", self.symbols);
+        self.palette.bindings.insert(name.as_str().into(), size as i64);
+        Dim::from(name.as_str())
+    }
+
+    /// From one to four values: late ones, any, the same again, and inputs as they are.
+    fn outputs(&mut self, rng: &mut Rng, inputs: usize) -> Vec<Node> {
+        let mut outputs = Vec::new();
+        for _ in 0..rng.between(1, 4) {
+            let late = self.nodes.len() - 1 - rng.below(self.nodes.len().min(3));
+            let (any, input) = (rng.below(self.nodes.len()), rng.below(inputs));
+            let at = *rng.weighted(&[(70, late), (20, any), (5, input)]);
+            match outputs.last().cloned() {
+                Some(again) if rng.chance(8) => outputs.push(again),
+                _ => outputs.push(self.nodes[at].clone()),
+            }
+        }
+        if let Some(doomed) = self.doomed.pop()
+            && rng.chance(50)
+        {
+            outputs.push(doomed);
+        }
+        outputs
+    }
+}
+
+/// The greatest magnitude of a whole number of a dtype.
+fn greatest(dtype: DType) -> f64 {
+    match dtype {
+        DType::Bool => 1.0,
+        dtype => 2f64.powi(dtype.size_in_bytes() as i32 * 8 - i32::from(dtype.is_signed_integral())),
+    }
+}
+
+/// How much a dtype rounds, relative to the value.
+pub fn unit(dtype: DType) -> f64 {
+    match dtype {
+        DType::Float64 => f64::EPSILON / 2.0,
+        DType::Float32 => f64::from(f32::EPSILON) / 2.0,
+        DType::Float16 => 2f64.powi(-11),
+        DType::BFloat16 => 2f64.powi(-8),
+        _ => 0.0,
+    }
+}
+
+/// How much a sum of `n` terms, or a function of real numbers, may be off, relative to the bound of the result: the
+/// rounding of what it is computed in, many times, and of the dtype itself, once or twice.
+pub fn slack(dtype: DType, n: usize) -> f64 {
+    let wide = if dtype == DType::Float64 { DType::Float64 } else { DType::Float32 };
+    if dtype.is_float() { unit(wide) * (16.0 + (n as f64).sqrt()) + 2.0 * unit(dtype) } else { 0.0 }
+}
