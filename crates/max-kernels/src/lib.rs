@@ -5,8 +5,10 @@
 //! combine in index order, so that the same inputs give the same bits on any number of threads.
 
 mod loops;
+mod math;
 mod memory;
 mod pool;
+mod simd;
 mod tile;
 
 pub use memory::Memory;
