@@ -4,6 +4,7 @@
 //! as wanted and from any thread. Work is cut by shape and never by the number of threads, and partial results
 //! combine in index order, so that the same inputs give the same bits on any number of threads.
 
+mod gather;
 mod loops;
 mod memory;
 mod pool;
@@ -15,6 +16,7 @@ pub use pool::Pool;
 use max_core::kernel::Kernel;
 use max_core::{Result, bail};
 
+use gather::PreparedGather;
 use loops::PreparedLoop;
 use memory::Extent;
 
@@ -28,6 +30,7 @@ pub struct Prepared {
 #[derive(Debug)]
 enum Run {
     Loop(PreparedLoop),
+    Gather(PreparedGather),
 }
 
 /// Checks a kernel and decides how to run it.
@@ -35,6 +38,7 @@ pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
     let extents = memory::extents(kernel)?;
     let run = match kernel {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
+        Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
         _ => bail!(not_implemented, "this kernel"),
     };
     Ok(Prepared { run, extents })
@@ -47,6 +51,8 @@ impl Prepared {
         self.extents.iter().try_for_each(|extent| extent.check(memory))?;
         match &self.run {
             Run::Loop(run) => run.run(memory, pool),
+            // SAFETY: the memory was checked.
+            Run::Gather(run) => unsafe { run.run(memory, pool) },
         }
     }
 }
