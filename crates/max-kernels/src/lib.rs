@@ -6,6 +6,7 @@
 
 mod gather;
 mod loops;
+mod matmul;
 mod memory;
 mod pool;
 mod tile;
@@ -18,6 +19,7 @@ use max_core::{Result, bail};
 
 use gather::PreparedGather;
 use loops::PreparedLoop;
+use matmul::PreparedMatmul;
 use memory::Extent;
 
 /// A kernel that has been checked and is ready to run.
@@ -30,6 +32,7 @@ pub struct Prepared {
 #[derive(Debug)]
 enum Run {
     Loop(PreparedLoop),
+    Matmul(PreparedMatmul),
     Gather(PreparedGather),
 }
 
@@ -38,6 +41,7 @@ pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
     let extents = memory::extents(kernel)?;
     let run = match kernel {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
+        Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k)?),
         Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
         _ => bail!(not_implemented, "this kernel"),
     };
@@ -51,6 +55,8 @@ impl Prepared {
         self.extents.iter().try_for_each(|extent| extent.check(memory))?;
         match &self.run {
             Run::Loop(run) => run.run(memory, pool),
+            // SAFETY: the memory was checked.
+            Run::Matmul(run) => unsafe { run.run(memory, pool) },
             // SAFETY: the memory was checked.
             Run::Gather(run) => unsafe { run.run(memory, pool) },
         }
