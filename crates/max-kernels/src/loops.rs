@@ -15,8 +15,8 @@ mod tests;
 
 use std::ops::Range;
 
-use max_core::Result;
 use max_core::kernel::{Instr, Kernel, Loop};
+use max_core::{Result, bail};
 
 use crate::memory::{self, Extent};
 use crate::tile::{self, GROUP};
@@ -36,6 +36,9 @@ pub(crate) struct PreparedLoop {
 impl PreparedLoop {
     pub(crate) fn new(loop_: &Loop<i64>) -> Result<PreparedLoop> {
         loop_.dtypes()?;
+        if loop_.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
+            bail!(internal, "a loop that no kernel ends in uses a product");
+        }
         let loop_ = space::settle(loop_.clone());
         // A row of nothing has a result too, which the extents of the whole kernel do not count.
         let kernel = Kernel::Loop(loop_);
@@ -66,6 +69,8 @@ impl PreparedLoop {
 #[derive(Debug)]
 pub(crate) struct Epilogue {
     plan: Option<Plan>,
+    /// The bytes of an element of what the kernel computes.
+    product: usize,
 }
 
 impl Epilogue {
@@ -73,8 +78,13 @@ impl Epilogue {
         space::expect_epilogue(loop_)?;
         let dtypes = loop_.dtypes()?;
         let live = program::live(&loop_.code);
+        let product = loop_.code.iter().find_map(|instr| match instr {
+            Instr::Product(dtype) => Some(tile::register_size(*dtype)),
+            _ => None,
+        });
+        let product = product.unwrap_or(0);
         if !live.contains(&true) || loop_.shape.iter().any(|&size| size <= 0) {
-            return Ok(Epilogue { plan: None });
+            return Ok(Epilogue { plan: None, product });
         }
         let uses = uses(loop_, &live);
         let (outer, inner) = loop_.shape.split_at(loop_.shape.len() - 2);
@@ -99,7 +109,7 @@ impl Epilogue {
             transposed: false,
             views: views.collect(),
         };
-        Ok(Epilogue { plan: Some(Plan::new(loop_, &dtypes, &live, &uses, space)?) })
+        Ok(Epilogue { plan: Some(Plan::new(loop_, &dtypes, &live, &uses, space)?), product })
     }
 
     /// Runs on a block of the last two axes at an index of the others (flattened, row-major). The block's products lie
@@ -122,7 +132,7 @@ impl Epilogue {
             // SAFETY: the scratch memory has the bytes of the plan.
             let mut walk = unsafe { Walk::new(plan, memory, scratch) };
             let [down, right] = plan.tiles(rows.len(), columns.len());
-            let size = plan.product_size;
+            let size = self.product;
             for row in rows.clone().step_by(down) {
                 let down = down.min(rows.end - row);
                 let mut col = columns.start;

@@ -70,8 +70,6 @@ pub(super) struct Plan {
     pub(super) staged: Vec<Staged>,
     /// Where each value lies in scratch memory, or in the image.
     pub(super) offsets: Vec<usize>,
-    /// The bytes of an element of what a kernel hands to its epilogue.
-    pub(super) product_size: usize,
     /// Where regions start, and their end.
     pub(super) regions: [usize; REGIONS + 1],
     /// Where memory for loads that are transposed before they are converted starts.
@@ -115,7 +113,6 @@ impl Plan {
             streaming,
             staged: Vec::new(),
             offsets: Vec::new(),
-            product_size: 0,
             regions: [0; REGIONS + 1],
             raw: 0,
             bytes: 0,
