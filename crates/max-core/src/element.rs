@@ -19,18 +19,21 @@ impl Bool {
     pub const TRUE: Bool = Bool(1);
 
     /// As a Rust boolean.
+    #[inline(always)]
     pub fn get(self) -> bool {
         self.0 != 0
     }
 }
 
 impl From<bool> for Bool {
+    #[inline(always)]
     fn from(value: bool) -> Bool {
         Bool(u8::from(value))
     }
 }
 
 impl PartialEq for Bool {
+    #[inline(always)]
     fn eq(&self, other: &Bool) -> bool {
         self.get() == other.get()
     }
@@ -88,8 +91,19 @@ native!(f64: u8 = UInt8, u16 = UInt16, u32 = UInt32, u64 = UInt64);
 native!(f64: f64 = Float64);
 native!(f32: f32 = Float32);
 
+/// The f32 next to a number toward zero, with its last bit set, unless an f32 is equal. A second rounding to a narrower
+/// float then gives what rounding once would: the last bit says that there was more.
+#[inline(always)]
+pub fn to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    let back = f64::from(nearest);
+    let beyond = u32::from(back.abs() > value.abs());
+    let inexact = u32::from(back < value || back > value);
+    f32::from_bits((nearest.to_bits() - beyond) | inexact)
+}
+
 macro_rules! narrow {
-    ($($type:ident = $dtype:ident, $from_f64:expr;)*) => {$(
+    ($($type:ident = $dtype:ident;)*) => {$(
         impl Element for $type {
             const DTYPE: DType = DType::$dtype;
             type Lane = f32;
@@ -99,20 +113,20 @@ macro_rules! narrow {
             fn to_real(self) -> f32 { self.to_f32() }
             fn from_real(real: f32) -> Self { $type::from_f32(real) }
             fn to_f64(self) -> f64 { f64::from(self.to_f32()) }
-            fn from_f64(value: f64) -> Self { $from_f64(value) }
+            fn from_f64(value: f64) -> Self { $type::from_f32(to_odd(value)) }
             fn to_i128(self) -> i128 { self.to_f32() as i128 }
-            fn from_i128(value: i128) -> Self { $from_f64(value as f64) }
+            fn from_i128(value: i128) -> Self { Self::from_f64(value as f64) }
         }
     )*};
 }
 
 narrow! {
-    f16 = Float16, f16::from_f64;
-    bf16 = BFloat16, bf16::from_f64;
-    F8E4M3FN = Float8E4M3FN, |v| F8E4M3FN::from_f32(v as f32);
-    F8E4M3FNUZ = Float8E4M3FNUZ, |v| F8E4M3FNUZ::from_f32(v as f32);
-    F8E5M2 = Float8E5M2, |v| F8E5M2::from_f32(v as f32);
-    F8E5M2FNUZ = Float8E5M2FNUZ, |v| F8E5M2FNUZ::from_f32(v as f32);
+    f16 = Float16;
+    bf16 = BFloat16;
+    F8E4M3FN = Float8E4M3FN;
+    F8E4M3FNUZ = Float8E4M3FNUZ;
+    F8E5M2 = Float8E5M2;
+    F8E5M2FNUZ = Float8E5M2FNUZ;
 }
 
 impl Element for Bool {
@@ -236,6 +250,18 @@ mod tests {
                 assert_eq!(T::from_f64(1.0).to_i128(), 1);
             });
         }
+    }
+
+    #[test]
+    fn doubles_round_once_to_narrow_floats() {
+        let tie = 1.0 + 2f64.powi(-11);
+        assert_eq!(<f16 as Element>::from_f64(tie).to_f32(), 1.0);
+        assert_eq!(<f16 as Element>::from_f64(tie + 2f64.powi(-40)).to_f32(), 1.0 + 2f32.powi(-10));
+        assert_eq!(<bf16 as Element>::from_f64(1.0 + 2f64.powi(-8) + 2f64.powi(-50)).to_f32(), 1.0078125);
+        for extreme in [0.0, -0.0, 1e-300, -1e-300, 1e300, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(<bf16 as Element>::from_f64(extreme).to_f32(), extreme as f32, "{extreme}");
+        }
+        assert!(<f16 as Element>::from_f64(f64::NAN).is_nan());
     }
 
     #[test]

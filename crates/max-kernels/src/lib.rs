@@ -4,10 +4,14 @@
 //! as wanted and from any thread. Work is cut by shape and never by the number of threads, and partial results
 //! combine in index order, so that the same inputs give the same bits on any number of threads.
 
+mod gather;
 mod loops;
+mod math;
+mod matmul;
 mod memory;
 mod pool;
 pub mod roofline;
+mod simd;
 mod tile;
 
 pub use memory::Memory;
@@ -16,7 +20,9 @@ pub use pool::Pool;
 use max_core::kernel::Kernel;
 use max_core::{Result, bail};
 
+use gather::PreparedGather;
 use loops::PreparedLoop;
+use matmul::PreparedMatmul;
 use memory::Extent;
 
 /// A kernel that has been checked and is ready to run.
@@ -29,6 +35,8 @@ pub struct Prepared {
 #[derive(Debug)]
 enum Run {
     Loop(PreparedLoop),
+    Matmul(PreparedMatmul),
+    Gather(PreparedGather),
 }
 
 /// Checks a kernel and decides how to run it.
@@ -36,6 +44,8 @@ pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
     let extents = memory::extents(kernel)?;
     let run = match kernel {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
+        Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k)?),
+        Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
         _ => bail!(not_implemented, "this kernel"),
     };
     Ok(Prepared { run, extents })
@@ -48,6 +58,10 @@ impl Prepared {
         self.extents.iter().try_for_each(|extent| extent.check(memory))?;
         match &self.run {
             Run::Loop(run) => run.run(memory, pool),
+            // SAFETY: the memory was checked.
+            Run::Matmul(run) => unsafe { run.run(memory, pool) },
+            // SAFETY: the memory was checked.
+            Run::Gather(run) => unsafe { run.run(memory, pool) },
         }
     }
 }

@@ -1,33 +1,115 @@
-//! Runs loops.
+//! Runs loops: fused regions of elementwise code and reductions.
+//!
+//! `space` decides which axes tiles lie along, `program` turns code into calls on tiles, `plan` cuts the work, and
+//! `run` walks it. All decisions come from the loop alone and are made once; running allocates nothing after the
+//! scratch memory of a thread has grown to what the loop needs.
+
+mod best;
+mod plan;
+mod program;
+mod run;
+mod scratch;
+mod space;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 
-use max_core::Result;
-use max_core::kernel::Loop;
+use max_core::kernel::{Instr, Kernel, Loop};
+use max_core::{Result, bail};
 
+use crate::memory::{self, Extent};
+use crate::tile::{self, GROUP};
 use crate::{Memory, Pool};
+use plan::{Plan, Uses};
+use run::{Base, Walk};
+use space::{Space, View};
 
 /// A loop that has been checked and is ready to run.
 #[derive(Debug)]
-pub(crate) struct PreparedLoop {}
+pub(crate) struct PreparedLoop {
+    /// Nothing where there is nothing to do.
+    plan: Option<Plan>,
+    extents: Vec<Extent>,
+}
 
 impl PreparedLoop {
-    pub(crate) fn new(_loop: &Loop<i64>) -> Result<PreparedLoop> {
-        Ok(PreparedLoop {})
+    pub(crate) fn new(loop_: &Loop<i64>) -> Result<PreparedLoop> {
+        loop_.dtypes()?;
+        if loop_.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
+            bail!(internal, "a loop that no kernel ends in uses a product");
+        }
+        let loop_ = space::settle(loop_.clone());
+        // A row of nothing has a result too, which the extents of the whole kernel do not count.
+        let kernel = Kernel::Loop(loop_);
+        let extents = memory::extents(&kernel)?;
+        let Kernel::Loop(loop_) = kernel else { return Ok(PreparedLoop { plan: None, extents }) };
+        let dtypes = loop_.dtypes()?;
+        let live = program::live(&loop_.code);
+        let uses = uses(&loop_, &live);
+        let used: Vec<bool> = uses.read.iter().zip(&uses.written).map(|(read, written)| *read || *written).collect();
+        let plan = match space::space(&loop_, &used) {
+            Some(space) => Some(Plan::new(&loop_, &dtypes, &live, &uses, space)?),
+            None => None,
+        };
+        Ok(PreparedLoop { plan, extents })
     }
 
-    pub(crate) fn run(&self, _memory: &[Memory], _pool: &Pool) -> Result<()> {
+    pub(crate) fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+        self.extents.iter().try_for_each(|extent| extent.check(memory))?;
+        if let Some(plan) = &self.plan {
+            // SAFETY: the memory was checked for every access.
+            unsafe { plan.run(memory, pool) };
+        }
         Ok(())
     }
 }
 
 /// The loop at the end of another kernel, run block by block on what that computes.
 #[derive(Debug)]
-pub(crate) struct Epilogue {}
+pub(crate) struct Epilogue {
+    plan: Option<Plan>,
+    /// The bytes of an element of what the kernel computes.
+    product: usize,
+}
 
 impl Epilogue {
-    pub(crate) fn new(_loop: &Loop<i64>) -> Result<Epilogue> {
-        Ok(Epilogue {})
+    pub(crate) fn new(loop_: &Loop<i64>) -> Result<Epilogue> {
+        space::expect_epilogue(loop_)?;
+        let dtypes = loop_.dtypes()?;
+        let live = program::live(&loop_.code);
+        let product = loop_.code.iter().find_map(|instr| match instr {
+            Instr::Product(dtype) => Some(tile::register_size(*dtype)),
+            _ => None,
+        });
+        let product = product.unwrap_or(0);
+        if !live.contains(&true) || loop_.shape.iter().any(|&size| size <= 0) {
+            return Ok(Epilogue { plan: None, product });
+        }
+        let uses = uses(loop_, &live);
+        let (outer, inner) = loop_.shape.split_at(loop_.shape.len() - 2);
+        let views = loop_.accesses.iter().map(|access| {
+            let (outer, inner) = access.strides.split_at(outer.len());
+            View {
+                slot: access.slot.0 as usize,
+                dtype: access.dtype,
+                offset: access.offset as isize,
+                outer: outer.iter().map(|&stride| stride as isize).collect(),
+                row: inner[0] as isize,
+                col: inner[1] as isize,
+                along: 0,
+            }
+        });
+        let space = Space {
+            outer: outer.iter().map(|&size| size as usize).collect(),
+            rows: inner[0] as usize,
+            cols: inner[1] as usize,
+            steps: 1,
+            horizontal: false,
+            transposed: false,
+            views: views.collect(),
+        };
+        Ok(Epilogue { plan: Some(Plan::new(loop_, &dtypes, &live, &uses, space)?), product })
     }
 
     /// Runs on a block of the last two axes at an index of the others (flattened, row-major). The block's products lie
@@ -38,12 +120,52 @@ impl Epilogue {
     /// The block is inside the loop's space, `product` holds it, and the memory was checked for the kernel.
     pub(crate) unsafe fn run(
         &self,
-        _memory: &[Memory],
-        _outer: usize,
-        _rows: Range<usize>,
-        _columns: Range<usize>,
-        _product: *const u8,
-        _stride: usize,
+        memory: &[Memory],
+        outer: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        product: *const u8,
+        stride: usize,
     ) {
+        let Some(plan) = &self.plan else { return };
+        scratch::with(plan.bytes, |scratch| {
+            // SAFETY: the scratch memory has the bytes of the plan.
+            let mut walk = unsafe { Walk::new(plan, memory, scratch) };
+            let [down, right] = plan.tiles(rows.len(), columns.len());
+            let size = self.product;
+            for row in rows.clone().step_by(down) {
+                let down = down.min(rows.end - row);
+                let mut col = columns.start;
+                while col < columns.end {
+                    let left = right.min(columns.end - col);
+                    // The rest of a row has its own tile, so that the others can be used where they lie.
+                    let right = if down == 1 && left > GROUP { left - left % GROUP } else { left };
+                    let at = (row - rows.start) * stride + (col - columns.start);
+                    let ptr = product.wrapping_add(at * size).cast_mut();
+                    walk.go(outer, row, col);
+                    let (size, row) = (size as isize, stride as isize);
+                    walk.set_base(plan.space.views.len(), Base { ptr, origin: ptr, size, row, col: 1, along: 0 });
+                    walk.resize(down, right);
+                    // SAFETY: the tile is inside the block, and not larger than the tiles of the plan.
+                    unsafe { walk.tile() };
+                    col += right;
+                }
+            }
+            walk.end();
+        });
     }
+}
+
+/// Which accesses a loop reads and which it writes.
+fn uses(loop_: &Loop<i64>, live: &[bool]) -> Uses {
+    let none = vec![false; loop_.accesses.len()];
+    let mut uses = Uses { read: none.clone(), written: none };
+    for (instr, _) in loop_.code.iter().zip(live).filter(|(_, live)| **live) {
+        match instr {
+            Instr::Load(access) => uses.read[*access as usize] = true,
+            Instr::Store(access, _) => uses.written[*access as usize] = true,
+            _ => {}
+        }
+    }
+    uses
 }

@@ -175,7 +175,7 @@ mod tests {
             offset,
             strides: strides.to_vec(),
         };
-        assert_eq!(span(&access(1, &[4, 1]), &[2, 3]).unwrap(), 14);
+        assert_eq!(span(&access(1, &[4, 1]), &[2, 3]).unwrap(), 16);
         assert_eq!(span(&access(3, &[-1]), &[4]).unwrap(), 8);
         assert!(span(&access(2, &[-1]), &[4]).is_err());
         assert_eq!(span(&access(100, &[1, 1]), &[5, 0]).unwrap(), 0);

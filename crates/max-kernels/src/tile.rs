@@ -1,1 +1,152 @@
 //! Functions on tiles: short runs of elements that stay in the first cache.
+//!
+//! A tile program runs instruction by instruction, each over a whole tile; every instruction is one of the functions
+//! that this module hands out, compiled for the vector units of this machine. They work on groups of [`GROUP`] elements
+//! in register form: narrow floats are held as f32, bool as a byte that is 0 or 1, everything else as in memory.
+
+mod lanes;
+mod map;
+mod memory;
+mod narrow;
+mod reduce;
+mod transpose;
+
+pub(crate) use crate::simd::fence;
+
+use max_core::kernel::{Literal, Reduction};
+use max_core::{DType, Element, Result, ScalarOp, dispatch};
+
+use crate::simd::Isa;
+
+/// Elements in a group, the unit of tile functions. Tiles of registers are padded to a multiple of it.
+pub(crate) const GROUP: usize = 64;
+
+/// An operand of a tile function: elements one after the other, or one group of equal elements used for every group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arg {
+    pub(crate) ptr: *const u8,
+    pub(crate) repeat: bool,
+}
+
+/// Computes groups of a tile. The result and an operand may be the same tile, but not overlap otherwise; operands need
+/// not be aligned. Functions of fewer than three operands ignore the rest.
+///
+/// # Safety
+///
+/// `dst` is valid for the groups of the result, each operand it uses for the groups (one group where it repeats).
+pub(crate) type TileFn = unsafe fn(dst: *mut u8, args: [Arg; 3], groups: usize);
+
+/// Loads elements `stride` apart, in elements, into a register tile. The rest of the last group repeats the last.
+///
+/// # Safety
+///
+/// The elements can be read, and `dst` is valid for every group begun.
+pub(crate) type LoadFn = unsafe fn(dst: *mut u8, src: *const u8, stride: isize, count: usize);
+
+/// Stores elements of a register tile `stride` apart, in elements.
+///
+/// # Safety
+///
+/// The elements can be written, `src` holds them, and neither overlaps the other.
+pub(crate) type StoreFn = unsafe fn(dst: *mut u8, stride: isize, src: *const u8, count: usize);
+
+/// Combines elements into the lanes of `acc`, one group: lane j takes the elements j, j + 64, ..
+///
+/// # Safety
+///
+/// `acc` holds a group, and `src` `count` elements (a group where it repeats).
+pub(crate) type ReduceFn = unsafe fn(acc: *mut u8, src: Arg, count: usize);
+
+/// The functions of a reduction. `start` makes lanes that have combined nothing, `finish` combines the lanes in one
+/// fixed order and writes the result to each. Both take a group, in register form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reducer {
+    pub(crate) start: unsafe fn(acc: *mut u8),
+    pub(crate) add: ReduceFn,
+    pub(crate) finish: unsafe fn(acc: *mut u8),
+}
+
+/// The bytes of an element in a register tile.
+pub(crate) fn register_size(dtype: DType) -> usize {
+    if dtype.is_float() { dtype.size_in_bytes().max(4) } else { dtype.size_in_bytes() }
+}
+
+/// Whether elements in memory can be operands as they are.
+pub(crate) fn direct(dtype: DType) -> bool {
+    dtype != DType::Bool && register_size(dtype) == dtype.size_in_bytes()
+}
+
+/// An op of the scalar table on operands of a dtype; comparisons give bool. Functions of real numbers are for floats.
+pub(crate) fn apply(op: ScalarOp, dtype: DType) -> Result<TileFn> {
+    map::apply(Isa::best(), op, dtype)
+}
+
+/// The second operand where the first, a bool, is true, else the third.
+pub(crate) fn select(dtype: DType) -> TileFn {
+    map::select(Isa::best(), dtype)
+}
+
+/// Converts as a cast op does: floats to integers truncate and saturate, integers wrap, narrow results are rounded.
+pub(crate) fn cast(from: DType, to: DType) -> TileFn {
+    map::cast(Isa::best(), from, to)
+}
+
+/// From memory into a register tile.
+pub(crate) fn load(dtype: DType) -> LoadFn {
+    memory::load(Isa::best(), dtype)
+}
+
+/// From a register tile to memory, past the caches if wanted and the stride is one; whoever streams calls [`fence`]
+/// before others may look.
+pub(crate) fn store(dtype: DType, streaming: bool) -> StoreFn {
+    memory::store(Isa::best(), dtype, streaming)
+}
+
+/// A reduction of elements of a dtype by sum, product, maximum or minimum.
+pub(crate) fn reducer(kind: Reduction, dtype: DType) -> Result<Reducer> {
+    reduce::reducer(Isa::best(), kind, dtype)
+}
+
+/// Writes a group of equal elements.
+///
+/// # Safety
+///
+/// `dst` is valid for a group of registers.
+pub(crate) unsafe fn splat(literal: Literal, dst: *mut u8) {
+    let bytes = literal.bits.to_le_bytes();
+    dispatch!(literal.dtype, T => {
+        let element: T = bytemuck::pod_read_unaligned(&bytes[..size_of::<T>()]);
+        let register = T::from_lane(element.to_lane()).to_lane();
+        // SAFETY: the caller's promise.
+        unsafe { dst.cast::<[<T as Element>::Lane; GROUP]>().write_unaligned([register; GROUP]) }
+    })
+}
+
+/// Transposes elements of 1, 2, 4 or 8 bytes: `dst[c * dst_stride + r] = src[r * src_stride + c]` for all rows r and
+/// columns c; strides are in elements.
+///
+/// # Safety
+///
+/// All these elements can be read and written, and the two sides do not overlap.
+pub(crate) unsafe fn transpose(
+    size: usize,
+    dst: *mut u8,
+    dst_stride: usize,
+    src: *const u8,
+    src_stride: isize,
+    rows: usize,
+    cols: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match size {
+            1 => transpose::transpose::<u8>(dst.cast(), dst_stride, src.cast(), src_stride, rows, cols),
+            2 => transpose::transpose::<u16>(dst.cast(), dst_stride, src.cast(), src_stride, rows, cols),
+            4 => transpose::transpose::<u32>(dst.cast(), dst_stride, src.cast(), src_stride, rows, cols),
+            _ => transpose::transpose::<u64>(dst.cast(), dst_stride, src.cast(), src_stride, rows, cols),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -58,15 +58,19 @@ pub trait FloatLane: Lane {
 }
 
 impl MaskLane for Bool {
+    #[inline(always)]
     fn and(self, other: Bool) -> Bool {
         (self.get() && other.get()).into()
     }
+    #[inline(always)]
     fn or(self, other: Bool) -> Bool {
         (self.get() || other.get()).into()
     }
+    #[inline(always)]
     fn xor(self, other: Bool) -> Bool {
         (self.get() != other.get()).into()
     }
+    #[inline(always)]
     fn not(self) -> Bool {
         (!self.get()).into()
     }
@@ -76,60 +80,79 @@ impl MaskLane for Bool {
 impl Lane for Bool {
     type Mask = Bool;
 
+    #[inline(always)]
     fn splat(value: f64) -> Bool {
         (value != 0.0).into()
     }
+    #[inline(always)]
     fn add(self, other: Bool) -> Bool {
         self.or(other)
     }
+    #[inline(always)]
     fn sub(self, other: Bool) -> Bool {
         self.xor(other)
     }
+    #[inline(always)]
     fn mul(self, other: Bool) -> Bool {
         self.and(other)
     }
+    #[inline(always)]
     fn floor_div(self, other: Bool) -> Bool {
         self.and(other)
     }
+    #[inline(always)]
     fn modulo(self, _: Bool) -> Bool {
         Bool::FALSE
     }
+    #[inline(always)]
     fn pow(self, other: Bool) -> Bool {
         self.or(other.not())
     }
+    #[inline(always)]
     fn max(self, other: Bool) -> Bool {
         self.or(other)
     }
+    #[inline(always)]
     fn min(self, other: Bool) -> Bool {
         self.and(other)
     }
+    #[inline(always)]
     fn neg(self) -> Bool {
         self
     }
+    #[inline(always)]
     fn abs(self) -> Bool {
         self
     }
+    #[inline(always)]
     fn floor(self) -> Bool {
         self
     }
+    #[inline(always)]
     fn ceil(self) -> Bool {
         self
     }
+    #[inline(always)]
     fn round(self) -> Bool {
         self
     }
+    #[inline(always)]
     fn trunc(self) -> Bool {
         self
     }
+    #[inline(always)]
     fn eq(self, other: Bool) -> Bool {
         (self == other).into()
     }
+    #[inline(always)]
     fn lt(self, other: Bool) -> Bool {
         (!self.get() && other.get()).into()
     }
+    #[inline(always)]
     fn le(self, other: Bool) -> Bool {
         (!self.get() || other.get()).into()
     }
+    #[inline(always)]
     fn is_inf(self) -> Bool {
         Bool::FALSE
     }
@@ -138,15 +161,19 @@ impl Lane for Bool {
 /// What integers and floats share.
 macro_rules! shared {
     () => {
+        #[inline(always)]
         fn splat(value: f64) -> Self {
             value as Self
         }
+        #[inline(always)]
         fn eq(self, other: Self) -> Bool {
             (self == other).into()
         }
+        #[inline(always)]
         fn lt(self, other: Self) -> Bool {
             (self < other).into()
         }
+        #[inline(always)]
         fn le(self, other: Self) -> Bool {
             (self <= other).into()
         }
@@ -159,15 +186,19 @@ macro_rules! integers {
             type Mask = Bool;
 
             shared!();
+            #[inline(always)]
             fn add(self, other: $t) -> $t {
                 self.wrapping_add(other)
             }
+            #[inline(always)]
             fn sub(self, other: $t) -> $t {
                 self.wrapping_sub(other)
             }
+            #[inline(always)]
             fn mul(self, other: $t) -> $t {
                 self.wrapping_mul(other)
             }
+            #[inline(always)]
             fn floor_div(self, other: $t) -> $t {
                 if other == 0 {
                     return 0;
@@ -175,9 +206,11 @@ macro_rules! integers {
                 let inexact = self.wrapping_rem(other) != 0 && ((self ^ other) as i128) < 0;
                 self.wrapping_div(other).wrapping_sub($t::from(inexact && $signed))
             }
+            #[inline(always)]
             fn modulo(self, other: $t) -> $t {
                 self.wrapping_sub(Lane::floor_div(self, other).wrapping_mul(other)).wrapping_mul($t::from(other != 0))
             }
+            #[inline(always)]
             fn pow(self, other: $t) -> $t {
                 if (other as i128) < 0 && $signed {
                     let odd = other & 1 == 1;
@@ -198,30 +231,39 @@ macro_rules! integers {
                 }
                 product
             }
+            #[inline(always)]
             fn max(self, other: $t) -> $t {
                 Ord::max(self, other)
             }
+            #[inline(always)]
             fn min(self, other: $t) -> $t {
                 Ord::min(self, other)
             }
+            #[inline(always)]
             fn neg(self) -> $t {
                 self.wrapping_neg()
             }
+            #[inline(always)]
             fn abs(self) -> $t {
                 if (self as i128) < 0 { self.wrapping_neg() } else { self }
             }
+            #[inline(always)]
             fn floor(self) -> $t {
                 self
             }
+            #[inline(always)]
             fn ceil(self) -> $t {
                 self
             }
+            #[inline(always)]
             fn round(self) -> $t {
                 self
             }
+            #[inline(always)]
             fn trunc(self) -> $t {
                 self
             }
+            #[inline(always)]
             fn is_inf(self) -> Bool {
                 Bool::FALSE
             }
@@ -239,15 +281,19 @@ macro_rules! floats {
             type Mask = Bool;
 
             shared!();
+            #[inline(always)]
             fn add(self, other: $t) -> $t {
                 self + other
             }
+            #[inline(always)]
             fn sub(self, other: $t) -> $t {
                 self - other
             }
+            #[inline(always)]
             fn mul(self, other: $t) -> $t {
                 self * other
             }
+            #[inline(always)]
             fn floor_div(self, other: $t) -> $t {
                 if other == 0.0 {
                     return self / other;
@@ -264,6 +310,7 @@ macro_rules! floats {
                 let floor = quotient.floor();
                 if quotient - floor > 0.5 { floor + 1.0 } else { floor }
             }
+            #[inline(always)]
             fn modulo(self, other: $t) -> $t {
                 let rest = self % other;
                 if rest == 0.0 {
@@ -274,69 +321,90 @@ macro_rules! floats {
                     rest
                 }
             }
+            #[inline(always)]
             fn pow(self, other: $t) -> $t {
                 libm::$pow(self, other)
             }
+            #[inline(always)]
             fn max(self, other: $t) -> $t {
                 if self > other || self.is_nan() { self } else { other }
             }
+            #[inline(always)]
             fn min(self, other: $t) -> $t {
                 if self < other || self.is_nan() { self } else { other }
             }
+            #[inline(always)]
             fn neg(self) -> $t {
                 -self
             }
+            #[inline(always)]
             fn abs(self) -> $t {
                 self.abs()
             }
+            #[inline(always)]
             fn floor(self) -> $t {
                 self.floor()
             }
+            #[inline(always)]
             fn ceil(self) -> $t {
                 self.ceil()
             }
+            #[inline(always)]
             fn round(self) -> $t {
                 self.round_ties_even()
             }
+            #[inline(always)]
             fn trunc(self) -> $t {
                 self.trunc()
             }
+            #[inline(always)]
             fn is_inf(self) -> Bool {
                 self.is_infinite().into()
             }
         }
 
         impl FloatLane for $t {
+            #[inline(always)]
             fn div(self, other: $t) -> $t {
                 self / other
             }
+            #[inline(always)]
             fn sqrt(self) -> $t {
                 self.sqrt()
             }
+            #[inline(always)]
             fn exp(self) -> $t {
                 libm::$exp(self)
             }
+            #[inline(always)]
             fn log(self) -> $t {
                 libm::$log(self)
             }
+            #[inline(always)]
             fn log1p(self) -> $t {
                 libm::$log1p(self)
             }
+            #[inline(always)]
             fn sin(self) -> $t {
                 libm::$sin(self)
             }
+            #[inline(always)]
             fn cos(self) -> $t {
                 libm::$cos(self)
             }
+            #[inline(always)]
             fn acos(self) -> $t {
                 libm::$acos(self)
             }
+            #[inline(always)]
             fn tanh(self) -> $t {
                 libm::$tanh(self)
             }
+            #[inline(always)]
             fn atanh(self) -> $t {
                 libm::$atanh(self)
             }
+            #[inline(always)]
             fn erf(self) -> $t {
                 libm::$erf(self)
             }

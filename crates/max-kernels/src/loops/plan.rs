@@ -1,0 +1,263 @@
+//! How a loop is cut: into tiles, units, tasks, and parts of a reduced axis; and where its values lie.
+//!
+//! A unit is what has its own per-row values: one row where tiles lie along the reduced axis, else one tile. Every
+//! number here comes from the shape of the loop, so that results do not depend on who computes them.
+
+use max_core::kernel::Loop;
+use max_core::{DType, Result};
+
+use super::program::{self, Choices, Program, REGIONS, Region};
+use super::run::Base;
+use super::space::{Space, View};
+use crate::tile::{Arg, GROUP};
+
+/// What the tiles of a pass may take of the first cache.
+const TILES: usize = 20 << 10;
+/// The most elements of a tile.
+const LONGEST: usize = 2048;
+/// From so many columns on, a tile is a part of one row.
+const WIDE: usize = 512;
+/// The columns of tiles into which memory is loaded that is contiguous along the rows.
+const ACROSS: usize = 64;
+/// What values kept for later stages may take.
+const KEPT: usize = 256 << 10;
+/// What may be staged for a unit.
+const STAGED: usize = 128 << 10;
+/// About how many elements a task has.
+const TASK: usize = 32 << 10;
+/// About how many elements a part of a reduced axis has, and how many parts there are at most.
+const PART: usize = 32 << 10;
+const PARTS: usize = 512;
+/// With fewer units, the parts of a reduced axis are tasks.
+const FEW: usize = 16;
+/// Below so many steps of the program, a loop is not worth waking other threads.
+const SMALL: usize = 32 << 10;
+/// What a loop moves beyond this does not stay in the caches anyway.
+const STREAM: usize = 16 << 20;
+
+/// Memory that is transposed into scratch memory for a unit, or out of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staged {
+    pub(super) view: usize,
+    pub(super) read: bool,
+    pub(super) written: bool,
+    /// Where it lies in scratch memory.
+    pub(super) start: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) space: Space,
+    pub(super) program: Program,
+    /// The views that are used.
+    pub(super) used: Vec<usize>,
+    /// The room of a tile, in elements.
+    pub(super) tile: usize,
+    /// The rows and columns of a unit.
+    pub(super) block: [usize; 2],
+    pub(super) units: usize,
+    /// The units of a task.
+    pub(super) task: usize,
+    /// The length of what a pass runs along, and of its parts.
+    pub(super) along: usize,
+    pub(super) part: usize,
+    /// Whether the parts are tasks, or else the units.
+    pub(super) split: bool,
+    /// Whether other threads may help.
+    pub(super) shared: bool,
+    pub(super) streaming: bool,
+    pub(super) staged: Vec<Staged>,
+    /// Where each value lies in scratch memory, or in the image.
+    pub(super) offsets: Vec<usize>,
+    /// Where regions start, and their end.
+    pub(super) regions: [usize; REGIONS + 1],
+    /// Where memory for loads that are transposed before they are converted starts.
+    pub(super) raw: usize,
+    pub(super) bytes: usize,
+}
+
+/// Which accesses are read and which are written.
+pub(super) struct Uses {
+    pub(super) read: Vec<bool>,
+    pub(super) written: Vec<bool>,
+}
+
+impl Plan {
+    pub(super) fn new(loop_: &Loop<i64>, dtypes: &[DType], live: &[bool], uses: &Uses, space: Space) -> Result<Plan> {
+        let rows_are_long = |(view, written): (&View, &bool)| !written || (view.col == 1 && space.cols >= 2 * GROUP);
+        let streaming = moved(&space, uses) > STREAM && space.views.iter().zip(&uses.written).all(rows_are_long);
+        let choices = Choices { horizontal: space.horizontal, keep: true, streaming };
+        let program = program::build(loop_, dtypes, live, choices)?;
+        let kept = program.widths[Region::Wide as usize];
+        let plan = Plan::cut(space, program, uses, streaming);
+        if kept > 0 && (plan.split || plan.room(Region::Wide).saturating_mul(kept) > KEPT) {
+            let program = program::build(loop_, dtypes, live, Choices { keep: false, ..choices })?;
+            return Ok(Plan::cut(plan.space, program, uses, streaming));
+        }
+        Ok(plan)
+    }
+
+    fn cut(space: Space, program: Program, uses: &Uses, streaming: bool) -> Plan {
+        let used = (0..space.views.len()).filter(|&view| uses.read[view] || uses.written[view]).collect();
+        let mut plan = Plan {
+            used,
+            tile: 0,
+            block: [1, space.cols],
+            units: 0,
+            task: 1,
+            along: if space.horizontal { space.cols } else { space.steps },
+            part: 1,
+            split: false,
+            shared: false,
+            streaming,
+            staged: Vec::new(),
+            offsets: Vec::new(),
+            regions: [0; REGIONS + 1],
+            raw: 0,
+            bytes: 0,
+            space,
+            program,
+        };
+        plan.choose_tile(uses);
+        plan.choose_parts();
+        plan.lay_out();
+        plan
+    }
+
+    fn choose_tile(&mut self, uses: &Uses) {
+        let Space { rows, cols, steps, horizontal, transposed, .. } = self.space;
+        let widths = &self.program.widths;
+        let mut live = self.program.live;
+        if !horizontal {
+            live += widths[Region::Row as usize] + widths[Region::Total as usize] + widths[Region::Partial as usize];
+            let stages = |view: &View| view.along == 1 && view.col > 1;
+            let views = self.space.views.iter().enumerate().filter(|(_, view)| stages(view));
+            self.staged = views
+                .map(|(view, _)| Staged { view, read: uses.read[view], written: uses.written[view], start: 0 })
+                .filter(|staged| staged.read || staged.written)
+                .collect();
+        }
+        let padded = |elements: usize| elements.div_ceil(GROUP) * GROUP;
+        let mut tile = (TILES / live.max(1) / GROUP * GROUP).clamp(GROUP, LONGEST);
+        let column: usize = self.staged.iter().map(|s| self.space.views[s.view].dtype.size_in_bytes() * steps).sum();
+        if column > STAGED / GROUP {
+            self.staged.clear();
+        } else if column > 0 {
+            tile = tile.min(STAGED / column / GROUP * GROUP);
+        }
+        tile = tile.min(padded(rows.saturating_mul(cols)));
+        self.tile = tile;
+        self.block = if horizontal {
+            [1, cols]
+        } else if transposed {
+            let across = cols.min(ACROSS.min(tile));
+            [rows.min(tile / across), across]
+        } else if cols >= WIDE.min(tile) || !self.program.computes {
+            [1, cols.min(tile)]
+        } else {
+            // Whole groups, so that what is contiguous needs no copy.
+            let whole = GROUP >> cols.trailing_zeros().min(GROUP.trailing_zeros());
+            let fit = tile / cols;
+            [rows.min(if fit >= whole { fit / whole * whole } else { fit }), cols]
+        };
+    }
+
+    fn choose_parts(&mut self) {
+        let Space { rows, cols, horizontal, .. } = self.space;
+        let blocks = [rows.div_ceil(self.block[0]), cols.div_ceil(self.block[1])];
+        let outer = &self.space.outer;
+        self.units = outer.iter().chain(&blocks).fold(1, |product: usize, &size| product.saturating_mul(size));
+        let elements = self.space.elements();
+        let reduces = self.program.stages.iter().any(|stage| !stage.accumulators.is_empty());
+        let part = if horizontal { PART / self.tile * self.tile } else { (PART / self.tile).max(GROUP / 4) };
+        let fewest = self.along.div_ceil(PARTS).div_ceil(self.tile).saturating_mul(self.tile);
+        self.part = match () {
+            () if !reduces || !self.staged.is_empty() => self.along,
+            () if horizontal => part.max(fewest),
+            () => part.max(self.along.div_ceil(PARTS)),
+        };
+        let ops: usize = self.program.stages.iter().map(|stage| stage.element.len()).sum();
+        self.shared = elements.saturating_mul(ops) > SMALL;
+        self.split = self.shared && self.units < FEW && self.parts() > 1 && elements >= 4 * PART;
+        let unit = self.block[0] * self.block[1] * self.space.steps;
+        self.task = (TASK / unit).max(1);
+    }
+
+    /// The number of parts of what a pass runs along.
+    pub(super) fn parts(&self) -> usize {
+        self.along.div_ceil(self.part)
+    }
+
+    /// The rows and columns of the tiles of a block that has so many.
+    pub(super) fn tiles(&self, rows: usize, cols: usize) -> [usize; 2] {
+        if cols >= WIDE.min(self.tile) || !self.program.computes {
+            [1, cols.min(self.tile)]
+        } else {
+            [rows.min(self.tile / cols.max(1)), cols]
+        }
+    }
+
+    /// The elements of a unit that have their own per-row value.
+    pub(super) fn lanes(&self) -> usize {
+        if self.space.horizontal { GROUP } else { self.tile }
+    }
+
+    /// The elements of a region.
+    fn room(&self, region: Region) -> usize {
+        match region {
+            Region::Image => GROUP,
+            Region::Total | Region::Partial => self.lanes(),
+            Region::Row if self.space.horizontal => GROUP,
+            // A group more, since loads of short rows fill the last group of each.
+            Region::Row | Region::Tile | Region::Home => self.tile + GROUP,
+            Region::Wide if self.space.horizontal => self.space.cols.div_ceil(GROUP).saturating_mul(GROUP),
+            Region::Wide => self.space.steps.saturating_mul(self.tile),
+        }
+    }
+
+    fn lay_out(&mut self) {
+        use Region::{Home, Image, Partial, Row, Tile, Total, Wide};
+        let line = |bytes: usize| bytes.div_ceil(64) * 64;
+        let views = self.space.views.len() + 1;
+        let table = self.program.places.len() * size_of::<Arg>() + views * size_of::<Base>();
+        let mut at = line(table);
+        for region in [Image, Row, Total, Partial, Tile, Home, Wide] {
+            self.regions[region as usize] = at;
+            if region != Image {
+                at += self.program.widths[region as usize] * self.room(region);
+            }
+        }
+        self.regions[REGIONS] = at;
+        if self.parts() == 1 {
+            self.regions[Total as usize] = self.regions[Partial as usize];
+        }
+        self.raw = at;
+        at += self.tile * size_of::<u64>();
+        for staged in &mut self.staged {
+            staged.start = at;
+            let size = self.space.views[staged.view].dtype.size_in_bytes();
+            at += line(self.space.steps * self.tile * size);
+        }
+        self.bytes = at;
+        let offset = |place: &program::Place| match place.region {
+            Image => place.start * GROUP,
+            region => self.regions[region as usize] + place.start * self.room(region),
+        };
+        self.offsets = self.program.places.iter().map(offset).collect();
+    }
+}
+
+/// About how many bytes a loop reads and writes.
+fn moved(space: &Space, uses: &Uses) -> usize {
+    let views = space.views.iter().zip(uses.read.iter().zip(&uses.written));
+    let bytes = views.map(|(view, (read, written))| {
+        let along = if space.horizontal { 0 } else { view.along };
+        let strides = view.outer.iter().chain([&view.row, &view.col, &along]);
+        let sizes = space.outer.iter().chain([&space.rows, &space.cols, &space.steps]);
+        let walked = strides.zip(sizes).filter(|(stride, _)| **stride != 0);
+        let elements = walked.fold(1, |product: usize, (_, &size)| product.saturating_mul(size));
+        elements.saturating_mul(view.dtype.size_in_bytes() * (usize::from(*read) + usize::from(*written)))
+    });
+    bytes.fold(0, usize::saturating_add)
+}

@@ -1,0 +1,571 @@
+//! The code of a loop as a list of calls on tiles.
+//!
+//! A value is constant, per row or per element. Constants are computed here, once. What remains runs in stages: the
+//! per-row code of a stage uses what the reductions of earlier stages gave, then a pass over the elements feeds its
+//! own reductions. An element-level value that a later stage needs is kept for the whole row, or computed again if
+//! that would take too much memory; loads always happen again. All stores wait for the last stage, after every use
+//! of a load of that stage, so that a loop may write where it reads.
+//!
+//! Where tiles lie along the reduced axis, a per-row value is a group of equal elements; where they lie across it, it
+//! is a tile like any other.
+
+use max_core::kernel::{Instr, Level, Loop, Reduction, Reg};
+use max_core::scalar::NumericOp;
+use max_core::{DType, Element, Result, dispatch};
+
+use super::best::{Best, best};
+use super::scratch::Line;
+use super::space::{identity, literal, register};
+use crate::tile::{self, Arg, GROUP, LoadFn, ReduceFn, Reducer, StoreFn, TileFn};
+
+/// Names a place for a value: a position in [`Program::places`].
+pub(super) type Entry = u32;
+
+/// Where a value lies: so many bytes for each element of the region into it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) region: Region,
+    pub(super) start: usize,
+}
+
+/// The kinds of memory that values lie in. All of a region have the same number of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Region {
+    /// Constants: a group.
+    Image,
+    /// Per-row values: a group or a tile.
+    Row,
+    /// What reductions gave.
+    Total,
+    /// What reductions gave for a part of the reduced axis; the same layout as `Total`.
+    Partial,
+    /// Tiles of a pass.
+    Tile,
+    /// Tiles that loads go to which are mostly used where they lie in memory.
+    Home,
+    /// Values of whole rows, kept for later stages.
+    Wide,
+}
+
+pub(super) const REGIONS: usize = 7;
+
+/// A call on a tile.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op {
+    Apply { f: TileFn, dst: Entry, args: [Entry; 3] },
+    Load { f: LoadFn, dst: Entry, view: u32, size: u32, direct: bool, padded: bool },
+    /// Moves a kept value to the tile of the pass; elements have so many bytes.
+    Seat { entry: Entry, size: u32 },
+    Add { f: ReduceFn, acc: Entry, src: Entry },
+    Offer { best: Best, acc: [Entry; 2], src: Entry },
+    Store { f: StoreFn, src: Entry, view: u32, size: u32, direct: bool },
+}
+
+/// One pass over the elements of a row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stage {
+    /// Before the pass, once a row.
+    pub(super) row: Vec<Op>,
+    /// The pass.
+    pub(super) element: Vec<Op>,
+    pub(super) accumulators: Vec<Accumulator>,
+}
+
+/// The state of a reduction; `partial` and `total` have the indices of `ArgMax` and `ArgMin` second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Accumulator {
+    /// The bytes of an element of each.
+    pub(super) sizes: [usize; 2],
+    pub(super) partial: [Entry; 2],
+    pub(super) total: [Entry; 2],
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// Along a row: lanes that are combined at its end.
+    Lanes { reducer: Reducer, combine: TileFn },
+    /// Across rows: a tile that elements are combined with.
+    Tile { identity: Entry, copy: TileFn, combine: TileFn },
+    /// Positions.
+    Best(Best),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) image: Vec<Line>,
+    pub(super) places: Vec<Place>,
+    pub(super) stages: Vec<Stage>,
+    /// After the last stage, once a row.
+    pub(super) tail: Vec<Op>,
+    /// The bytes an element of each region.
+    pub(super) widths: [usize; REGIONS],
+    /// The bytes an element of all that a pass goes through in scratch memory.
+    pub(super) live: usize,
+    /// Whether anything is computed, other than loads and stores.
+    pub(super) computes: bool,
+}
+
+/// What is decided about a loop before its code is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choices {
+    pub(super) horizontal: bool,
+    /// Whether values are kept for later stages.
+    pub(super) keep: bool,
+    pub(super) streaming: bool,
+}
+
+/// The registers that an instruction uses.
+pub(super) fn args(instr: &Instr<i64>) -> &[Reg] {
+    match instr {
+        Instr::Apply(_, args) => args,
+        Instr::Select(args) => args,
+        Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => std::slice::from_ref(arg),
+        Instr::Load(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => &[],
+    }
+}
+
+/// Which instructions have an effect.
+pub(super) fn live(code: &[Instr<i64>]) -> Vec<bool> {
+    let mut live = vec![false; code.len()];
+    for (at, instr) in code.iter().enumerate().rev() {
+        live[at] |= matches!(instr, Instr::Store(..));
+        if live[at] {
+            args(instr).iter().for_each(|arg| live[arg.0 as usize] = true);
+        }
+    }
+    live
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rate {
+    Constant,
+    Row,
+    Element,
+}
+
+struct Builder<'a> {
+    loop_: &'a Loop<i64>,
+    dtypes: &'a [DType],
+    live: &'a [bool],
+    choices: Choices,
+    rates: Vec<Rate>,
+    /// The stage from which on a value can be had.
+    ready: Vec<usize>,
+    /// Where constants, per-row values and kept values lie, and in each stage its other values.
+    entries: Vec<Entry>,
+    kept: Vec<bool>,
+    /// Free places of `Tile` and `Home` by size.
+    free: Vec<(Region, usize, usize)>,
+    program: Program,
+}
+
+/// Makes the program of a loop.
+pub(super) fn build(loop_: &Loop<i64>, dtypes: &[DType], live: &[bool], choices: Choices) -> Result<Program> {
+    let mut builder = Builder {
+        loop_,
+        dtypes,
+        live,
+        choices,
+        rates: rates(loop_),
+        ready: ready(loop_),
+        entries: vec![0; loop_.code.len()],
+        kept: vec![false; loop_.code.len()],
+        free: Vec::new(),
+        program: Program {
+            image: Vec::new(),
+            places: Vec::new(),
+            stages: Vec::new(),
+            tail: Vec::new(),
+            widths: [0; REGIONS],
+            live: 0,
+            computes: false,
+        },
+    };
+    builder.constants()?;
+    builder.stages()?;
+    Ok(builder.program)
+}
+
+fn rates(loop_: &Loop<i64>) -> Vec<Rate> {
+    let levels = loop_.levels(|stride| *stride == 0);
+    let mut rates: Vec<Rate> = Vec::with_capacity(levels.len());
+    for (instr, level) in loop_.code.iter().zip(levels) {
+        let rate = match instr {
+            Instr::Literal(_) | Instr::Size(..) => Rate::Constant,
+            Instr::Apply(..) | Instr::Select(_) | Instr::Cast(..) => {
+                args(instr).iter().map(|arg| rates[arg.0 as usize]).max().unwrap_or(Rate::Constant)
+            }
+            // A per-row value is stored for each element where the access says so.
+            Instr::Store(access, _) => match loop_.reduce {
+                Some(axis) if level == Level::Row && loop_.accesses[*access as usize].strides[axis] == 0 => Rate::Row,
+                _ => Rate::Element,
+            },
+            _ if level == Level::Row => Rate::Row,
+            _ => Rate::Element,
+        };
+        rates.push(rate);
+    }
+    rates
+}
+
+fn ready(loop_: &Loop<i64>) -> Vec<usize> {
+    let mut ready: Vec<usize> = Vec::with_capacity(loop_.code.len());
+    for instr in &loop_.code {
+        let stage = args(instr).iter().map(|arg| ready[arg.0 as usize]).max().unwrap_or(0);
+        ready.push(stage + usize::from(matches!(instr, Instr::Reduce(..))));
+    }
+    ready
+}
+
+fn combining(kind: Reduction) -> NumericOp {
+    match kind {
+        Reduction::Prod => NumericOp::Mul,
+        Reduction::Max => NumericOp::Max,
+        Reduction::Min => NumericOp::Min,
+        _ => NumericOp::Add,
+    }
+}
+
+fn copy(dtype: DType) -> TileFn {
+    tile::cast(register(dtype), register(dtype))
+}
+
+impl Builder<'_> {
+    fn size(&self, at: usize) -> usize {
+        tile::register_size(self.dtypes[at])
+    }
+
+    fn entry(&mut self, region: Region, start: usize) -> Entry {
+        self.program.places.push(Place { region, start });
+        (self.program.places.len() - 1) as Entry
+    }
+
+    /// A new place in a region.
+    fn grow(&mut self, region: Region, size: usize) -> Entry {
+        let start = self.program.widths[region as usize];
+        self.program.widths[region as usize] += size;
+        self.entry(region, start)
+    }
+
+    /// A new constant, and the address of its group.
+    fn constant(&mut self, size: usize) -> (Entry, *mut u8) {
+        let entry = self.grow(Region::Image, size);
+        self.program.image.resize(self.program.widths[Region::Image as usize], Line::ZERO);
+        (entry, self.address(entry))
+    }
+
+    fn address(&mut self, constant: Entry) -> *mut u8 {
+        let start = self.program.places[constant as usize].start;
+        self.program.image[start..].as_mut_ptr().cast()
+    }
+
+    /// The function of an instruction on tiles.
+    fn function(&self, at: usize) -> Result<Option<TileFn>> {
+        let dtype = |reg: &Reg| self.dtypes[reg.0 as usize];
+        Ok(match &self.loop_.code[at] {
+            Instr::Apply(op, [a, _]) => Some(tile::apply(*op, dtype(a))?),
+            Instr::Select([_, a, _]) => Some(tile::select(dtype(a))),
+            Instr::Cast(arg, to) => Some(tile::cast(dtype(arg), *to)),
+            _ => None,
+        })
+    }
+
+    fn arg_entries(&self, at: usize) -> [Entry; 3] {
+        let mut entries = [0; 3];
+        let args = args(&self.loop_.code[at]);
+        for (place, entry) in entries.iter_mut().enumerate() {
+            *entry = args.get(place).or(args.first()).map_or(0, |arg| self.entries[arg.0 as usize]);
+        }
+        entries
+    }
+
+    fn constants(&mut self) -> Result<()> {
+        for at in 0..self.loop_.code.len() {
+            if !self.live[at] || self.rates[at] != Rate::Constant {
+                continue;
+            }
+            let (entry, address) = self.constant(self.size(at));
+            let value = match &self.loop_.code[at] {
+                Instr::Literal(literal) => Some(*literal),
+                Instr::Size(size, dtype) => Some(dispatch!(*dtype, T => literal(T::from_i128(i128::from(*size))))),
+                _ => None,
+            };
+            if let Some(value) = value {
+                // SAFETY: the address is that of a group of the image.
+                unsafe { tile::splat(value, address) };
+            } else if let Some(f) = self.function(at)? {
+                let args =
+                    self.arg_entries(at).map(|entry| Arg { ptr: self.address(entry).cast_const(), repeat: true });
+                // SAFETY: as above; the arguments are groups of the image too.
+                unsafe { f(address, args, 1) };
+            }
+            self.entries[at] = entry;
+        }
+        Ok(())
+    }
+
+    fn stages(&mut self) -> Result<()> {
+        let last = (0..self.loop_.code.len()).filter(|&at| self.live[at]).map(|at| self.ready[at]).max().unwrap_or(0);
+        let mut needed = vec![vec![false; self.loop_.code.len()]; last + 1];
+        for stage in (0..=last).rev() {
+            self.demand(stage, last, &mut needed);
+        }
+        for (stage, needed) in needed.iter().enumerate() {
+            let row = self.row_code(stage)?;
+            let mut made = self.element_code(stage, needed, stage == last)?;
+            made.row = row;
+            self.program.stages.push(made);
+        }
+        self.program.tail = self.stores(Rate::Row);
+        Ok(())
+    }
+
+    /// Marks what the pass of a stage computes; of earlier stages what they must keep.
+    fn demand(&mut self, stage: usize, last: usize, needed: &mut [Vec<bool>]) {
+        for at in (0..self.loop_.code.len()).rev() {
+            let instr = &self.loop_.code[at];
+            let root = match instr {
+                _ if !self.live[at] => continue,
+                Instr::Reduce(..) => self.ready[at] == stage + 1,
+                Instr::Store(..) => stage == last && self.rates[at] == Rate::Element,
+                _ => false,
+            };
+            needed[stage][at] |= root;
+            if !needed[stage][at] {
+                continue;
+            }
+            let loads = matches!(instr, Instr::Load(_) | Instr::Product(_));
+            if !root && self.choices.keep && !loads && self.ready[at] < stage {
+                self.kept[at] = true;
+                needed[self.ready[at]][at] = true;
+                continue;
+            }
+            for arg in args(instr) {
+                let arg = arg.0 as usize;
+                needed[stage][arg] |= self.rates[arg] == Rate::Element;
+            }
+        }
+    }
+
+    /// The per-row values that can be had from a stage on.
+    fn row_code(&mut self, stage: usize) -> Result<Vec<Op>> {
+        let mut ops = Vec::new();
+        for at in 0..self.loop_.code.len() {
+            let instr = &self.loop_.code[at];
+            let other = matches!(instr, Instr::Reduce(..) | Instr::Store(..));
+            if other || !self.live[at] || self.rates[at] != Rate::Row || self.ready[at] != stage {
+                continue;
+            }
+            let dst = self.grow(Region::Row, self.size(at));
+            if let Some(f) = self.function(at)? {
+                ops.push(Op::Apply { f, dst, args: self.arg_entries(at) });
+            } else {
+                ops.push(self.load(at, dst, true));
+            }
+            self.entries[at] = dst;
+        }
+        Ok(ops)
+    }
+
+    /// The pass of a stage.
+    fn element_code(&mut self, number: usize, needed: &[bool], last: bool) -> Result<Stage> {
+        let mut stage = Stage::default();
+        let code = &self.loop_.code;
+        let here: Vec<usize> = (0..code.len()).filter(|&at| needed[at]).collect();
+        let again = |kept: &[bool], ready: &[usize], at: usize| kept[at] && ready[at] < number;
+        // Where each value is used last; stores come after everything.
+        let mut last_use = vec![0; code.len()];
+        let mut padded = vec![false; code.len()];
+        for &at in here.iter().filter(|&&at| !again(&self.kept, &self.ready, at)) {
+            let (store, reduce) = (matches!(code[at], Instr::Store(..)), matches!(code[at], Instr::Reduce(..)));
+            for arg in args(&code[at]) {
+                let arg = arg.0 as usize;
+                last_use[arg] = last_use[arg].max(if store { code.len() } else { at });
+                padded[arg] |= !store && !(reduce && self.choices.horizontal);
+            }
+        }
+        self.free.clear();
+        let (tiles, homes) = (self.taken(Region::Tile), self.taken(Region::Home));
+        self.free.extend(tiles.into_iter().chain(homes));
+        let mut in_use = 0;
+        for at in here {
+            let size = self.size(at);
+            match &code[at] {
+                Instr::Store(..) => continue,
+                Instr::Reduce(kind, arg) => {
+                    self.accumulate(*kind, at, arg.0 as usize, &mut stage)?;
+                    in_use -= self.release(at, &last_use);
+                }
+                _ if again(&self.kept, &self.ready, at) => {
+                    stage.element.push(Op::Seat { entry: self.entries[at], size: size as u32 });
+                }
+                _ if self.kept[at] => {
+                    let dst = self.grow(Region::Wide, size);
+                    stage.element.push(Op::Seat { entry: dst, size: size as u32 });
+                    if let Some(f) = self.function(at)? {
+                        stage.element.push(Op::Apply { f, dst, args: self.arg_entries(at) });
+                    }
+                    self.entries[at] = dst;
+                    in_use -= self.release(at, &last_use);
+                }
+                _ => {
+                    let f = self.function(at)?;
+                    let args = self.arg_entries(at);
+                    if f.is_some() {
+                        in_use -= self.release(at, &last_use);
+                    }
+                    let dtype = self.dtypes[at];
+                    let direct = f.is_none() && tile::direct(self.in_memory(at, dtype));
+                    let region = if direct { Region::Home } else { Region::Tile };
+                    let dst = self.allocate(region, size);
+                    in_use += if direct { 0 } else { size };
+                    self.entries[at] = dst;
+                    stage.element.push(match f {
+                        Some(f) => Op::Apply { f, dst, args },
+                        None => self.load(at, dst, padded[at]),
+                    });
+                }
+            }
+            self.program.live = self.program.live.max(in_use);
+        }
+        if last {
+            let stores = self.stores(Rate::Element);
+            stage.element.extend(stores);
+        }
+        self.program.computes |= stage.element.iter().any(|op| !matches!(op, Op::Load { .. } | Op::Store { .. }));
+        Ok(stage)
+    }
+
+    /// The places of a region that earlier stages had.
+    fn taken(&self, region: Region) -> Vec<(Region, usize, usize)> {
+        let mut starts: Vec<usize> =
+            self.program.places.iter().filter(|place| place.region == region).map(|place| place.start).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let ends = starts.iter().skip(1).copied().chain([self.program.widths[region as usize]]);
+        starts.iter().zip(ends).map(|(&start, end)| (region, end - start, start)).collect()
+    }
+
+    fn allocate(&mut self, region: Region, size: usize) -> Entry {
+        match self.free.iter().position(|(r, s, _)| *r == region && *s == size) {
+            Some(at) => {
+                let (_, _, start) = self.free.swap_remove(at);
+                self.entry(region, start)
+            }
+            None => self.grow(region, size),
+        }
+    }
+
+    /// Frees the places of the arguments that are used last by an instruction; the bytes an element of the tiles.
+    fn release(&mut self, at: usize, last_use: &[usize]) -> usize {
+        let mut bytes = 0;
+        for arg in args(&self.loop_.code[at]) {
+            let arg = arg.0 as usize;
+            if last_use[arg] != at {
+                continue;
+            }
+            let place = self.program.places[self.entries[arg] as usize];
+            let freed = (place.region, self.size(arg), place.start);
+            if matches!(place.region, Region::Tile | Region::Home) && !self.free.contains(&freed) {
+                self.free.push(freed);
+                bytes += if place.region == Region::Tile { freed.1 } else { 0 };
+            }
+        }
+        bytes
+    }
+
+    /// The dtype that a load finds in memory.
+    fn in_memory(&self, at: usize, dtype: DType) -> DType {
+        if matches!(self.loop_.code[at], Instr::Product(_)) { register(dtype) } else { dtype }
+    }
+
+    fn load(&self, at: usize, dst: Entry, padded: bool) -> Op {
+        // What a kernel hands to its epilogue is behind the accesses of the loop.
+        let view = match self.loop_.code[at] {
+            Instr::Load(access) => access,
+            _ => self.loop_.accesses.len() as u32,
+        };
+        let dtype = self.in_memory(at, self.dtypes[at]);
+        Op::Load { f: tile::load(dtype), dst, view, size: self.size(at) as u32, direct: tile::direct(dtype), padded }
+    }
+
+    fn stores(&mut self, rate: Rate) -> Vec<Op> {
+        let stores: Vec<(u32, usize)> = (0..self.loop_.code.len())
+            .filter_map(|at| match self.loop_.code[at] {
+                Instr::Store(access, arg) if self.rates[at] == rate => Some((access, arg.0 as usize)),
+                _ => None,
+            })
+            .collect();
+        let several = self.loop_.stored().count() > 1;
+        let mut ops = Vec::new();
+        let mut sources = Vec::new();
+        for &(_, arg) in &stores {
+            let loads = matches!(self.loop_.code[arg], Instr::Load(_) | Instr::Product(_));
+            let mut src = self.entries[arg];
+            // What is read where it lies could be overwritten by another store.
+            if several && loads {
+                let (dtype, region) = (self.dtypes[arg], self.program.places[src as usize].region);
+                let region = if region == Region::Row { Region::Row } else { Region::Tile };
+                let dst = self.grow(region, self.size(arg));
+                ops.push(Op::Apply { f: copy(dtype), dst, args: [src; 3] });
+                src = dst;
+            }
+            sources.push(src);
+        }
+        for ((access, arg), src) in stores.into_iter().zip(sources) {
+            let dtype = self.dtypes[arg];
+            let f = tile::store(dtype, self.choices.streaming);
+            let direct = tile::direct(dtype);
+            ops.push(Op::Store { f, src, view: access, size: self.size(arg) as u32, direct });
+        }
+        ops
+    }
+
+    fn accumulate(&mut self, kind: Reduction, at: usize, arg: usize, stage: &mut Stage) -> Result<()> {
+        let dtype = register(self.dtypes[arg]);
+        let src = self.entries[arg];
+        let mut state = |size| {
+            let partial = self.grow(Region::Partial, size);
+            let total = self.grow(Region::Total, size);
+            [partial, total]
+        };
+        // The accumulators along a row may be wider than the elements.
+        let size = if self.choices.horizontal { 8 } else { tile::register_size(dtype) };
+        let values = state(size);
+        let kind = if kind.gives_index() {
+            let indices = state(8);
+            let best = best(kind, dtype);
+            stage.element.push(Op::Offer { best, acc: [values[0], indices[0]], src });
+            self.entries[at] = indices[1];
+            let pair = |side: usize| [values[side], indices[side]];
+            stage.accumulators.push(Accumulator {
+                sizes: [size, 8],
+                partial: pair(0),
+                total: pair(1),
+                kind: Kind::Best(best),
+            });
+            return Ok(());
+        } else if self.choices.horizontal {
+            let reducer = tile::reducer(kind, dtype)?;
+            stage.element.push(Op::Add { f: reducer.add, acc: values[0], src });
+            Kind::Lanes { reducer, combine: tile::apply(combining(kind).into(), dtype)? }
+        } else {
+            let combine = tile::apply(combining(kind).into(), dtype)?;
+            stage.element.push(Op::Apply { f: combine, dst: values[0], args: [values[0], src, src] });
+            let (entry, address) = self.constant(tile::register_size(dtype));
+            // SAFETY: the address is that of a group of the image.
+            unsafe { tile::splat(identity(kind, dtype), address) };
+            Kind::Tile { identity: entry, copy: copy(dtype), combine }
+        };
+        self.entries[at] = values[1];
+        stage.accumulators.push(Accumulator {
+            sizes: [size, 0],
+            partial: [values[0]; 2],
+            total: [values[1]; 2],
+            kind,
+        });
+        Ok(())
+    }
+}

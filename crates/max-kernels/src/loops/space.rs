@@ -1,0 +1,224 @@
+//! The index space of a loop as it is walked: which axes tiles cover, which one reductions run along, and how far
+//! apart elements lie along each of them.
+//!
+//! Axes of size one are gone, neighbours are merged where every access allows it, and the axes are in the order of
+//! the first store. Nothing here depends on anything but sizes and strides.
+
+use max_core::kernel::{Access, Instr, Level, Literal, Loop, Reduction, Reg};
+use max_core::{Bool, DType, Element, Result, bail, dispatch};
+
+use crate::tile;
+
+/// Rows of a reduction that are shorter are not worth a pass each: tiles lie across them.
+const SHORT: i64 = 96;
+/// With fewer rows, tiles across them would be mostly padding.
+const FEW: i64 = 16;
+
+/// The way an access is walked. Strides are in elements.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) slot: usize,
+    pub(super) dtype: DType,
+    pub(super) offset: isize,
+    pub(super) outer: Vec<isize>,
+    pub(super) row: isize,
+    pub(super) col: isize,
+    /// Along what a pass runs along: the columns of a row that is reduced, else the steps.
+    pub(super) along: isize,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Space {
+    pub(super) outer: Vec<usize>,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    /// The length of the reduced axis where tiles lie across it, else one.
+    pub(super) steps: usize,
+    /// Whether tiles lie along the reduced axis; it is then the columns, and there is one row.
+    pub(super) horizontal: bool,
+    /// Whether an access is contiguous along the rows and not along the columns.
+    pub(super) transposed: bool,
+    /// One for each access of the loop; those that are not used have no strides.
+    pub(super) views: Vec<View>,
+}
+
+struct Axis {
+    size: i64,
+    /// One for each used access.
+    strides: Vec<i64>,
+}
+
+impl Space {
+    /// The number of elements, or what is close enough to compare if there are too many to count.
+    pub(super) fn elements(&self) -> usize {
+        let sizes = self.outer.iter().chain([&self.rows, &self.cols, &self.steps]);
+        sizes.fold(1, |product: usize, &size| product.saturating_mul(size))
+    }
+}
+
+/// The loop without an axis to reduce if that has no more than one element.
+pub(super) fn settle(mut loop_: Loop<i64>) -> Loop<i64> {
+    let Some(axis) = loop_.reduce.filter(|&axis| loop_.shape[axis] <= 1) else { return loop_ };
+    let gone = Instr::Literal(Literal { dtype: DType::Bool, bits: 0 });
+    if loop_.shape[axis] == 1 {
+        for at in 0..loop_.code.len() {
+            let Instr::Reduce(kind, arg) = loop_.code[at] else { continue };
+            if kind.gives_index() {
+                loop_.code[at] = Instr::Literal(Literal { dtype: DType::Int64, bits: 0 });
+                continue;
+            }
+            loop_.code[at] = gone.clone();
+            let rename = |reg: &mut Reg| {
+                if reg.0 as usize == at {
+                    *reg = arg;
+                }
+            };
+            loop_.code[at..].iter_mut().for_each(|instr| args_mut(instr).iter_mut().for_each(rename));
+        }
+    } else {
+        let (levels, dtypes) = (loop_.levels(|stride| *stride == 0), loop_.dtypes().unwrap_or_default());
+        for (at, dtype) in dtypes.into_iter().enumerate() {
+            let per_element = match &loop_.code[at] {
+                Instr::Reduce(kind, _) => {
+                    loop_.code[at] = Instr::Literal(empty(*kind, dtype));
+                    false
+                }
+                Instr::Store(access, _) => {
+                    levels[at] == Level::Element || loop_.accesses[*access as usize].strides[axis] != 0
+                }
+                _ => levels[at] == Level::Element,
+            };
+            if per_element {
+                loop_.code[at] = gone.clone();
+            }
+        }
+        loop_.shape[axis] = 1;
+    }
+    loop_.reduce = None;
+    loop_
+}
+
+fn args_mut(instr: &mut Instr<i64>) -> &mut [Reg] {
+    match instr {
+        Instr::Apply(_, args) => args,
+        Instr::Select(args) => args,
+        Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => std::slice::from_mut(arg),
+        Instr::Load(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => &mut [],
+    }
+}
+
+/// An element as a literal.
+pub(super) fn literal<T: Element>(element: T) -> Literal {
+    let mut bits = [0; 8];
+    bits[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&element));
+    Literal { dtype: T::DTYPE, bits: u64::from_le_bytes(bits) }
+}
+
+/// What a reduction of nothing gives.
+fn empty(kind: Reduction, dtype: DType) -> Literal {
+    dispatch!(dtype, T => literal(T::from_i128(i128::from(kind == Reduction::Prod))))
+}
+
+/// The element that changes nothing.
+pub(super) fn identity(kind: Reduction, dtype: DType) -> Literal {
+    match (kind, dtype) {
+        (Reduction::Max, DType::Bool) => literal(Bool::FALSE),
+        (Reduction::Max, _) => dispatch!(dtype, T => literal(T::from_f64(f64::NEG_INFINITY))),
+        (Reduction::Min, _) => dispatch!(dtype, T => literal(T::from_f64(f64::INFINITY))),
+        _ => empty(kind, dtype),
+    }
+}
+
+/// The space of a loop, or nothing where it has no elements.
+pub(super) fn space(loop_: &Loop<i64>, used: &[bool]) -> Option<Space> {
+    if loop_.shape.iter().any(|&size| size <= 0) {
+        return None;
+    }
+    let axis = |axis: usize| Axis {
+        size: loop_.shape[axis],
+        strides: loop_.accesses.iter().zip(used).map(|(a, used)| if *used { a.strides[axis] } else { 0 }).collect(),
+    };
+    let first = loop_.code.iter().find_map(|instr| match instr {
+        Instr::Store(access, _) => Some(*access as usize),
+        _ => None,
+    })?;
+    let reduced = loop_.reduce.map(axis);
+    let mut kept: Vec<Axis> =
+        (0..loop_.shape.len()).filter(|&a| Some(a) != loop_.reduce && loop_.shape[a] > 1).map(axis).collect();
+    kept.sort_by_key(|axis| match axis.strides[first] {
+        0 => i64::MIN,
+        stride => stride.saturating_abs().saturating_neg(),
+    });
+    let mut kept = merge(kept);
+
+    let one = || Axis { size: 1, strides: vec![0; used.len()] };
+    let count: i64 = kept.iter().fold(1, |product, axis| product.saturating_mul(axis.size));
+    let horizontal = reduced.as_ref().is_some_and(|reduced| {
+        let contiguous = |axis: &Axis| axis.strides.iter().filter(|stride| **stride == 1).count();
+        let along = contiguous(reduced) >= kept.last().map_or(0, contiguous);
+        count < FEW || (along && reduced.size > SHORT)
+    });
+    let (rows, cols, steps, transposed) = match reduced {
+        Some(reduced) if horizontal => (one(), reduced, one(), false),
+        reduced => {
+            let cols = kept.pop().unwrap_or_else(one);
+            let lies_across =
+                |axis: &Axis| axis.strides.iter().zip(&cols.strides).any(|(row, col)| *row == 1 && *col != 0 && *col != 1);
+            let across = kept.iter().position(lies_across);
+            let rows = match across {
+                Some(axis) => kept.remove(axis),
+                None => kept.pop().unwrap_or_else(one),
+            };
+            (rows, cols, reduced.unwrap_or_else(one), across.is_some())
+        }
+    };
+    let along = if horizontal { &cols } else { &steps };
+    let view = |(at, access): (usize, &Access<i64>)| View {
+        slot: access.slot.0 as usize,
+        dtype: access.dtype,
+        offset: access.offset as isize,
+        outer: kept.iter().map(|axis| axis.strides[at] as isize).collect(),
+        row: rows.strides[at] as isize,
+        col: cols.strides[at] as isize,
+        along: along.strides[at] as isize,
+    };
+    Some(Space {
+        outer: kept.iter().map(|axis| axis.size as usize).collect(),
+        rows: rows.size as usize,
+        cols: cols.size as usize,
+        steps: steps.size as usize,
+        horizontal,
+        transposed,
+        views: loop_.accesses.iter().enumerate().map(view).collect(),
+    })
+}
+
+fn merge(axes: Vec<Axis>) -> Vec<Axis> {
+    let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
+    for axis in axes {
+        if let Some(outer) = merged.last_mut() {
+            let mut strides = outer.strides.iter().zip(&axis.strides);
+            if strides.all(|(outer, inner)| *outer == inner.wrapping_mul(axis.size)) {
+                *outer = Axis { size: outer.size.saturating_mul(axis.size), strides: axis.strides };
+                continue;
+            }
+        }
+        merged.push(axis);
+    }
+    merged
+}
+
+/// The dtype of the elements of a register in memory: narrow floats are held as f32.
+pub(super) fn register(dtype: DType) -> DType {
+    let narrow = dtype.is_float() && tile::register_size(dtype) != dtype.size_in_bytes();
+    if narrow { DType::Float32 } else { dtype }
+}
+
+/// Says why a loop cannot be an epilogue.
+pub(super) fn expect_epilogue(loop_: &Loop<i64>) -> Result<()> {
+    if loop_.reduce.is_some() || loop_.shape.len() < 2 {
+        bail!(internal, "an epilogue reduces axis {:?} of {:?}", loop_.reduce, loop_.shape);
+    }
+    Ok(())
+}

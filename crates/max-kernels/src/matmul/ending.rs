@@ -1,0 +1,111 @@
+//! Where a product goes: straight to memory, or through the loop at the end of its kernel.
+
+use std::ops::Range;
+
+use max_core::kernel::{Access, Instr, Loop, Reg, Slot};
+use max_core::{DType, Result, bail};
+
+use crate::Memory;
+use crate::loops::Epilogue;
+
+/// The places that an access has over some axes, counted row by row.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    slot: Slot,
+    element: usize,
+    offset: isize,
+    /// Size and stride of each axis, the last one first.
+    axes: Vec<(usize, isize)>,
+}
+
+impl Places {
+    /// The places over the first axes of an access, which has as many strides and maybe more.
+    pub(crate) fn new(access: &Access<i64>, sizes: &[i64]) -> Places {
+        let axes = sizes.iter().zip(&access.strides).map(|(&size, &stride)| (size as usize, stride as isize));
+        Places {
+            slot: access.slot,
+            element: access.dtype.size_in_bytes(),
+            offset: access.offset as isize,
+            axes: axes.rev().collect(),
+        }
+    }
+
+    /// The address at an index.
+    pub(crate) fn at(&self, memory: &[Memory], mut index: usize) -> *mut u8 {
+        let mut distance = self.offset;
+        for &(size, stride) in &self.axes {
+            distance += (index % size) as isize * stride;
+            index /= size;
+        }
+        memory[self.slot.0 as usize].ptr().wrapping_offset(distance * self.element as isize)
+    }
+}
+
+/// What happens to a product.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// It is stored as it is, with unit stride along columns: the places of matrices, and how far apart rows lie.
+    Store(Places, isize),
+    /// A program runs on it.
+    Run(Epilogue),
+}
+
+impl Ending {
+    /// How a loop over `[.., rows, columns]` ends a kernel that computes a dtype.
+    pub(crate) fn new(loop_: &Loop<i64>, dtype: DType) -> Result<Ending> {
+        let [outer @ .., rows, columns] = loop_.shape.as_slice() else {
+            bail!(internal, "an epilogue has the shape {:?}", loop_.shape);
+        };
+        if let Some(other) = loop_.code.iter().find_map(|instr| match instr {
+            Instr::Product(other) if *other != dtype => Some(other),
+            _ => None,
+        }) {
+            bail!(internal, "an epilogue takes {other} where {dtype} is computed");
+        }
+        let widened = dtype.is_float() && dtype != DType::Float32 && dtype != DType::Float64;
+        if let ([Instr::Product(_), Instr::Store(number, Reg(0))], false) = (loop_.code.as_slice(), widened) {
+            let access = &loop_.accesses[*number as usize];
+            let (down, along) = (access.strides[outer.len()], access.strides[outer.len() + 1]);
+            if (along == 1 || *columns == 1) && (down.unsigned_abs() >= columns.unsigned_abs() || *rows == 1)
+            {
+                return Ok(Ending::Store(Places::new(access, outer), down as isize));
+            }
+        }
+        Ok(Ending::Run(Epilogue::new(loop_)?))
+    }
+
+    /// Where the product at an index, a row and a column belongs, and how far apart rows lie, if it is just stored.
+    pub(crate) fn place<L>(
+        &self,
+        memory: &[Memory],
+        outer: usize,
+        at: [usize; 2],
+    ) -> Option<(*mut L, isize)> {
+        match self {
+            Ending::Store(places, stride) => {
+                let distance = at[0] as isize * stride + at[1] as isize;
+                Some((places.at(memory, outer).cast::<L>().wrapping_offset(distance), *stride))
+            }
+            Ending::Run(_) => None,
+        }
+    }
+
+    /// Runs the program, if there is one, on a block of the product.
+    ///
+    /// # Safety
+    ///
+    /// The block is inside the loop's space, `product` holds it, and the memory was checked for the kernel.
+    pub(crate) unsafe fn finish<L>(
+        &self,
+        memory: &[Memory],
+        outer: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        product: (*const L, usize),
+    ) {
+        if let Ending::Run(epilogue) = self {
+            // SAFETY: the caller vouches.
+            unsafe { epilogue.run(memory, outer, rows, columns, product.0.cast(), product.1) };
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Reductions over tiles: 64 lanes that each combine every 64th element, and one fixed order to combine the lanes.
+
+use std::marker::PhantomData;
+
+use max_core::kernel::Reduction;
+use max_core::scalar::{Lane, NumericOp};
+use max_core::{Bool, DType, Element, Result, bail, dispatch};
+
+use super::lanes::Register;
+use super::{Arg, GROUP, Reducer};
+use crate::simd::{Isa, versions};
+
+/// The body of a [`super::ReduceFn`].
+trait Body {
+    /// # Safety
+    ///
+    /// As for [`super::ReduceFn`].
+    unsafe fn run<const FMA: bool>(acc: *mut u8, src: Arg, count: usize);
+}
+
+versions!(reduce_fn: Body, fn(acc: *mut u8, src: Arg, count: usize));
+
+/// Combines by a row of the numeric ops.
+struct Combine<T, const OP: usize>(PhantomData<T>);
+
+impl<T: Register, const OP: usize> Body for Combine<T, OP> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(acc: *mut u8, src: Arg, count: usize) {
+        let op = const { NumericOp::ALL[OP] };
+        let acc = acc.cast::<[T::On<FMA>; GROUP]>();
+        // SAFETY: the caller's promise; `On` is the same bits as T.
+        let mut lanes = unsafe { acc.read_unaligned() };
+        let at = |i: usize| src.ptr.cast::<T::On<FMA>>().wrapping_add(i);
+        let whole = count - count % GROUP;
+        for start in (0..whole).step_by(GROUP) {
+            let start = if src.repeat { 0 } else { start };
+            for (i, lane) in lanes.iter_mut().enumerate() {
+                // SAFETY: the caller's promise: the element is before `count`.
+                *lane = op.apply([*lane, unsafe { at(start + i).read_unaligned() }]);
+            }
+        }
+        let rest = if src.repeat { 0 } else { whole };
+        for (i, lane) in lanes.iter_mut().enumerate().take(count - whole) {
+            // SAFETY: as above.
+            *lane = op.apply([*lane, unsafe { at(rest + i).read_unaligned() }]);
+        }
+        // SAFETY: as above.
+        unsafe { acc.write_unaligned(lanes) }
+    }
+}
+
+/// What leaves the other operand as it is.
+fn identity<T: Element>(op: NumericOp) -> T {
+    let bounded = T::DTYPE != DType::Bool;
+    match op {
+        NumericOp::Max if bounded => T::from_f64(f64::NEG_INFINITY),
+        NumericOp::Min if bounded => T::from_f64(f64::INFINITY),
+        NumericOp::Mul | NumericOp::Min => T::from_f64(1.0),
+        _ => T::from_f64(0.0),
+    }
+}
+
+/// # Safety
+///
+/// `acc` is valid for a group.
+unsafe fn start<T: Element, const OP: usize>(acc: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { acc.cast::<[T; GROUP]>().write_unaligned([identity::<T>(const { NumericOp::ALL[OP] }); GROUP]) }
+}
+
+/// # Safety
+///
+/// `acc` holds a group.
+unsafe fn finish<T: Element<Lane = T> + Lane<Mask = Bool>, const OP: usize>(acc: *mut u8) {
+    let acc = acc.cast::<[T; GROUP]>();
+    // SAFETY: the caller's promise.
+    let mut lanes = unsafe { acc.read_unaligned() };
+    let mut half = GROUP / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = const { NumericOp::ALL[OP] }.apply([lanes[i], lanes[i + half]]);
+        }
+        half /= 2;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { acc.write_unaligned([lanes[0]; GROUP]) }
+}
+
+/// The functions of a reduction of a dtype.
+pub(super) fn reducer(isa: Isa, kind: Reduction, dtype: DType) -> Result<Reducer> {
+    macro_rules! combine {
+        ($op:ident) => {
+            dispatch!(dtype, T => combine!(<T as Element>::Lane, { NumericOp::$op as usize }))
+        };
+        ($T:ty, $op:tt) => {
+            Reducer { start: start::<$T, $op>, add: reduce_fn::<Combine<$T, $op>>(isa), finish: finish::<$T, $op> }
+        };
+    }
+    Ok(match kind {
+        Reduction::Sum => combine!(Add),
+        Reduction::Prod => combine!(Mul),
+        Reduction::Max => combine!(Max),
+        Reduction::Min => combine!(Min),
+        Reduction::ArgMax | Reduction::ArgMin => bail!(internal, "{kind:?} does not combine elements"),
+    })
+}
