@@ -27,11 +27,8 @@ use crate::{Memory, Pool};
 const ROWS: usize = 168;
 const COLUMNS: usize = 256;
 
-/// What few rows are, and how many columns a task of them computes: a page of each row, or half one where several
-/// kernels pass over some depth of it in turn, which then stays in the first cache.
-const FEW_ROWS: usize = 16;
-const FEW_COLUMNS: [usize; 2] = [1024, 512];
-const FEW_DEPTH: usize = 8;
+/// How many columns a task of few rows computes: a page of each row.
+const THIN_COLUMNS: usize = 1024;
 
 /// The multiplications below which products share a task.
 const TASK: usize = 1 << 17;
@@ -135,7 +132,7 @@ impl PreparedMatmul {
     /// Whether right operands of a type are read as they lie.
     fn is_thin<T: Element>(&self) -> bool {
         let same = std::any::TypeId::of::<T>() == std::any::TypeId::of::<T::Lane>();
-        same && self.size[0] <= FEW_ROWS && self.right.strides[1] == 1
+        same && self.size[0] <= THIN && self.right.strides[1] == 1
     }
 }
 
@@ -153,7 +150,7 @@ where
     let kernels = T::Lane::kernels();
     let thin = k.is_thin::<T>();
     let rows = Cut::new(m, ROWS, kernels.tiles.len());
-    let columns = Cut::new(n, if thin { FEW_COLUMNS[usize::from(m > THIN)] } else { COLUMNS }, kernels.width);
+    let columns = Cut::new(n, if thin { THIN_COLUMNS } else { COLUMNS }, kernels.width);
     let blocks = rows.parts() * columns.parts();
     let work = m.saturating_mul(n).saturating_mul(depth.max(1));
     let together = if blocks == 1 { (TASK / work).clamp(1, k.batch) } else { 1 };
@@ -225,7 +222,7 @@ impl<L: Micro> Task<'_, L> {
     ///
     /// # Safety
     ///
-    /// As for `packed`; and there are at most [`FEW_ROWS`] rows, and the right operand's columns have unit stride.
+    /// As for `packed`; and rows are at most [`THIN`], and the right operand's columns have unit stride.
     unsafe fn thin<T: Element<Lane = L>>(&self) {
         let Task { k, kernels, memory, index, .. } = *self;
         let (rows, columns) = (self.rows.len(), self.columns.len());
@@ -250,15 +247,13 @@ impl<L: Micro> Task<'_, L> {
                     if taken > 0 {
                         pack_left(left, x.part([self.rows.start, start], [rows, taken]));
                         let y = y.part([start, self.columns.start], [taken, columns]);
-                        let step = if rows <= THIN { taken } else { FEW_DEPTH };
-                        for p in (0..taken).step_by(step) {
-                            let right = (y.part([p, 0], y.size).start.cast(), y.strides[0]);
-                            for i in (0..rows).step_by(THIN) {
-                                let kernel = kernels.thin[THIN.min(rows - i) - 1];
-                                let (left, sums) = (left.add(i * ROW + p), (part.add(i * stride), stride));
-                                kernel(step.min(taken - p), left, right, whole, sums, p > 0);
-                            }
-                        }
+                        kernels.thin[rows - 1](
+                            taken,
+                            left,
+                            (y.start.cast(), y.strides[0]),
+                            whole,
+                            (part, stride),
+                        );
                         let rest = columns - whole;
                         pack_right(kernels, right, y.part([0, whole], [taken, rest]));
                         multiply(

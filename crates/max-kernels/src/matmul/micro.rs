@@ -14,7 +14,7 @@ pub(crate) const DEPTH: usize = 256;
 /// How far apart the packed rows of a left operand lie: a block and a bit, so that rows do not share cache sets.
 pub(crate) const ROW: usize = DEPTH + 16;
 
-/// The most rows that a kernel for few rows takes.
+/// The most rows that the kernels for few rows take.
 pub(crate) const THIN: usize = 4;
 
 /// Room for any tile.
@@ -25,10 +25,9 @@ pub(crate) const TILE_BYTES: usize = 14 * 2 * 64;
 /// rows, and whether to add to what is there.
 pub(crate) type Tile<L> = unsafe fn(usize, *const L, *const L, *mut L, isize, bool);
 
-/// Goes on with a block of few rows, over so many columns (a multiple of [`Kernels::lanes`]) of a right operand as it
-/// lies: depth, left, right with the distance of its rows, columns, the sums with the distance of their rows, and
-/// whether to go on from these.
-pub(crate) type Thin<L> = unsafe fn(usize, *const L, (*const L, isize), usize, (*mut L, usize), bool);
+/// Computes one block of few rows, over so many columns (a multiple of [`Kernels::lanes`]) of a right operand as it
+/// lies: depth, left, right with the distance of its rows, columns, the sums with the distance of their rows.
+pub(crate) type Thin<L> = unsafe fn(usize, *const L, (*const L, isize), usize, (*mut L, usize));
 
 /// The kernels for a type on a vector unit.
 pub(crate) struct Kernels<L: 'static> {
@@ -193,7 +192,6 @@ unsafe fn thin<V: Vector, const R: usize>(
     (right, right_stride): (*const V::Lane, isize),
     columns: usize,
     (sums, sums_stride): (*mut V::Lane, usize),
-    go_on: bool,
 ) {
     // SAFETY: the caller vouches.
     unsafe {
@@ -203,9 +201,9 @@ unsafe fn thin<V: Vector, const R: usize>(
             let right = right.offset(p as isize * right_stride);
             let left = left.add(p);
             for j in (0..columns).step_by(V::LANES) {
-                let mut rows: [V; R] = std::array::from_fn(|i| match go_on || p > 0 {
-                    true => V::load(sums.add(i * sums_stride + j)),
-                    false => V::zero(),
+                let mut rows: [V; R] = std::array::from_fn(|i| match p {
+                    0 => V::zero(),
+                    _ => V::load(sums.add(i * sums_stride + j)),
                 });
                 for q in 0..step {
                     let y = V::load(right.offset(q as isize * right_stride).add(j));
@@ -245,10 +243,9 @@ macro_rules! compiled {
             right: (*const V::Lane, isize),
             columns: usize,
             sums: (*mut V::Lane, usize),
-            go_on: bool,
         ) {
             // SAFETY: the caller vouches.
-            unsafe { thin::<V, R>(depth, left, right, columns, sums, go_on) }
+            unsafe { thin::<V, R>(depth, left, right, columns, sums) }
         }
     };
 }
