@@ -21,7 +21,7 @@ pub fn attention(body: &Body) -> Result<Body> {
 }
 
 /// What hides scores.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Mask {
     None,
     /// Numbers to add, or bools that say what to keep.
@@ -30,7 +30,7 @@ enum Mask {
     IsNot(ValueId),
 }
 
-fn recognize(b: &mut Builder, value: ValueId, known_masks: &mut HashMap<ValueId, bool>) -> Option<ValueId> {
+fn recognize(b: &mut Builder, value: ValueId, known_masks: &mut HashMap<Mask, bool>) -> Option<ValueId> {
     let [weights, values] = matmul(b, value)?;
     let weights = once(b, uncast(b, weights)?)?;
     let OpKind::Softmax(Softmax { axis, log: false }) = *b.kind(weights)? else { return None };
@@ -48,7 +48,7 @@ fn recognize(b: &mut Builder, value: ValueId, known_masks: &mut HashMap<ValueId,
     let source = b.operand(transposed)?;
     let (mask, causal) = match mask {
         Mask::None => (None, false),
-        Mask::Is(mask) if is_causal(b, mask, scores, known_masks) => (None, true),
+        mask if is_causal(b, mask, scores, known_masks) => (None, true),
         Mask::Is(mask) => (Some(mask), false),
         Mask::IsNot(mask) => (Some(b.push(ScalarOp::from(LogicalOp::LogicalNot), [mask])?), false),
     };
@@ -105,8 +105,7 @@ fn unmask(b: &Builder, value: ValueId) -> Option<(ValueId, Mask)> {
         };
     }
     let is_scores = |v: ValueId| {
-        let product =
-            uncast(b, v).and_then(|v| unscale(b, v)).and_then(|(scores, _)| matmul(b, uncast(b, scores)?));
+        let product = uncast(b, v).and_then(|v| unscale(b, v)).and_then(|(scores, _)| matmul(b, uncast(b, scores)?));
         product.is_some() && b.shape(v) == b.shape(value)
     };
     match b.both_orders(value, NumericOp::Add).find(|&[scores, _]| is_scores(scores)) {
@@ -116,30 +115,30 @@ fn unmask(b: &Builder, value: ValueId) -> Option<(ValueId, Mask)> {
 }
 
 /// Whether a mask is a constant that hides later keys from earlier queries, of which there are equally many.
-fn is_causal(b: &Builder, mask: ValueId, scores: ValueId, known: &mut HashMap<ValueId, bool>) -> bool {
-    let Some([.., queries, keys]) = b.shape(scores).map(|shape| &shape[..]) else { return false };
-    let size = match (queries.as_static(), keys.as_static(), b.constant(mask)) {
-        (Some(queries), Some(keys), Some(mask)) if queries == keys => mask.shape().last().copied(),
-        _ => None,
+fn is_causal(b: &Builder, mask: Mask, scores: ValueId, known: &mut HashMap<Mask, bool>) -> bool {
+    let (id, keeps) = match mask {
+        Mask::None => return false,
+        Mask::Is(id) => (id, true),
+        Mask::IsNot(id) => (id, false),
     };
-    let (Some(size), Some(data)) = (size, b.constant(mask)) else { return false };
-    size as i64 == keys.as_static().unwrap_or(-1)
-        && *known.entry(mask).or_insert_with(|| is_triangular(data, size))
+    let (Some([.., queries, keys]), Some(data)) = (b.shape(scores).map(|shape| &shape[..]), b.constant(id)) else {
+        return false;
+    };
+    let size = queries.as_static().and_then(|size| usize::try_from(size).ok()).filter(|_| queries == keys);
+    size.is_some_and(|size| *known.entry(mask).or_insert_with(|| is_triangular(data, size, keeps)))
 }
 
-/// Whether a mask of one matrix keeps what is on and below the diagonal, and nothing above it.
-fn is_triangular(mask: &HostTensor, size: usize) -> bool {
-    if mask.shape().len() < 2
-        || mask.num_elements() != size * size
-        || mask.shape()[mask.shape().len() - 2] != size
-    {
+/// Whether a mask of one matrix keeps what is on and below the diagonal, and hides what is above it. Bools may say
+/// what to keep or what to hide.
+fn is_triangular(mask: &HostTensor, size: usize, keeps: bool) -> bool {
+    if !mask.shape().ends_with(&[size, size]) || mask.num_elements() != size * size {
         return false;
     }
     dispatch!(mask.dtype(), T => mask.elements::<T>().is_ok_and(|elements| {
         elements.iter().enumerate().all(|(at, e)| {
             let (seen, number) = (at % size <= at / size, e.to_f64());
             match T::DTYPE {
-                DType::Bool => (number != 0.0) == seen,
+                DType::Bool => ((number != 0.0) == keeps) == seen,
                 _ if seen => number == 0.0,
                 _ => number == f64::NEG_INFINITY,
             }

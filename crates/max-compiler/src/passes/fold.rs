@@ -13,12 +13,16 @@ const SMALL: usize = 64 << 10;
 /// Operands of ops that do much with each element have at most this many bytes.
 const MODEST: usize = 1 << 20;
 
-/// Results of one graph take at most this many bytes more than their operands.
-const GROWTH: usize = 64 << 20;
+/// Results of one graph take at most this many bytes, and twice those of its constants.
+const TOTAL: usize = 64 << 20;
 
 /// Evaluates ops whose operands are constants. Those that fail stay, to fail when they run.
 pub fn fold(body: &Body) -> Result<Body> {
-    let mut room = GROWTH;
+    let constants = body.ops().map(|op| match &op.kind {
+        OpKind::Constant(constant) => constant.value.bytes().len(),
+        _ => 0,
+    });
+    let mut room = constants.fold(TOTAL, |room, bytes| room.saturating_add(bytes.saturating_mul(2)));
     rebuild(body, |b, _, op| fold_op(b, op, &mut room))
 }
 
@@ -40,7 +44,7 @@ fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> 
         OpKind::Matmul(_) | OpKind::Conv2d(_) | OpKind::Attention(_) => given <= MODEST && made <= SMALL,
         _ => made <= SMALL || made <= given,
     };
-    *room = room.checked_sub(made.saturating_sub(given)).filter(|_| modest)?;
+    *room = room.checked_sub(made).filter(|_| modest)?;
     let results = op.kind.eval(&operands, &Run { bindings: &Bindings::new(), environment: &() }).ok()?;
     let as_promised = |(result, (shape, bytes)): (&HostTensor, &(Vec<usize>, usize))| {
         result.shape() == shape && result.bytes().len() == *bytes
