@@ -149,4 +149,5 @@ pub(crate) unsafe fn transpose(
 }
 
 #[cfg(test)]
+#[cfg(test)]
 mod tests;
