@@ -150,4 +150,5 @@ pub(crate) unsafe fn transpose(
 
 #[cfg(test)]
 #[cfg(test)]
+#[cfg(test)]
 mod tests;
