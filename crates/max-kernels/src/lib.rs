@@ -4,6 +4,7 @@
 //! as wanted and from any thread. Work is cut by shape and never by the number of threads, and partial results
 //! combine in index order, so that the same inputs give the same bits on any number of threads.
 
+mod attention;
 mod gather;
 mod loops;
 mod math;
@@ -19,6 +20,7 @@ pub use pool::Pool;
 use max_core::kernel::Kernel;
 use max_core::{Result, bail};
 
+use attention::PreparedAttention;
 use gather::PreparedGather;
 use loops::PreparedLoop;
 use matmul::PreparedMatmul;
@@ -35,6 +37,7 @@ pub struct Prepared {
 enum Run {
     Loop(PreparedLoop),
     Matmul(PreparedMatmul),
+    Attention(PreparedAttention),
     Gather(PreparedGather),
 }
 
@@ -44,6 +47,7 @@ pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
     let run = match kernel {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
         Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k)?),
+        Kernel::Attention(k) => Run::Attention(PreparedAttention::new(k)?),
         Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
         _ => bail!(not_implemented, "this kernel"),
     };
@@ -59,6 +63,8 @@ impl Prepared {
             Run::Loop(run) => run.run(memory, pool),
             // SAFETY: the memory was checked.
             Run::Matmul(run) => unsafe { run.run(memory, pool) },
+            // SAFETY: the memory was checked.
+            Run::Attention(run) => unsafe { run.run(memory, pool) },
             // SAFETY: the memory was checked.
             Run::Gather(run) => unsafe { run.run(memory, pool) },
         }

@@ -59,6 +59,13 @@ impl Operand {
         Operand { places: Places::new(access, batch), strides, size: size.map(|size| size as usize) }
     }
 
+    /// The same matrices with rows as columns.
+    pub(crate) fn transposed(mut self) -> Operand {
+        self.strides.reverse();
+        self.size.reverse();
+        self
+    }
+
     pub(crate) fn at<T>(&self, memory: &[Memory], index: usize) -> Matrix<T> {
         Matrix { start: self.places.at(memory, index).cast(), strides: self.strides, size: self.size }
     }
@@ -286,4 +293,4 @@ impl<L: Micro> Task<'_, L> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -79,11 +79,7 @@ pub(crate) trait Step: Element {
 }
 
 pub(crate) fn fused() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512f")
-        || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    crate::simd::Isa::best() != crate::simd::Isa::Baseline
 }
 
 macro_rules! steps {
@@ -167,6 +163,8 @@ fn long_sums_and_many_blocks() {
         [3, 513, 70],
         [4, 256, 1025],
         [5, 300, 64],
+        [16, 267, 1100],
+        [7, 300, 530],
         [190, 257, 40],
         [30, 20, 600],
         [15, 1000, 33],
