@@ -47,7 +47,8 @@ impl PreparedLoop {
         let dtypes = loop_.dtypes()?;
         let live = program::live(&loop_.code);
         let uses = uses(&loop_, &live);
-        let used: Vec<bool> = uses.read.iter().zip(&uses.written).map(|(read, written)| *read || *written).collect();
+        let used: Vec<bool> =
+            uses.read.iter().zip(&uses.written).map(|(read, written)| *read || *written).collect();
         let plan = match space::space(&loop_, &used) {
             Some(space) => Some(Plan::new(&loop_, &dtypes, &live, &uses, space)?),
             None => None,
@@ -144,7 +145,10 @@ impl Epilogue {
                     let ptr = product.wrapping_add(at * size).cast_mut();
                     walk.go(outer, row, col);
                     let (size, row) = (size as isize, stride as isize);
-                    walk.set_base(plan.space.views.len(), Base { ptr, origin: ptr, size, row, col: 1, along: 0 });
+                    walk.set_base(
+                        plan.space.views.len(),
+                        Base { ptr, origin: ptr, size, row, col: 1, along: 0 },
+                    );
                     walk.resize(down, right);
                     // SAFETY: the tile is inside the block, and not larger than the tiles of the plan.
                     unsafe { walk.tile() };

@@ -70,23 +70,26 @@ pub(crate) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let p = mul_add::<FMA>(q, r * r, r);
     let power = exp2_whole(n);
     let t = mul_add::<FMA>(p, power, power - 1.0);
-    (t / (t + 2.0)).copysign(x)
+    // Near zero the quotient would round too often.
+    let square = x * x;
+    let small = poly::<FMA, 4>(square, [-0.333_333_2, 0.133_322_98, -0.053_714_135, 0.019_379_422]);
+    let small = mul_add::<FMA>(small * square, x, x);
+    select(x.abs() < 0.35, small, (t / (t + 2.0)).copysign(x))
 }
 
 #[inline(always)]
 pub(crate) fn erf<const FMA: bool>(x: f32) -> f32 {
-    let t = x.abs();
     let small = poly::<FMA, 6>(
         x * x,
         [0.128_379_166, -0.376_125_336, 0.112_819_925, -2.676_813_5e-2, 4.991_194_2e-3, -5.967_617e-4],
     );
     let small = mul_add::<FMA>(small, x, x);
-    // 1 - exp of a polynomial.
-    let t = select(t > 4.0, 4.0, t);
+    // 1 - exp of a polynomial; beyond the bound it is 1.
+    let t = select(x.abs() > 4.0, 4.0, x.abs());
     let power = poly::<FMA, 7>(
         t,
         [
-            -0.128_717_51,
+            -1.128_717_5,
             -0.634_846_7,
             -0.106_777_88,
             2.425_462_2e-2,
@@ -95,7 +98,10 @@ pub(crate) fn erf<const FMA: bool>(x: f32) -> f32 {
             -1.728_534_7e-5,
         ],
     );
-    let large = 1.0 - exp::<FMA>(mul_add::<FMA>(power, t, -t));
+    let (n, r) = reduce_exp::<FMA>(power * t);
+    let q = poly::<FMA, 4>(r, [0.499_992_02, 0.166_671_33, 0.041_894_5, 0.008_312_05]);
+    let p = mul_add::<FMA>(q, r * r, r) + 1.0;
+    let large = 1.0 - p * exp2_whole(n);
     select(x.abs() > 0.927_734_4, large.copysign(x), small)
 }
 
@@ -145,9 +151,9 @@ pub(crate) fn log<const FMA: bool>(x: f32) -> f32 {
 /// The logarithm of x, given what it is where x is positive and finite.
 #[inline(always)]
 fn at_the_edges(log: f32, x: f32) -> f32 {
-    let log = select(x < f32::INFINITY, log, x);
-    let log = select(x == 0.0, f32::NEG_INFINITY, log);
-    select(x < 0.0, f32::NAN, log)
+    let edge = select(x == 0.0, f32::NEG_INFINITY, f32::NAN);
+    let log = select(x > 0.0, log, edge);
+    select(x == f32::INFINITY, f32::INFINITY, log)
 }
 
 #[inline(always)]

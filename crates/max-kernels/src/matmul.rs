@@ -18,7 +18,7 @@ use max_core::{Element, Result, bail, dispatch};
 pub(crate) use block::multiply;
 pub(crate) use ending::{Ending, Places};
 pub(crate) use micro::{DEPTH, Kernels, Micro, ROW, THIN};
-pub(crate) use pack::{Matrix, pack, pack_left, pack_right};
+pub(crate) use pack::{Matrix, pack, pack_left, pack_right, pack_right_rows};
 pub(crate) use scratch::{bytes, with};
 
 use crate::{Memory, Pool};
@@ -57,6 +57,13 @@ impl Operand {
     pub(crate) fn new(access: &Access<i64>, batch: &[i64], size: [i64; 2]) -> Operand {
         let strides = [batch.len(), batch.len() + 1].map(|axis| access.strides[axis] as isize);
         Operand { places: Places::new(access, batch), strides, size: size.map(|size| size as usize) }
+    }
+
+    /// The same matrices with rows as columns.
+    pub(crate) fn transposed(mut self) -> Operand {
+        self.strides.reverse();
+        self.size.reverse();
+        self
     }
 
     pub(crate) fn at<T>(&self, memory: &[Memory], index: usize) -> Matrix<T> {
@@ -286,4 +293,4 @@ impl<L: Micro> Task<'_, L> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -149,4 +149,6 @@ pub(crate) unsafe fn transpose(
 }
 
 #[cfg(test)]
+#[cfg(test)]
+#[cfg(test)]
 mod tests;

@@ -114,8 +114,10 @@ mod tests {
         let row = |kind, elements: &[f32]| {
             let best = best(kind, DType::Float32);
             let (mut values, mut indices) = ([0f32; GROUP], [-1i64; GROUP]);
-            let offer =
-                Offer { values: Arg { ptr: elements.as_ptr().cast(), repeat: false }, indices: Indices::From(0) };
+            let offer = Offer {
+                values: Arg { ptr: elements.as_ptr().cast(), repeat: false },
+                indices: Indices::From(0),
+            };
             // SAFETY: one group of lanes and as many elements as are said.
             unsafe {
                 (best.offer)(values.as_mut_ptr().cast(), indices.as_mut_ptr(), GROUP, offer, elements.len());

@@ -84,9 +84,17 @@ pub(super) struct Uses {
 }
 
 impl Plan {
-    pub(super) fn new(loop_: &Loop<i64>, dtypes: &[DType], live: &[bool], uses: &Uses, space: Space) -> Result<Plan> {
-        let rows_are_long = |(view, written): (&View, &bool)| !written || (view.col == 1 && space.cols >= 2 * GROUP);
-        let streaming = moved(&space, uses) > STREAM && space.views.iter().zip(&uses.written).all(rows_are_long);
+    pub(super) fn new(
+        loop_: &Loop<i64>,
+        dtypes: &[DType],
+        live: &[bool],
+        uses: &Uses,
+        space: Space,
+    ) -> Result<Plan> {
+        let rows_are_long =
+            |(view, written): (&View, &bool)| !written || (view.col == 1 && space.cols >= 2 * GROUP);
+        let streaming =
+            moved(&space, uses) > STREAM && space.views.iter().zip(&uses.written).all(rows_are_long);
         let choices = Choices { horizontal: space.horizontal, keep: true, streaming };
         let program = program::build(loop_, dtypes, live, choices)?;
         let kept = program.widths[Region::Wide as usize];
@@ -130,17 +138,25 @@ impl Plan {
         let widths = &self.program.widths;
         let mut live = self.program.live;
         if !horizontal {
-            live += widths[Region::Row as usize] + widths[Region::Total as usize] + widths[Region::Partial as usize];
+            live += widths[Region::Row as usize]
+                + widths[Region::Total as usize]
+                + widths[Region::Partial as usize];
             let stages = |view: &View| view.along == 1 && view.col > 1;
             let views = self.space.views.iter().enumerate().filter(|(_, view)| stages(view));
             self.staged = views
-                .map(|(view, _)| Staged { view, read: uses.read[view], written: uses.written[view], start: 0 })
+                .map(|(view, _)| Staged {
+                    view,
+                    read: uses.read[view],
+                    written: uses.written[view],
+                    start: 0,
+                })
                 .filter(|staged| staged.read || staged.written)
                 .collect();
         }
         let padded = |elements: usize| elements.div_ceil(GROUP) * GROUP;
         let mut tile = (TILES / live.max(1) / GROUP * GROUP).clamp(GROUP, LONGEST);
-        let column: usize = self.staged.iter().map(|s| self.space.views[s.view].dtype.size_in_bytes() * steps).sum();
+        let column: usize =
+            self.staged.iter().map(|s| self.space.views[s.view].dtype.size_in_bytes() * steps).sum();
         if column > STAGED / GROUP {
             self.staged.clear();
         } else if column > 0 {
@@ -167,7 +183,8 @@ impl Plan {
         let Space { rows, cols, horizontal, .. } = self.space;
         let blocks = [rows.div_ceil(self.block[0]), cols.div_ceil(self.block[1])];
         let outer = &self.space.outer;
-        self.units = outer.iter().chain(&blocks).fold(1, |product: usize, &size| product.saturating_mul(size));
+        self.units =
+            outer.iter().chain(&blocks).fold(1, |product: usize, &size| product.saturating_mul(size));
         let elements = self.space.elements();
         let reduces = self.program.stages.iter().any(|stage| !stage.accumulators.is_empty());
         let part = if horizontal { PART / self.tile * self.tile } else { (PART / self.tile).max(GROUP / 4) };

@@ -16,7 +16,7 @@ use max_core::{DType, Element, Result, dispatch};
 use super::best::{Best, best};
 use super::scratch::Line;
 use super::space::{identity, literal, register};
-use crate::tile::{self, Arg, GROUP, LoadFn, ReduceFn, Reducer, StoreFn, TileFn};
+use crate::tile::{self, Arg, LoadFn, ReduceFn, Reducer, StoreFn, TileFn};
 
 /// Names a place for a value: a position in [`Program::places`].
 pub(super) type Entry = u32;
@@ -52,13 +52,41 @@ pub(super) const REGIONS: usize = 7;
 /// A call on a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
-    Apply { f: TileFn, dst: Entry, args: [Entry; 3] },
-    Load { f: LoadFn, dst: Entry, view: u32, size: u32, direct: bool, padded: bool },
+    Apply {
+        f: TileFn,
+        dst: Entry,
+        args: [Entry; 3],
+    },
+    Load {
+        f: LoadFn,
+        dst: Entry,
+        view: u32,
+        size: u32,
+        direct: bool,
+        padded: bool,
+    },
     /// Moves a kept value to the tile of the pass; elements have so many bytes.
-    Seat { entry: Entry, size: u32 },
-    Add { f: ReduceFn, acc: Entry, src: Entry },
-    Offer { best: Best, acc: [Entry; 2], src: Entry },
-    Store { f: StoreFn, src: Entry, view: u32, size: u32, direct: bool },
+    Seat {
+        entry: Entry,
+        size: u32,
+    },
+    Add {
+        f: ReduceFn,
+        acc: Entry,
+        src: Entry,
+    },
+    Offer {
+        best: Best,
+        acc: [Entry; 2],
+        src: Entry,
+    },
+    Store {
+        f: StoreFn,
+        src: Entry,
+        view: u32,
+        size: u32,
+        direct: bool,
+    },
 }
 
 /// One pass over the elements of a row.
@@ -199,7 +227,9 @@ fn rates(loop_: &Loop<i64>) -> Vec<Rate> {
             }
             // A per-row value is stored for each element where the access says so.
             Instr::Store(access, _) => match loop_.reduce {
-                Some(axis) if level == Level::Row && loop_.accesses[*access as usize].strides[axis] == 0 => Rate::Row,
+                Some(axis) if level == Level::Row && loop_.accesses[*access as usize].strides[axis] == 0 => {
+                    Rate::Row
+                }
                 _ => Rate::Element,
             },
             _ if level == Level::Row => Rate::Row,
@@ -289,15 +319,18 @@ impl Builder<'_> {
             let (entry, address) = self.constant(self.size(at));
             let value = match &self.loop_.code[at] {
                 Instr::Literal(literal) => Some(*literal),
-                Instr::Size(size, dtype) => Some(dispatch!(*dtype, T => literal(T::from_i128(i128::from(*size))))),
+                Instr::Size(size, dtype) => {
+                    Some(dispatch!(*dtype, T => literal(T::from_i128(i128::from(*size)))))
+                }
                 _ => None,
             };
             if let Some(value) = value {
                 // SAFETY: the address is that of a group of the image.
                 unsafe { tile::splat(value, address) };
             } else if let Some(f) = self.function(at)? {
-                let args =
-                    self.arg_entries(at).map(|entry| Arg { ptr: self.address(entry).cast_const(), repeat: true });
+                let args = self
+                    .arg_entries(at)
+                    .map(|entry| Arg { ptr: self.address(entry).cast_const(), repeat: true });
                 // SAFETY: as above; the arguments are groups of the image too.
                 unsafe { f(address, args, 1) };
             }
@@ -307,7 +340,11 @@ impl Builder<'_> {
     }
 
     fn stages(&mut self) -> Result<()> {
-        let last = (0..self.loop_.code.len()).filter(|&at| self.live[at]).map(|at| self.ready[at]).max().unwrap_or(0);
+        let last = (0..self.loop_.code.len())
+            .filter(|&at| self.live[at])
+            .map(|at| self.ready[at])
+            .max()
+            .unwrap_or(0);
         let mut needed = vec![vec![false; self.loop_.code.len()]; last + 1];
         for stage in (0..=last).rev() {
             self.demand(stage, last, &mut needed);
@@ -379,7 +416,8 @@ impl Builder<'_> {
         let mut last_use = vec![0; code.len()];
         let mut padded = vec![false; code.len()];
         for &at in here.iter().filter(|&&at| !again(&self.kept, &self.ready, at)) {
-            let (store, reduce) = (matches!(code[at], Instr::Store(..)), matches!(code[at], Instr::Reduce(..)));
+            let (store, reduce) =
+                (matches!(code[at], Instr::Store(..)), matches!(code[at], Instr::Reduce(..)));
             for arg in args(&code[at]) {
                 let arg = arg.0 as usize;
                 last_use[arg] = last_use[arg].max(if store { code.len() } else { at });
@@ -434,14 +472,20 @@ impl Builder<'_> {
             let stores = self.stores(Rate::Element);
             stage.element.extend(stores);
         }
-        self.program.computes |= stage.element.iter().any(|op| !matches!(op, Op::Load { .. } | Op::Store { .. }));
+        self.program.computes |=
+            stage.element.iter().any(|op| !matches!(op, Op::Load { .. } | Op::Store { .. }));
         Ok(stage)
     }
 
     /// The places of a region that earlier stages had.
     fn taken(&self, region: Region) -> Vec<(Region, usize, usize)> {
-        let mut starts: Vec<usize> =
-            self.program.places.iter().filter(|place| place.region == region).map(|place| place.start).collect();
+        let mut starts: Vec<usize> = self
+            .program
+            .places
+            .iter()
+            .filter(|place| place.region == region)
+            .map(|place| place.start)
+            .collect();
         starts.sort_unstable();
         starts.dedup();
         let ends = starts.iter().skip(1).copied().chain([self.program.widths[region as usize]]);
@@ -488,7 +532,14 @@ impl Builder<'_> {
             _ => self.loop_.accesses.len() as u32,
         };
         let dtype = self.in_memory(at, self.dtypes[at]);
-        Op::Load { f: tile::load(dtype), dst, view, size: self.size(at) as u32, direct: tile::direct(dtype), padded }
+        Op::Load {
+            f: tile::load(dtype),
+            dst,
+            view,
+            size: self.size(at) as u32,
+            direct: tile::direct(dtype),
+            padded,
+        }
     }
 
     fn stores(&mut self, rate: Rate) -> Vec<Op> {
@@ -526,16 +577,10 @@ impl Builder<'_> {
     fn accumulate(&mut self, kind: Reduction, at: usize, arg: usize, stage: &mut Stage) -> Result<()> {
         let dtype = register(self.dtypes[arg]);
         let src = self.entries[arg];
-        let mut state = |size| {
-            let partial = self.grow(Region::Partial, size);
-            let total = self.grow(Region::Total, size);
-            [partial, total]
-        };
-        // The accumulators along a row may be wider than the elements.
-        let size = if self.choices.horizontal { 8 } else { tile::register_size(dtype) };
-        let values = state(size);
+        let size = tile::register_size(dtype);
+        let values = [Region::Partial, Region::Total].map(|region| self.grow(region, size));
         let kind = if kind.gives_index() {
-            let indices = state(8);
+            let indices = [Region::Partial, Region::Total].map(|region| self.grow(region, size_of::<i64>()));
             let best = best(kind, dtype);
             stage.element.push(Op::Offer { best, acc: [values[0], indices[0]], src });
             self.entries[at] = indices[1];

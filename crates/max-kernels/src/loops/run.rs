@@ -24,15 +24,6 @@ pub(super) struct Base {
     pub(super) along: isize,
 }
 
-/// A box of a unit's rows and columns.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
-    pub(super) row: usize,
-    pub(super) rows: usize,
-    pub(super) col: usize,
-    pub(super) cols: usize,
-}
-
 /// See the module.
 pub(super) struct Walk<'a> {
     plan: &'a Plan,
@@ -84,8 +75,7 @@ impl Plan {
             let partials = Shared(partials);
             // SAFETY: the scratch memory is as large as the plan says; the rest is the caller's promise.
             let mut walk = unsafe { Walk::new(self, memory, scratch) };
-            // SAFETY: as above.
-            unsafe { walk.place(unit) };
+            walk.place(unit);
             for (number, stage) in self.program.stages.iter().enumerate() {
                 // SAFETY: as above.
                 unsafe { walk.row_code(&stage.row) };
@@ -202,9 +192,14 @@ impl<'a> Walk<'a> {
         for &view in &plan.used {
             let seen = &plan.space.views[view];
             let size = seen.dtype.size_in_bytes() as isize;
-            let at = seen.offset + row as isize * seen.row + if plan.space.horizontal { 0 } else { col as isize * seen.col };
+            let at = seen.offset
+                + row as isize * seen.row
+                + if plan.space.horizontal { 0 } else { col as isize * seen.col };
             let ptr = self.memory[seen.slot].ptr().wrapping_offset(at * size);
-            self.set_base(view, Base { ptr, origin: ptr, size, row: seen.row, col: seen.col, along: seen.along });
+            self.set_base(
+                view,
+                Base { ptr, origin: ptr, size, row: seen.row, col: seen.col, along: seen.along },
+            );
         }
         for (axis, &len) in plan.space.outer.iter().enumerate().rev() {
             let index = (outer % len) as isize;
@@ -221,43 +216,41 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The block of a unit; goes there.
-    fn place(&mut self, unit: usize) -> Block {
+    /// Goes to a unit.
+    fn place(&mut self, unit: usize) {
         let (space, [rows, cols]) = (&self.plan.space, self.plan.block);
         let (down, right) = (space.rows.div_ceil(rows), space.cols.div_ceil(cols));
         let (outer, inner) = (unit / (down * right), unit % (down * right));
         // Neighbouring tasks share pages on the side that is read.
-        let (i, j) = if space.transposed { (inner % down, inner / down) } else { (inner / right, inner % right) };
+        let (i, j) =
+            if space.transposed { (inner % down, inner / down) } else { (inner / right, inner % right) };
         let (row, col) = (i * rows, j * cols);
-        let block = Block { row, rows: rows.min(space.rows - row), col, cols: cols.min(space.cols - col) };
+        self.resize(rows.min(space.rows - row), cols.min(space.cols - col));
         self.go(outer, row, col);
-        self.rows = block.rows;
-        self.cols = block.cols;
-        block
     }
 
     /// # Safety
     ///
     /// The unit is one of the plan.
     unsafe fn unit(&mut self, unit: usize) {
-        let block = self.place(unit);
-        let whole = block.cols - block.cols % GROUP;
+        self.place(unit);
+        let rest = self.cols % GROUP;
         // SAFETY: the tiles are parts of the unit.
         unsafe {
-            if self.plan.space.horizontal || block.rows > 1 || whole == 0 || whole == block.cols {
+            if self.plan.space.horizontal || self.rows > 1 || self.cols < GROUP || rest == 0 {
                 return self.tile();
             }
-            // The rest of a row has its own tile, so that the rest can be used where it lies.
-            self.cols = whole;
+            // The end of a row has its own tile, so that the rest can be used where it lies.
+            self.cols -= rest;
             self.tile();
-            self.shift(whole);
-            self.cols = block.cols - whole;
+            self.shift(self.cols);
+            self.cols = rest;
             self.tile();
         }
     }
 
     /// Moves by so many columns.
-    pub(super) fn shift(&mut self, cols: usize) {
+    fn shift(&mut self, cols: usize) {
         let plan = self.plan;
         for &view in &plan.used {
             let (base, seen) = (self.base(view), &plan.space.views[view]);
@@ -334,7 +327,9 @@ impl<'a> Walk<'a> {
                 let from = base.ptr.wrapping_add(row * cols * size);
                 let to = base.origin.wrapping_offset(row as isize * seen.row * base.size);
                 // SAFETY: the elements are those of the unit.
-                unsafe { tile::transpose(size, to, seen.col as usize, from, plan.tile as isize, steps, cols) };
+                unsafe {
+                    tile::transpose(size, to, seen.col as usize, from, plan.tile as isize, steps, cols)
+                };
             }
         }
     }
@@ -345,7 +340,8 @@ impl<'a> Walk<'a> {
     ///
     /// The state is the scratch memory of a walk at the same unit.
     unsafe fn resume(&mut self, stage: usize, state: *const u8) {
-        let (start, end) = (self.plan.regions[Region::Row as usize], self.plan.regions[Region::Partial as usize]);
+        let (start, end) =
+            (self.plan.regions[Region::Row as usize], self.plan.regions[Region::Partial as usize]);
         // SAFETY: both are scratch memory of the plan.
         unsafe { self.scratch.add(start).copy_from_nonoverlapping(state.add(start), end - start) };
         for stage in &self.plan.program.stages[..=stage] {
@@ -382,7 +378,11 @@ impl<'a> Walk<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             stage.accumulators.iter().for_each(|accumulator| self.start(accumulator));
-            if self.plan.space.horizontal { self.along_row(stage, range) } else { self.across_rows(stage, range) }
+            if self.plan.space.horizontal {
+                self.along_row(stage, range)
+            } else {
+                self.across_rows(stage, range)
+            }
             stage.accumulators.iter().for_each(|accumulator| self.finish(accumulator));
         }
     }
@@ -494,14 +494,17 @@ impl<'a> Walk<'a> {
             // SAFETY: the caller's promise: every place has the room of a tile.
             unsafe {
                 match *op {
-                    Op::Apply { f, dst, args } => f(self.arg(dst).ptr.cast_mut(), args.map(|arg| self.arg(arg)), groups),
+                    Op::Apply { f, dst, args } => {
+                        f(self.arg(dst).ptr.cast_mut(), args.map(|arg| self.arg(arg)), groups)
+                    }
                     Op::Load { f, dst, view, size, direct, padded } => {
                         let whole = !padded || count % GROUP == 0;
                         let arg = self.load(f, view as usize, self.home(dst), size as usize, direct, whole);
                         self.set(dst, arg);
                     }
                     Op::Seat { entry, size } => {
-                        let position = if self.plan.space.horizontal { self.along } else { self.along * self.plan.tile };
+                        let position =
+                            if self.plan.space.horizontal { self.along } else { self.along * self.plan.tile };
                         let ptr = self.home(entry).wrapping_add(position * size as usize);
                         self.set(entry, Arg { ptr, repeat: false });
                     }
@@ -512,7 +515,13 @@ impl<'a> Walk<'a> {
                         let indices_offered = if horizontal { Indices::From(at) } else { Indices::Same(at) };
                         let offer = Offer { values: self.arg(src), indices: indices_offered };
                         let indices = self.arg(indices).ptr.cast_mut().cast();
-                        (best.offer)(self.arg(values).ptr.cast_mut(), indices, self.plan.lanes(), offer, count);
+                        (best.offer)(
+                            self.arg(values).ptr.cast_mut(),
+                            indices,
+                            self.plan.lanes(),
+                            offer,
+                            count,
+                        );
                     }
                     Op::Store { f, src, view, size, direct } => {
                         self.store(f, view as usize, self.arg(src), size as usize, direct);
@@ -532,7 +541,15 @@ impl<'a> Walk<'a> {
     /// # Safety
     ///
     /// The memory was checked, and `home` has room for a tile.
-    unsafe fn load(&self, f: LoadFn, view: usize, home: *mut u8, register: usize, direct: bool, whole: bool) -> Arg {
+    unsafe fn load(
+        &self,
+        f: LoadFn,
+        view: usize,
+        home: *mut u8,
+        register: usize,
+        direct: bool,
+        whole: bool,
+    ) -> Arg {
         let base = self.base(view);
         let from = self.start_of(base);
         let (rows, cols, count) = (self.rows, self.cols, self.rows * self.cols);
@@ -543,8 +560,11 @@ impl<'a> Walk<'a> {
         // SAFETY: the caller's promise; raw memory has room for a tile too.
         unsafe {
             if base.col == 0 && (one_row || base.row == 0) {
-                f(home, from, 0, GROUP);
-                return Arg { ptr: home, repeat: true };
+                // Behind the tile, where nothing that is computed in place overwrites it.
+                let group =
+                    if self.plan.space.horizontal { home } else { home.add(self.plan.tile * register) };
+                f(group, from, 0, GROUP);
+                return Arg { ptr: group, repeat: true };
             }
             if contiguous && direct && (whole || base.ptr != base.origin) {
                 return Arg { ptr: from, repeat: false };

@@ -137,7 +137,12 @@ pub(super) fn space(loop_: &Loop<i64>, used: &[bool]) -> Option<Space> {
     }
     let axis = |axis: usize| Axis {
         size: loop_.shape[axis],
-        strides: loop_.accesses.iter().zip(used).map(|(a, used)| if *used { a.strides[axis] } else { 0 }).collect(),
+        strides: loop_
+            .accesses
+            .iter()
+            .zip(used)
+            .map(|(a, used)| if *used { a.strides[axis] } else { 0 })
+            .collect(),
     };
     let first = loop_.code.iter().find_map(|instr| match instr {
         Instr::Store(access, _) => Some(*access as usize),
@@ -163,8 +168,9 @@ pub(super) fn space(loop_: &Loop<i64>, used: &[bool]) -> Option<Space> {
         Some(reduced) if horizontal => (one(), reduced, one(), false),
         reduced => {
             let cols = kept.pop().unwrap_or_else(one);
-            let lies_across =
-                |axis: &Axis| axis.strides.iter().zip(&cols.strides).any(|(row, col)| *row == 1 && *col != 0 && *col != 1);
+            let lies_across = |axis: &Axis| {
+                axis.strides.iter().zip(&cols.strides).any(|(row, col)| *row == 1 && *col != 0 && *col != 1)
+            };
             let across = kept.iter().position(lies_across);
             let rows = match across {
                 Some(axis) => kept.remove(axis),

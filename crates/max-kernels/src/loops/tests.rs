@@ -1,0 +1,445 @@
+mod reference;
+
+use max_core::kernel::{Access, Instr, Literal, Loop, Reduction, Reg, Slot};
+use max_core::scalar::{CompareOp, NumericOp, RealOp};
+use max_core::{DType, Element, ScalarOp, dispatch};
+use max_driver::Buffer;
+
+use super::*;
+use reference::{bits, close};
+
+/// Numbers that look random, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % sides.max(1)
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.roll(of.len())]
+    }
+}
+
+fn buffers(memory: &[Vec<u8>]) -> Vec<Buffer> {
+    memory.iter().map(|bytes| Buffer::from(bytes.clone())).collect()
+}
+
+fn run(loop_: &Loop<i64>, memory: &[Vec<u8>], threads: usize) -> Vec<Vec<u8>> {
+    let buffers = buffers(memory);
+    let pieces: Vec<Memory> = buffers.iter().map(|b| Memory::of_mut(b).unwrap()).collect();
+    let prepared = PreparedLoop::new(loop_).unwrap();
+    prepared.run(&pieces, &Pool::new(threads)).unwrap();
+    // SAFETY: the buffers are contiguous and have so many bytes.
+    let bytes = |b: &Buffer| unsafe { std::slice::from_raw_parts(b.data_ptr(), b.num_bytes()) }.to_vec();
+    buffers.iter().map(bytes).collect()
+}
+
+/// Compares with the reference, and runs on different numbers of threads with each other.
+fn check(loop_: &Loop<i64>, memory: &[Vec<u8>]) {
+    let mut expected = memory.to_vec();
+    reference::run(loop_, &mut expected, &[]);
+    let got = run(loop_, memory, 1);
+    let mut dtypes = vec![DType::UInt8; memory.len()];
+    loop_.stored().for_each(|access| dtypes[access.slot.0 as usize] = access.dtype);
+    for (slot, dtype) in dtypes.into_iter().enumerate() {
+        let size = dtype.size_in_bytes();
+        let pairs = got[slot].chunks(size).zip(expected[slot].chunks(size)).enumerate();
+        for (element, (got, expected)) in pairs {
+            assert!(
+                close(dtype, got, expected),
+                "slot {slot}, element {element}: {got:?}, not {expected:?}\n{loop_:?}"
+            );
+        }
+    }
+    for threads in [2, 3] {
+        assert!(run(loop_, memory, threads) == got, "{threads} threads differ\n{loop_:?}");
+    }
+}
+
+fn access(slot: u32, dtype: DType, strides: &[i64]) -> Access<i64> {
+    Access { slot: Slot(slot), dtype, offset: 0, strides: strides.to_vec() }
+}
+
+/// Elements that add and multiply exactly.
+fn elements(dice: &mut Dice, dtype: DType, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..count {
+        let value = dice.pick(&[-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0]);
+        dispatch!(dtype, T => bytes.extend_from_slice(bytemuck::bytes_of(&T::from_f64(value))));
+    }
+    bytes
+}
+
+/// An access that names each element at most once if it is written, with the number of elements it spans.
+fn random_access(dice: &mut Dice, shape: &[i64], written: bool, flat: Option<usize>) -> (Access<i64>, usize) {
+    let mut order: Vec<usize> = (0..shape.len()).collect();
+    if dice.roll(3) == 0 {
+        order.rotate_left(dice.roll(shape.len()));
+    }
+    if dice.roll(4) == 0 {
+        order.reverse();
+    }
+    let (mut strides, mut offset, mut step) = (vec![0; shape.len()], 0, 1);
+    if dice.roll(6) == 0 {
+        step = 2;
+    }
+    for &axis in order.iter().rev() {
+        let size = shape[axis].max(1);
+        if Some(axis) == flat || (!written && dice.roll(6) == 0) {
+            continue;
+        }
+        strides[axis] = step;
+        if dice.roll(8) == 0 {
+            strides[axis] = -step;
+            offset += step * (size - 1);
+        }
+        step *= size;
+        step += if dice.roll(6) == 0 { 3 } else { 0 };
+    }
+    let reach: i64 = strides.iter().zip(shape).map(|(s, n)| s.abs() * (n.max(&1) - 1)).sum();
+    offset += dice.roll(3) as i64;
+    let access = Access { slot: Slot(0), dtype: DType::Bool, offset, strides };
+    (access, (offset + reach + 1) as usize)
+}
+
+struct Maker {
+    dice: Dice,
+    loop_: Loop<i64>,
+    dtypes: Vec<DType>,
+    memory: Vec<Vec<u8>>,
+}
+
+impl Maker {
+    fn push(&mut self, instr: Instr<i64>, dtype: DType) -> Reg {
+        self.loop_.code.push(instr);
+        self.dtypes.push(dtype);
+        Reg(self.dtypes.len() as u32 - 1)
+    }
+
+    /// A register of a dtype.
+    fn any(&mut self, dtype: DType) -> Reg {
+        let stores = |at: &usize| !matches!(self.loop_.code[*at], Instr::Store(..));
+        let fits: Vec<usize> =
+            (0..self.dtypes.len()).filter(stores).filter(|at| self.dtypes[*at] == dtype).collect();
+        if !fits.is_empty() && self.dice.roll(5) > 0 {
+            let recent = fits.len().min(4);
+            return Reg(fits[fits.len() - 1 - self.dice.roll(recent)] as u32);
+        }
+        match self.dice.roll(6) {
+            0 => {
+                let one = dispatch!(dtype, T => bits(T::from_f64(1.0)));
+                self.push(Instr::Literal(Literal { dtype, bits: one }), dtype)
+            }
+            1 if !dtype.is_float8() => self.push(Instr::Size(3, dtype), dtype),
+            2 if !fits.is_empty() => {
+                let from = Reg(self.dice.pick(&fits) as u32);
+                self.push(Instr::Cast(from, dtype), dtype)
+            }
+            _ => {
+                let (mut access, len) = random_access(&mut self.dice, &self.loop_.shape.clone(), false, None);
+                (access.slot, access.dtype) = (Slot(self.memory.len() as u32), dtype);
+                self.loop_.accesses.push(access);
+                let memory = elements(&mut self.dice, dtype, len);
+                self.memory.push(memory);
+                self.push(Instr::Load(self.loop_.accesses.len() as u32 - 1), dtype)
+            }
+        }
+    }
+
+    fn compute(&mut self, dtype: DType) {
+        let [a, b] = [self.any(dtype), self.any(dtype)];
+        match self.dice.roll(8) {
+            0 | 1 if self.loop_.reduce.is_some() => {
+                use Reduction::{ArgMax, ArgMin, Max, Min, Sum};
+                let kind = self.dice.pick(&[Sum, Sum, Max, Min, ArgMax, ArgMin]);
+                let result = if kind.gives_index() { DType::Int64 } else { dtype };
+                self.push(Instr::Reduce(kind, a), result);
+            }
+            2 => {
+                let op = ScalarOp::from(self.dice.pick(&[CompareOp::Equal, CompareOp::Greater]));
+                let mask = self.push(Instr::Apply(op, [a, b]), DType::Bool);
+                self.push(Instr::Select([mask, a, b]), dtype);
+            }
+            3 => {
+                self.push(Instr::Apply(NumericOp::Negate.into(), [a, a]), dtype);
+            }
+            _ => {
+                use NumericOp::{Add, Max, Min, Mul, Sub};
+                let op = self.dice.pick(&[Add, Sub, Mul, Max, Min]);
+                self.push(Instr::Apply(op.into(), [a, b]), dtype);
+            }
+        }
+    }
+
+    /// Writes a register to new memory, or over what it was loaded from.
+    fn store(&mut self) {
+        let values: Vec<usize> =
+            (0..self.dtypes.len()).filter(|&at| !matches!(self.loop_.code[at], Instr::Store(..))).collect();
+        let recent = values.len().min(5);
+        let value = values[values.len() - 1 - self.dice.roll(recent)];
+        let dtype = self.dtypes[value];
+        let level = self.loop_.levels(|stride| *stride == 0)[value];
+        let flat =
+            self.loop_.reduce.filter(|_| level == max_core::kernel::Level::Row && self.dice.roll(3) > 0);
+        let (mut access, len) = random_access(&mut self.dice, &self.loop_.shape.clone(), true, flat);
+        (access.slot, access.dtype) = (Slot(self.memory.len() as u32), dtype);
+        self.loop_.accesses.push(access);
+        self.memory.push(vec![0; len * dtype.size_in_bytes()]);
+        self.push(Instr::Store(self.loop_.accesses.len() as u32 - 1, Reg(value as u32)), dtype);
+    }
+}
+
+fn random_loop(seed: u64) -> (Loop<i64>, Vec<Vec<u8>>) {
+    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    (0..8).for_each(|_| _ = dice.roll(2));
+    let rank = dice.roll(5);
+    let most = [1, 5000, 300, 40, 12][rank];
+    let mut shape: Vec<i64> = (0..rank)
+        .map(|_| match dice.roll(8) {
+            0 => 1,
+            1 => dice.pick(&[7, 31, 64, 65, 127]),
+            2 => dice.pick(&[2, 3, 16]),
+            _ => 1 + dice.roll(most) as i64,
+        })
+        .collect();
+    if rank > 0 && dice.roll(20) == 0 {
+        let axis = dice.roll(rank);
+        shape[axis] = 0;
+    }
+    let reduce = if rank > 0 && dice.roll(2) == 0 { Some(dice.roll(rank)) } else { None };
+    let loop_ = Loop { shape, reduce, accesses: vec![], code: vec![] };
+    let mut maker = Maker { dice, loop_, dtypes: vec![], memory: vec![] };
+    let main = if maker.dice.roll(2) == 0 { DType::Float32 } else { maker.dice.pick(DType::ALL) };
+    for _ in 0..1 + maker.dice.roll(8) {
+        let dtype = if maker.dice.roll(6) == 0 { maker.dice.pick(DType::ALL) } else { main };
+        maker.compute(dtype);
+    }
+    for _ in 0..1 + maker.dice.roll(2) {
+        maker.store();
+    }
+    (maker.loop_, maker.memory)
+}
+
+#[test]
+fn random_loops_agree_with_the_reference() {
+    let seeds = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(400);
+    for seed in 1..seeds {
+        let (loop_, memory) = random_loop(seed);
+        let case = std::panic::catch_unwind(|| check(&loop_, &memory));
+        if let Err(panic) = case {
+            println!("seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn size_of_all(shape: &[i64]) -> usize {
+    shape.iter().product::<i64>() as usize
+}
+
+/// Row-major strides.
+fn dense(shape: &[i64]) -> Vec<i64> {
+    (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect()
+}
+
+/// Softmax with the sums, the largest elements and their positions stored as well.
+fn softmax(shape: &[i64], axis: usize, dtype: DType) -> Loop<i64> {
+    let strides = dense(shape);
+    let mut kept = shape.to_vec();
+    kept[axis] = 1;
+    let mut row = dense(&kept);
+    row[axis] = 0;
+    Loop {
+        shape: shape.to_vec(),
+        reduce: Some(axis),
+        accesses: vec![
+            access(0, dtype, &strides),
+            access(1, dtype, &strides),
+            access(2, dtype, &row),
+            access(3, DType::Int64, &row),
+        ],
+        code: vec![
+            Instr::Load(0),
+            Instr::Reduce(Reduction::Max, Reg(0)),
+            Instr::Apply(NumericOp::Sub.into(), [Reg(0), Reg(1)]),
+            Instr::Apply(RealOp::Exp.into(), [Reg(2), Reg(2)]),
+            Instr::Reduce(Reduction::Sum, Reg(3)),
+            Instr::Apply(RealOp::Div.into(), [Reg(3), Reg(4)]),
+            Instr::Store(1, Reg(5)),
+            Instr::Store(2, Reg(4)),
+            Instr::Reduce(Reduction::ArgMax, Reg(0)),
+            Instr::Store(3, Reg(8)),
+        ],
+    }
+}
+
+#[test]
+fn rows_of_every_length_and_direction() {
+    let mut dice = Dice(7);
+    let shapes: [(&[i64], usize); 12] = [
+        (&[1, 150_001], 1),
+        (&[2, 70_000], 1),
+        (&[150_001, 3], 0),
+        (&[9_000, 40], 0),
+        (&[3, 2_500, 33], 1),
+        (&[2_000, 17], 1),
+        (&[700, 97], 1),
+        (&[60, 1_000], 1),
+        (&[5, 6, 7, 200], 1),
+        (&[300, 2], 1),
+        (&[65, 64], 1),
+        (&[130, 4_097], 0),
+    ];
+    for (shape, axis) in shapes {
+        for dtype in [DType::Float32, DType::BFloat16] {
+            let loop_ = softmax(shape, axis, dtype);
+            let (all, rows) = (size_of_all(shape), size_of_all(shape) / shape[axis] as usize);
+            let size = dtype.size_in_bytes();
+            let input = elements(&mut dice, dtype, all);
+            let memory = vec![input, vec![0; all * size], vec![0; rows * size], vec![0; rows * 8]];
+            check(&loop_, &memory);
+        }
+    }
+}
+
+#[test]
+fn loops_work_in_place() {
+    for shape in [&[40i64, 300][..], &[300, 40], &[1, 140_000], &[50, 7]] {
+        for axis in [0, 1] {
+            let mut loop_ = softmax(shape, axis, DType::Float32);
+            loop_.accesses[1].slot = Slot(0);
+            let rows = size_of_all(shape) / shape[axis] as usize;
+            let input = elements(&mut Dice(3), DType::Float32, size_of_all(shape));
+            check(&loop_, &[input, vec![], vec![0; rows * 4], vec![0; rows * 8]]);
+        }
+    }
+    // Two pieces of memory change places.
+    let strides = [1];
+    let swap = Loop {
+        shape: vec![1_000],
+        reduce: None,
+        accesses: vec![access(0, DType::Int32, &strides), access(1, DType::Int32, &strides)],
+        code: vec![Instr::Load(0), Instr::Load(1), Instr::Store(0, Reg(1)), Instr::Store(1, Reg(0))],
+    };
+    let [a, b] = [1, 2].map(|seed| elements(&mut Dice(seed), DType::Int32, 1_000));
+    check(&swap, &[a, b]);
+}
+
+#[test]
+fn transposed_memory_is_read_and_written() {
+    let mut dice = Dice(11);
+    for shape in [[200i64, 300], [3, 5_000], [5_000, 3], [65, 129]] {
+        for dtype in [DType::Float32, DType::BFloat16, DType::Float64, DType::UInt8, DType::Bool] {
+            let (rows, columns) = ([shape[1], 1], [1, shape[0]]);
+            let all = size_of_all(&shape);
+            let loop_ = Loop {
+                shape: shape.to_vec(),
+                reduce: None,
+                accesses: vec![
+                    access(0, dtype, &columns),
+                    access(1, dtype, &rows),
+                    access(2, dtype, &rows),
+                    access(3, dtype, &columns),
+                ],
+                code: vec![
+                    Instr::Load(0),
+                    Instr::Load(1),
+                    Instr::Apply(NumericOp::Max.into(), [Reg(0), Reg(1)]),
+                    Instr::Store(2, Reg(2)),
+                    Instr::Store(3, Reg(1)),
+                ],
+            };
+            let inputs = [elements(&mut dice, dtype, all), elements(&mut dice, dtype, all)];
+            let [a, b] = inputs;
+            let out = vec![0; all * dtype.size_in_bytes()];
+            check(&loop_, &[a, b, out.clone(), out]);
+        }
+    }
+}
+
+#[test]
+fn rows_of_nothing_have_results() {
+    let loop_ = softmax(&[3, 0], 1, DType::Float32);
+    let memory = [vec![], vec![], vec![9; 12], vec![9; 24]];
+    check(&loop_, &memory);
+    let small = buffers(&[vec![], vec![], vec![0; 8], vec![0; 24]]);
+    let pieces: Vec<Memory> = small.iter().map(|b| Memory::of_mut(b).unwrap()).collect();
+    let prepared = PreparedLoop::new(&loop_).unwrap();
+    assert!(prepared.run(&pieces, &Pool::new(1)).is_err());
+}
+
+#[test]
+fn epilogues_run_on_blocks() {
+    let (batch, rows, cols) = (2i64, 37i64, 700i64);
+    let shape = vec![batch, rows, cols];
+    let all = size_of_all(&shape);
+    for dtype in [DType::Float32, DType::BFloat16, DType::Int32] {
+        let loop_ = Loop {
+            shape: shape.clone(),
+            reduce: None,
+            accesses: vec![
+                access(0, dtype, &[0, 0, 1]),
+                access(1, dtype, &[rows * cols, 1, rows]),
+                access(2, dtype, &dense(&shape)),
+            ],
+            code: vec![
+                Instr::Product(dtype),
+                Instr::Load(0),
+                Instr::Apply(NumericOp::Add.into(), [Reg(0), Reg(1)]),
+                Instr::Load(1),
+                Instr::Apply(NumericOp::Mul.into(), [Reg(2), Reg(3)]),
+                Instr::Store(2, Reg(4)),
+            ],
+        };
+        let plain = Loop { code: vec![Instr::Product(dtype), Instr::Store(2, Reg(0))], ..loop_.clone() };
+        for loop_ in [loop_, plain] {
+            let mut dice = Dice(5);
+            let held = if dtype == DType::BFloat16 { DType::Float32 } else { dtype };
+            let products = elements(&mut dice, held, all);
+            let bits_of =
+                |bytes: &[u8]| u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            let product_bits: Vec<u64> = products.chunks(4).map(bits_of).collect();
+            let size = dtype.size_in_bytes();
+            let memory = [
+                elements(&mut dice, dtype, cols as usize),
+                elements(&mut dice, dtype, all),
+                vec![0; all * size],
+            ];
+            let mut expected = memory.to_vec();
+            reference::run(&loop_, &mut expected, &product_bits);
+            for [down, right] in [[8, 48], [1, 700], [37, 64], [5, 513]] {
+                let buffers = buffers(&memory);
+                let pieces: Vec<Memory> = buffers.iter().map(|b| Memory::of_mut(b).unwrap()).collect();
+                let epilogue = Epilogue::new(&loop_).unwrap();
+                for outer in 0..2 {
+                    for row in (0..37).step_by(down) {
+                        for col in (0..700).step_by(right) {
+                            let at = (outer * 37 + row) * 700 + col;
+                            let (rows, cols) = (row..37.min(row + down), col..700.min(col + right));
+                            // SAFETY: the block is inside, and the memory has what the loop names.
+                            unsafe {
+                                epilogue.run(&pieces, outer, rows, cols, products[at * 4..].as_ptr(), 700)
+                            };
+                        }
+                    }
+                }
+                // SAFETY: the buffer is contiguous and has so many bytes.
+                let got = unsafe { std::slice::from_raw_parts(buffers[2].data_ptr(), all * size) };
+                for (got, expected) in got.chunks(size).zip(expected[2].chunks(size)) {
+                    assert!(close(dtype, got, expected), "{dtype} {down} {right}: {got:?}, not {expected:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_belong_to_epilogues() {
+    let product = Instr::Product(DType::Float32);
+    let loop_ = Loop { shape: vec![], reduce: None, accesses: vec![], code: vec![product] };
+    assert!(PreparedLoop::new(&loop_).is_err() && Epilogue::new(&loop_).is_err());
+}

@@ -8,6 +8,8 @@ use bytemuck::Pod;
 use max_core::Bool;
 use max_core::scalar::Lane;
 
+use crate::simd::Isa;
+
 /// The depth of a block of a product: a longer sum is a sum of such blocks.
 pub(crate) const DEPTH: usize = 256;
 
@@ -43,8 +45,13 @@ pub(crate) struct Kernels<L: 'static> {
 
 /// A type that sums are computed in.
 pub(crate) trait Micro: Lane + Pod {
-    /// The best kernels for this machine.
-    fn kernels() -> &'static Kernels<Self>;
+    /// The kernels for an instruction set.
+    fn kernels_for(isa: Isa) -> &'static Kernels<Self>;
+
+    /// The best kernels of this machine.
+    fn kernels() -> &'static Kernels<Self> {
+        Self::kernels_for(Isa::best())
+    }
 }
 
 /// A register of lanes. Its functions may be called where its instructions exist, and nowhere else.
@@ -269,22 +276,22 @@ macro_rules! kernels {
     };
 }
 
-/// Floats: what the vector units offer, from the widest down.
+/// Floats: what the vector units offer.
 macro_rules! floats {
     ($($lane:ident: $wide:ident $narrow:ident;)*) => {$(
         impl Micro for $lane {
-            fn kernels() -> &'static Kernels<$lane> {
+            fn kernels_for(isa: Isa) -> &'static Kernels<$lane> {
                 #[cfg(target_arch = "x86_64")]
-                {
-                    use std::arch::x86_64::{$narrow, $wide};
-                    if is_x86_feature_detected!("avx512f") {
-                        return kernels!($wide, tile_avx512, thin_avx512, 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
-                    }
-                    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                        return kernels!($narrow, tile_avx2, thin_avx2, 1 2 3 4 5 6);
+                use std::arch::x86_64::{$narrow, $wide};
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => kernels!($wide, tile_avx512, thin_avx512, 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => kernels!($narrow, tile_avx2, thin_avx2, 1 2 3 4 5 6),
+                    Isa::Baseline => {
+                        kernels!(Lanes<$lane, { 16 / size_of::<$lane>() }>, tile_plain, thin_plain, 1 2 3 4)
                     }
                 }
-                kernels!(Lanes<$lane, { 16 / size_of::<$lane>() }>, tile_plain, thin_plain, 1 2 3 4)
             }
         }
     )*};
@@ -299,12 +306,14 @@ floats! {
 macro_rules! integers {
     ($($lane:ident)*) => {$(
         impl Micro for $lane {
-            fn kernels() -> &'static Kernels<$lane> {
-                #[cfg(target_arch = "x86_64")]
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                    return kernels!(Lanes<$lane, { 32 / size_of::<$lane>() }>, tile_avx2, thin_avx2, 1 2 3 4);
+            fn kernels_for(isa: Isa) -> &'static Kernels<$lane> {
+                match isa {
+                    Isa::Baseline => {
+                        kernels!(Lanes<$lane, { 16 / size_of::<$lane>() }>, tile_plain, thin_plain, 1 2 3 4)
+                    }
+                    #[cfg(target_arch = "x86_64")]
+                    _ => kernels!(Lanes<$lane, { 32 / size_of::<$lane>() }>, tile_avx2, thin_avx2, 1 2 3 4),
                 }
-                kernels!(Lanes<$lane, { 16 / size_of::<$lane>() }>, tile_plain, thin_plain, 1 2 3 4)
             }
         }
     )*};

@@ -79,11 +79,7 @@ pub(crate) trait Step: Element {
 }
 
 pub(crate) fn fused() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512f")
-        || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    crate::simd::Isa::best() != crate::simd::Isa::Baseline
 }
 
 macro_rules! steps {

@@ -1,6 +1,6 @@
 //! The types of elements in register tiles, and how the scalar table computes with them.
 
-use max_core::scalar::{FloatLane, Lane};
+use max_core::scalar::{FloatLane, Lane, RealOp};
 use max_core::{Bool, Element};
 
 use crate::math;
@@ -16,8 +16,11 @@ pub(super) trait RealRegister: Register {
     /// As [`Register::On`].
     type RealOn<const FMA: bool>: FloatLane<Mask = Bool>;
 
-    /// The functions of `RealOn` that are not branch-free for all numbers hold up to this magnitude.
-    const TRIGONOMETRIC_BOUND: f64;
+    /// Whether a function of `RealOn` does not hold for an operand.
+    fn is_hard<const FMA: bool>(op: RealOp, operand: Self::RealOn<FMA>) -> bool;
+
+    /// The function for such operands, by the slow but sure way.
+    fn call_hard<const FMA: bool>(op: RealOp, operand: Self::RealOn<FMA>) -> Self::RealOn<FMA>;
 }
 
 macro_rules! plain {
@@ -35,12 +38,30 @@ impl Register for f32 {
 
 impl RealRegister for f32 {
     type RealOn<const FMA: bool> = F32<FMA>;
-    const TRIGONOMETRIC_BOUND: f64 = math::TRIGONOMETRIC_BOUND as f64;
+
+    #[inline(always)]
+    fn is_hard<const FMA: bool>(op: RealOp, operand: F32<FMA>) -> bool {
+        matches!(op, RealOp::Sin | RealOp::Cos) && operand.0.abs() > math::TRIGONOMETRIC_BOUND
+    }
+
+    #[inline(always)]
+    fn call_hard<const FMA: bool>(op: RealOp, operand: F32<FMA>) -> F32<FMA> {
+        F32(op.apply([operand.0; 2]))
+    }
 }
 
 impl RealRegister for f64 {
     type RealOn<const FMA: bool> = f64;
-    const TRIGONOMETRIC_BOUND: f64 = f64::INFINITY;
+
+    #[inline(always)]
+    fn is_hard<const FMA: bool>(_: RealOp, _: f64) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn call_hard<const FMA: bool>(op: RealOp, operand: f64) -> f64 {
+        op.apply([operand; 2])
+    }
 }
 
 /// An f32 whose functions of real numbers are those of [`math`].

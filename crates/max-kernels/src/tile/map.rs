@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
-use max_core::scalar::{CompareOp, FloatLane, Lane, LogicalOp, NumericOp, RealOp};
+use max_core::scalar::{CompareOp, LogicalOp, NumericOp, RealOp};
 use max_core::{Bool, DType, Element, Result, ScalarOp, bail, bf16, dispatch, f16, scalar_table};
 
 use super::lanes::{RealRegister, Register};
@@ -30,34 +30,59 @@ impl Arg {
     }
 }
 
-/// Computes a tile group by group. Each group is complete before it is written, so that the compiler need not wonder
-/// whether the result overlaps an operand.
-///
-/// # Safety
-///
-/// `dst` is valid for the groups, and `element(group, i)` may be called for each element of each.
-#[inline(always)]
-unsafe fn compute<O: Copy>(dst: *mut u8, groups: usize, element: impl Fn(usize, usize) -> O) {
-    for group in 0..groups {
-        let mut out = [MaybeUninit::<O>::uninit(); GROUP];
-        for (i, out) in out.iter_mut().enumerate() {
-            out.write(element(group, i));
-        }
-        // SAFETY: the caller's promise; the group is inside.
-        unsafe { dst.cast::<[MaybeUninit<O>; GROUP]>().add(group).write_unaligned(out) }
+/// A function of one or two elements. Not a closure, because it must be inlined into each version of the loop.
+trait Function {
+    type In<const FMA: bool>: Copy;
+    type Out<const FMA: bool>: Copy;
+    const ARITY: usize;
+
+    /// The result; a function of one operand ignores the second.
+    fn call<const FMA: bool>(operands: [Self::In<FMA>; 2]) -> Self::Out<FMA>;
+
+    /// Whether `call` does not hold for an operand.
+    #[inline(always)]
+    fn is_hard<const FMA: bool>(_: Self::In<FMA>) -> bool {
+        false
+    }
+
+    /// The result where `call` does not hold.
+    #[inline(always)]
+    fn call_hard<const FMA: bool>(operand: Self::In<FMA>) -> Self::Out<FMA> {
+        Self::call([operand; 2])
     }
 }
 
-/// The operands of an op at an element; an op of one operand has it twice.
-///
-/// # Safety
-///
-/// The element is inside the operands.
-#[inline(always)]
-unsafe fn operands<L: Copy>(args: [Arg; 3], arity: usize, group: usize, i: usize) -> [L; 2] {
-    // SAFETY: the caller's promise; all bits are elements.
-    let read = |arg: Arg| unsafe { arg.group::<L>(group).add(i).read_unaligned() };
-    [read(args[0]), read(args[arity - 1])]
+/// A function over whole tiles. Each group is complete before it is written, so that the compiler need not wonder
+/// whether the result overlaps an operand.
+struct Map<F>(PhantomData<F>);
+
+impl<F: Function> Body for Map<F> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(dst: *mut u8, args: [Arg; 3], groups: usize) {
+        let dst = dst.cast::<[MaybeUninit<F::Out<FMA>>; GROUP]>();
+        for group in 0..groups {
+            let [x, y] = [args[0], args[F::ARITY - 1]].map(|arg| arg.group::<F::In<FMA>>(group));
+            let mut out = [MaybeUninit::uninit(); GROUP];
+            let mut hard = false;
+            for i in 0..GROUP {
+                // SAFETY: the caller's promise: the element is inside the operands.
+                let operands = unsafe { [x.add(i).read_unaligned(), y.add(i).read_unaligned()] };
+                out[i].write(F::call(operands));
+                hard |= F::is_hard(operands[0]);
+            }
+            if hard {
+                for i in 0..GROUP {
+                    // SAFETY: as above.
+                    let operand = unsafe { x.add(i).read_unaligned() };
+                    if F::is_hard(operand) {
+                        out[i].write(F::call_hard(operand));
+                    }
+                }
+            }
+            // SAFETY: the caller's promise: the group is inside the result.
+            unsafe { dst.add(group).write_unaligned(out) }
+        }
+    }
 }
 
 /// Rows of the parts of the scalar table, each by its number.
@@ -66,56 +91,57 @@ struct Real<T, const OP: usize>(PhantomData<T>);
 struct Compare<T, const OP: usize>(PhantomData<T>);
 struct Logical<const OP: usize>;
 
-impl<T: Register, const OP: usize> Body for Numeric<T, OP> {
+impl<T: Register, const OP: usize> Function for Numeric<T, OP> {
+    type In<const FMA: bool> = T::On<FMA>;
+    type Out<const FMA: bool> = T::On<FMA>;
+    const ARITY: usize = NumericOp::ALL[OP].arity();
+
     #[inline(always)]
-    unsafe fn run<const FMA: bool>(dst: *mut u8, args: [Arg; 3], groups: usize) {
-        let op = const { NumericOp::ALL[OP] };
-        // SAFETY: the caller's promise. `On` is the same bits as T.
-        unsafe { compute(dst, groups, |g, i| op.apply(operands::<T::On<FMA>>(args, op.arity(), g, i))) }
+    fn call<const FMA: bool>(operands: [T::On<FMA>; 2]) -> T::On<FMA> {
+        const { NumericOp::ALL[OP] }.apply(operands)
     }
 }
 
-impl<T: Register, const OP: usize> Body for Compare<T, OP> {
+impl<T: Register, const OP: usize> Function for Compare<T, OP> {
+    type In<const FMA: bool> = T::On<FMA>;
+    type Out<const FMA: bool> = Bool;
+    const ARITY: usize = CompareOp::ALL[OP].arity();
+
     #[inline(always)]
-    unsafe fn run<const FMA: bool>(dst: *mut u8, args: [Arg; 3], groups: usize) {
-        let op = const { CompareOp::ALL[OP] };
-        // SAFETY: as above.
-        unsafe { compute(dst, groups, |g, i| op.apply(operands::<T::On<FMA>>(args, op.arity(), g, i))) }
+    fn call<const FMA: bool>(operands: [T::On<FMA>; 2]) -> Bool {
+        const { CompareOp::ALL[OP] }.apply(operands)
     }
 }
 
-impl<const OP: usize> Body for Logical<OP> {
+impl<const OP: usize> Function for Logical<OP> {
+    type In<const FMA: bool> = Bool;
+    type Out<const FMA: bool> = Bool;
+    const ARITY: usize = LogicalOp::ALL[OP].arity();
+
     #[inline(always)]
-    unsafe fn run<const FMA: bool>(dst: *mut u8, args: [Arg; 3], groups: usize) {
-        let op = const { LogicalOp::ALL[OP] };
-        // SAFETY: as above.
-        unsafe { compute(dst, groups, |g, i| op.apply(operands::<Bool>(args, op.arity(), g, i))) }
+    fn call<const FMA: bool>(operands: [Bool; 2]) -> Bool {
+        const { LogicalOp::ALL[OP] }.apply(operands)
     }
 }
 
-impl<T: RealRegister<Lane: FloatLane>, const OP: usize> Body for Real<T, OP> {
+impl<T: RealRegister, const OP: usize> Function for Real<T, OP> {
+    type In<const FMA: bool> = T::RealOn<FMA>;
+    type Out<const FMA: bool> = T::RealOn<FMA>;
+    const ARITY: usize = RealOp::ALL[OP].arity();
+
     #[inline(always)]
-    unsafe fn run<const FMA: bool>(dst: *mut u8, args: [Arg; 3], groups: usize) {
-        let op = const { RealOp::ALL[OP] };
-        for group in 0..groups {
-            let bounded = !matches!(op, RealOp::Sin | RealOp::Cos) || {
-                // SAFETY: the caller's promise.
-                let magnitude = |i| unsafe { operands::<T>(args, 1, group, i) }[0].to_lane().abs();
-                let bound = T::Lane::splat(T::TRIGONOMETRIC_BOUND);
-                (0..GROUP).fold(true, |all, i| all & magnitude(i).le(bound).get())
-            };
-            let at = [args[0], args[1]].map(|arg| Arg { ptr: arg.group::<T>(group).cast(), repeat: true });
-            let args = [at[0], at[1], args[2]];
-            let dst = dst.cast::<T>().wrapping_add(group * GROUP).cast();
-            // SAFETY: the caller's promise; one group of it. `RealOn` is the same bits as T.
-            unsafe {
-                if bounded {
-                    compute(dst, 1, |g, i| op.apply(operands::<T::RealOn<FMA>>(args, op.arity(), g, i)));
-                } else {
-                    compute(dst, 1, |g, i| op.apply(operands::<T::Lane>(args, op.arity(), g, i)));
-                }
-            }
-        }
+    fn call<const FMA: bool>(operands: [T::RealOn<FMA>; 2]) -> T::RealOn<FMA> {
+        const { RealOp::ALL[OP] }.apply(operands)
+    }
+
+    #[inline(always)]
+    fn is_hard<const FMA: bool>(operand: T::RealOn<FMA>) -> bool {
+        T::is_hard(const { RealOp::ALL[OP] }, operand)
+    }
+
+    #[inline(always)]
+    fn call_hard<const FMA: bool>(operand: T::RealOn<FMA>) -> T::RealOn<FMA> {
+        T::call_hard(const { RealOp::ALL[OP] }, operand)
     }
 }
 
@@ -132,21 +158,21 @@ pub(super) fn apply(isa: Isa, op: ScalarOp, dtype: DType) -> Result<TileFn> {
     }
     macro_rules! row {
         (NumericOp, $op:tt) => {
-            dispatch!(dtype, T => tile_fn::<Numeric<<T as Element>::Lane, $op>>(isa))
+            dispatch!(dtype, T => tile_fn::<Map<Numeric<<T as Element>::Lane, $op>>>(isa))
         };
         (CompareOp, $op:tt) => {
-            dispatch!(dtype, T => tile_fn::<Compare<<T as Element>::Lane, $op>>(isa))
+            dispatch!(dtype, T => tile_fn::<Map<Compare<<T as Element>::Lane, $op>>>(isa))
         };
         (RealOp, $op:tt) => {
             match dtype {
-                DType::Float64 => tile_fn::<Real<f64, $op>>(isa),
-                dtype if dtype.is_float() => tile_fn::<Real<f32, $op>>(isa),
+                DType::Float64 => tile_fn::<Map<Real<f64, $op>>>(isa),
+                dtype if dtype.is_float() => tile_fn::<Map<Real<f32, $op>>>(isa),
                 _ => bail!(internal, "{} of {dtype} in a kernel", op.name()),
             }
         };
         (LogicalOp, $op:tt) => {
             match dtype {
-                DType::Bool => tile_fn::<Logical<$op>>(isa),
+                DType::Bool => tile_fn::<Map<Logical<$op>>>(isa),
                 _ => bail!(internal, "{} of {dtype} in a kernel", op.name()),
             }
         };
@@ -160,14 +186,19 @@ struct Select<T>(PhantomData<T>);
 impl<T: Copy> Body for Select<T> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, args: [Arg; 3], groups: usize) {
-        let [condition, a, b] = args;
-        // SAFETY: the caller's promise. Both are read, so that there is no branch.
-        unsafe {
-            compute(dst, groups, |g, i| {
-                let chosen = condition.group::<u8>(g).add(i).read() != 0;
-                let [a, b] = [a, b].map(|arg| arg.group::<T>(g).add(i).read_unaligned());
-                if chosen { a } else { b }
-            });
+        let dst = dst.cast::<[MaybeUninit<T>; GROUP]>();
+        for group in 0..groups {
+            let condition = args[0].group::<u8>(group);
+            let [a, b] = [args[1], args[2]].map(|arg| arg.group::<T>(group));
+            let mut out = [MaybeUninit::uninit(); GROUP];
+            for (i, out) in out.iter_mut().enumerate() {
+                // SAFETY: the caller's promise. Both are read, so that there is no branch.
+                let (chosen, [a, b]) =
+                    unsafe { (condition.add(i).read() != 0, [a, b].map(|x| x.add(i).read_unaligned())) };
+                out.write(if chosen { a } else { b });
+            }
+            // SAFETY: the caller's promise.
+            unsafe { dst.add(group).write_unaligned(out) }
         }
     }
 }
@@ -192,7 +223,7 @@ trait To<T>: Copy {
 
 macro_rules! numbers {
     ($($from:ident)*) => {$(
-        numbers!($from: i8 i16 i32 i64 u8 u16 u32 u64 f32 f64);
+        numbers!($from: f32 f64);
 
         impl To<Bool> for $from {
             type Register = Bool;
@@ -213,6 +244,40 @@ macro_rules! numbers {
     )*};
 }
 numbers!(i8 i16 i32 i64 u8 u16 u32 u64 f32 f64);
+
+macro_rules! wrapping {
+    ($($from:ident)*) => {$(
+        numbers!($from: u8 u16 u32 u64);
+    )*};
+}
+wrapping!(i8 i16 i32 i64 u8 u16 u32 u64);
+
+/// Truncates and saturates as `as` does, but so that it becomes vector code: what is out of range is replaced before
+/// the conversion and its result after it.
+macro_rules! saturating {
+    ($($to:ident)*) => {$(
+        saturating!(f32 => $to);
+        saturating!(f64 => $to);
+    )*};
+    ($from:ident => $to:ident) => {
+        impl To<$to> for $from {
+            type Register = $to;
+            #[inline(always)]
+            fn to(self) -> $to {
+                // Both are powers of two, or zero, and so exact.
+                const BOTTOM: $from = $to::MIN as $from;
+                const TOP: $from = 2.0 * ($to::MAX / 2 + 1) as $from;
+                let above = self >= TOP;
+                let inside = if self >= BOTTOM && !above { self } else { BOTTOM };
+                let inside = if self.is_nan() { 0.0 } else { inside };
+                // SAFETY: the number is at least `BOTTOM` and less than `TOP`.
+                let whole = unsafe { inside.to_int_unchecked::<$to>() };
+                if above { $to::MAX } else { whole }
+            }
+        }
+    };
+}
+saturating!(i8 i16 i32 i64 u8 u16 u32 u64);
 
 impl<N: Narrow> To<N> for f32 {
     type Register = f32;
@@ -238,11 +303,14 @@ rounded!(i8 i16 i32 i64 u8 u16 u32 u64 f64);
 /// From a type to another.
 struct Cast<A, B>(PhantomData<(A, B)>);
 
-impl<A: To<B>, B> Body for Cast<A, B> {
+impl<A: To<B>, B> Function for Cast<A, B> {
+    type In<const FMA: bool> = A;
+    type Out<const FMA: bool> = A::Register;
+    const ARITY: usize = 1;
+
     #[inline(always)]
-    unsafe fn run<const FMA: bool>(dst: *mut u8, args: [Arg; 3], groups: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { compute(dst, groups, |g, i| operands::<A>(args, 1, g, i)[0].to()) }
+    fn call<const FMA: bool>([operand, _]: [A; 2]) -> A::Register {
+        operand.to()
     }
 }
 
@@ -251,16 +319,16 @@ pub(super) fn cast(isa: Isa, from: DType, to: DType) -> TileFn {
     macro_rules! cast {
         ($from:ty => $($($to:ident)|+ = $type:ty),*) => {
             match to {
-                $($(DType::$to)|+ => tile_fn::<Cast<$from, $type>>(isa),)*
-                DType::Bool => tile_fn::<Cast<$from, Bool>>(isa),
-                DType::Float8E4M3FN => tile_fn::<Cast<$from, F8E4M3FN>>(isa),
-                DType::Float8E4M3FNUZ => tile_fn::<Cast<$from, F8E4M3FNUZ>>(isa),
-                DType::Float8E5M2 => tile_fn::<Cast<$from, F8E5M2>>(isa),
-                DType::Float8E5M2FNUZ => tile_fn::<Cast<$from, F8E5M2FNUZ>>(isa),
-                DType::Float16 => tile_fn::<Cast<$from, f16>>(isa),
-                DType::BFloat16 => tile_fn::<Cast<$from, bf16>>(isa),
-                DType::Float32 => tile_fn::<Cast<$from, f32>>(isa),
-                DType::Float64 => tile_fn::<Cast<$from, f64>>(isa),
+                $($(DType::$to)|+ => tile_fn::<Map<Cast<$from, $type>>>(isa),)*
+                DType::Bool => tile_fn::<Map<Cast<$from, Bool>>>(isa),
+                DType::Float8E4M3FN => tile_fn::<Map<Cast<$from, F8E4M3FN>>>(isa),
+                DType::Float8E4M3FNUZ => tile_fn::<Map<Cast<$from, F8E4M3FNUZ>>>(isa),
+                DType::Float8E5M2 => tile_fn::<Map<Cast<$from, F8E5M2>>>(isa),
+                DType::Float8E5M2FNUZ => tile_fn::<Map<Cast<$from, F8E5M2FNUZ>>>(isa),
+                DType::Float16 => tile_fn::<Map<Cast<$from, f16>>>(isa),
+                DType::BFloat16 => tile_fn::<Map<Cast<$from, bf16>>>(isa),
+                DType::Float32 => tile_fn::<Map<Cast<$from, f32>>>(isa),
+                DType::Float64 => tile_fn::<Map<Cast<$from, f64>>>(isa),
             }
         };
     }

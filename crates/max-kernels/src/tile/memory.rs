@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use max_core::{Bool, DType, bf16, f16};
 
@@ -91,15 +91,34 @@ trait StoreBody {
 
 versions!(store_fn: StoreBody, fn(dst: *mut u8, stride: isize, src: *const u8, count: usize));
 
-/// Converts a group.
+/// The register form of elements that lie `stride` apart.
+///
+/// # Safety
+///
+/// A group of them can be read.
 #[inline(always)]
-fn convert<A: Copy, B: Copy>(group: [A; GROUP], f: impl Fn(A) -> B) -> [B; GROUP] {
-    let mut out = [MaybeUninit::<B>::uninit(); GROUP];
-    for (out, element) in out.iter_mut().zip(group) {
-        out.write(f(element));
+unsafe fn load_group<F: Form>(src: *const F::Memory, stride: isize) -> [MaybeUninit<F::Register>; GROUP] {
+    let mut group = [MaybeUninit::uninit(); GROUP];
+    for (i, element) in group.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        element.write(F::load(unsafe { src.offset(i as isize * stride).read_unaligned() }));
     }
-    // SAFETY: every element was written; a group has the same layout with and without `MaybeUninit`.
-    unsafe { std::mem::transmute_copy(&out) }
+    group
+}
+
+/// The memory form of a group of registers.
+///
+/// # Safety
+///
+/// A group can be read.
+#[inline(always)]
+unsafe fn store_group<F: Form>(src: *const F::Register) -> [F::Memory; GROUP] {
+    let mut group = [F::Memory::zeroed(); GROUP];
+    for (i, element) in group.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *element = F::store(unsafe { src.add(i).read_unaligned() });
+    }
+    group
 }
 
 struct Load<F>(PhantomData<F>);
@@ -108,20 +127,26 @@ impl<F: Form> LoadBody for Load<F> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, src: *const u8, stride: isize, count: usize) {
         let src = src.cast::<F::Memory>();
-        let dst = dst.cast::<[F::Register; GROUP]>();
-        for start in (0..count).step_by(GROUP) {
-            let left = count - start;
-            let at = |i: usize| src.wrapping_offset((start + i) as isize * stride);
-            let group = if stride == 1 && left >= GROUP {
-                // SAFETY: the caller's promise: a whole group lies there.
-                unsafe { at(0).cast::<[F::Memory; GROUP]>().read_unaligned() }
-            } else {
-                // Behind the last element it is repeated.
-                // SAFETY: the caller's promise: the elements before `left` can be read.
-                std::array::from_fn(|i| unsafe { at(i.min(left - 1)).read_unaligned() })
-            };
-            // SAFETY: the caller's promise: the tile has room for every group begun.
-            unsafe { dst.add(start / GROUP).write_unaligned(convert(group, F::load)) }
+        let dst = dst.cast::<[MaybeUninit<F::Register>; GROUP]>();
+        let whole = count / GROUP;
+        // SAFETY: the caller's promise: the elements can be read, and the tile has room for every group begun.
+        unsafe {
+            for group in 0..whole {
+                let from = src.offset((group * GROUP) as isize * stride);
+                // Apart from the general case, so that it becomes vector code.
+                let elements =
+                    if stride == 1 { load_group::<F>(from, 1) } else { load_group::<F>(from, stride) };
+                dst.add(group).write_unaligned(elements);
+            }
+            let rest = count % GROUP;
+            if rest > 0 {
+                let mut last = [F::Memory::zeroed(); GROUP];
+                for i in 0..GROUP {
+                    last[i] =
+                        src.offset((whole * GROUP + i.min(rest - 1)) as isize * stride).read_unaligned();
+                }
+                dst.add(whole).write_unaligned(load_group::<F>(last.as_ptr(), 1));
+            }
         }
     }
 }
@@ -133,20 +158,21 @@ impl<F: Form> StoreBody for Store<F> {
     unsafe fn run<const FMA: bool>(dst: *mut u8, stride: isize, src: *const u8, count: usize) {
         let src = src.cast::<F::Register>();
         let dst = dst.cast::<F::Memory>();
-        for start in (0..count).step_by(GROUP) {
-            let left = count - start;
-            let at = |i: usize| dst.wrapping_offset((start + i) as isize * stride);
-            if stride == 1 && left >= GROUP {
-                // SAFETY: the caller's promise: a whole group fits.
-                unsafe {
-                    let group = src.add(start).cast::<[F::Register; GROUP]>().read_unaligned();
-                    at(0).cast::<[F::Memory; GROUP]>().write_unaligned(convert(group, F::store));
+        let whole = count - count % GROUP;
+        // SAFETY: the caller's promise: the elements can be read and written.
+        unsafe {
+            for start in (0..whole).step_by(GROUP) {
+                let group = store_group::<F>(src.add(start));
+                if stride == 1 {
+                    dst.add(start).cast::<[F::Memory; GROUP]>().write_unaligned(group);
+                } else {
+                    for (i, element) in group.into_iter().enumerate() {
+                        dst.offset((start + i) as isize * stride).write_unaligned(element);
+                    }
                 }
-            } else {
-                for i in 0..left.min(GROUP) {
-                    // SAFETY: the caller's promise: the element is among those to be written.
-                    unsafe { at(i).write_unaligned(F::store(src.add(start + i).read_unaligned())) }
-                }
+            }
+            for i in whole..count {
+                dst.offset(i as isize * stride).write_unaligned(F::store(src.add(i).read_unaligned()));
             }
         }
     }
@@ -169,8 +195,7 @@ impl<F: Form> StoreBody for Stream<F> {
             let (dst, src) = (dst.add(head * size), src.cast::<F::Register>().add(head));
             let groups = (count - head) / GROUP;
             for group in 0..groups {
-                let elements = src.add(group * GROUP).cast::<[F::Register; GROUP]>().read_unaligned();
-                let elements = convert(elements, F::store);
+                let elements = store_group::<F>(src.add(group * GROUP));
                 for line in 0..size {
                     stream_line(
                         dst.add((group * size + line) * LINE),

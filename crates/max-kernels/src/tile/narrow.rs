@@ -1,4 +1,4 @@
-//! Conversions between narrow floats and f32, without branches where it matters, with the same bits as `half`.
+//! Conversions between narrow floats and f32, without branches, with the same results as the types' own.
 
 use max_core::element::to_odd;
 use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
@@ -34,51 +34,105 @@ impl Narrow for bf16 {
     }
 }
 
+/// A format with fewer exponent bits than f32.
+struct Format {
+    /// Bits of the fraction.
+    fraction: u32,
+    /// The bias of the exponent.
+    bias: u32,
+    /// The largest finite magnitude, as bits.
+    max: u32,
+    /// The magnitude of what exceeds it, as bits: infinity, or NaN where there is none.
+    overflow: u32,
+}
+
+impl Format {
+    /// The value of finite magnitude bits.
+    #[inline(always)]
+    fn widen(&self, magnitude: u32) -> f32 {
+        // The exponent moves by a product, which makes subnormal numbers normal.
+        f32::from_bits(magnitude << (23 - self.fraction)) * f32::from_bits((254 - self.bias) << 23)
+    }
+
+    /// The magnitude bits nearest to a number that is not NaN.
+    #[inline(always)]
+    fn narrow(&self, value: f32) -> u32 {
+        let bits = value.to_bits() & 0x7fff_ffff;
+        let shift = 23 - self.fraction;
+        let odd = (bits >> shift) & 1;
+        let half = (1 << (shift - 1)) - 1 + odd;
+        let normal = bits.wrapping_sub((127 - self.bias) << 23).wrapping_add(half) >> shift;
+        // Below the normal numbers: in the sum with this power of two, the last place is that of the format.
+        let unit = f32::from_bits((127 + 24 - self.bias - self.fraction) << 23);
+        let subnormal = (f32::from_bits(bits) + unit).to_bits().wrapping_sub(unit.to_bits());
+        let finite = if bits < (128 - self.bias) << 23 { subnormal } else { normal };
+        if finite > self.max { self.overflow } else { finite }
+    }
+}
+
 impl Narrow for f16 {
     #[inline(always)]
     fn widen(self) -> f32 {
         let bits = u32::from(self.to_bits());
         let magnitude = bits & 0x7fff;
-        // The exponent moves by a product, which makes subnormal numbers normal.
-        let finite = (f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23)).to_bits();
         let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
         let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
-        f32::from_bits(finite | special | quiet | ((bits & 0x8000) << 16))
+        f32::from_bits(F16.widen(magnitude).to_bits() | special | quiet | ((bits & 0x8000) << 16))
     }
 
     #[inline(always)]
     fn narrow(value: f32) -> f16 {
-        const HALF: u32 = 0.5f32.to_bits();
         let bits = value.to_bits();
-        let magnitude = bits & 0x7fff_ffff;
-        let odd = (magnitude >> 13) & 1;
-        let normal = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;
-        // Below the normal numbers: in the sum with 1/2 the last place is that of f16.
-        let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(HALF);
-        let nan = 0x7e00 | ((magnitude >> 13) & 0x3ff);
-        let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
-        let ordered = if magnitude >= 0x4780_0000 { 0x7c00 } else { finite };
-        let result = if magnitude > 0x7f80_0000 { nan } else { ordered };
-        f16::from_bits((result | ((bits >> 16) & 0x8000)) as u16)
+        let nan = 0x7e00 | ((bits >> 13) & 0x3ff);
+        let magnitude = if value.is_nan() { nan } else { F16.narrow(value) };
+        f16::from_bits((magnitude | ((bits >> 16) & 0x8000)) as u16)
     }
 }
 
+const F16: Format = Format { fraction: 10, bias: 15, max: 0x7bff, overflow: 0x7c00 };
+
+/// The 8-bit floats: with signed zeros and NaN at 0x7f, or without and NaN at 0x80 only.
 macro_rules! float8 {
-    ($($type:ident)*) => {$(
+    ($($type:ident: $fraction:literal, $bias:literal, $max:literal, $overflow:literal, $nan:literal;)*) => {$(
         impl Narrow for $type {
             #[inline(always)]
             fn widen(self) -> f32 {
-                self.to_f32()
+                let bits = u32::from(self.0);
+                let magnitude = bits & 0x7f;
+                let value = $type::FORMAT.widen(magnitude);
+                let value = if magnitude > $type::FORMAT.max { f32::NAN } else { value };
+                let value = if magnitude == 0x7c && $overflow == 0x7c { f32::INFINITY } else { value };
+                let signed = f32::from_bits(value.to_bits() | ((bits & 0x80) << 24));
+                if bits == $nan { f32::NAN } else { signed }
             }
 
             #[inline(always)]
             fn narrow(value: f32) -> $type {
-                $type::from_f32(value)
+                let magnitude = $type::FORMAT.narrow(value);
+                let sign = (value.to_bits() >> 24) & 0x80;
+                let unsigned = $nan == 0x80 && magnitude == 0;
+                let ordered = if unsigned { 0 } else { magnitude | sign };
+                $type(if value.is_nan() { $nan | sign } else { ordered } as u8)
             }
+        }
+
+        impl Own for $type {
+            const FORMAT: Format = Format { fraction: $fraction, bias: $bias, max: $max, overflow: $overflow };
         }
     )*};
 }
-float8!(F8E4M3FN F8E4M3FNUZ F8E5M2 F8E5M2FNUZ);
+
+/// The format of a type.
+trait Own {
+    const FORMAT: Format;
+}
+
+float8! {
+    F8E4M3FN: 3, 7, 0x7e, 0x7f, 0x7f;
+    F8E4M3FNUZ: 3, 8, 0x7f, 0x80, 0x80;
+    F8E5M2: 2, 15, 0x7b, 0x7c, 0x7f;
+    F8E5M2FNUZ: 2, 16, 0x7f, 0x80, 0x80;
+}
 
 #[cfg(test)]
 mod tests {
@@ -128,5 +182,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn float8s_convert_like_themselves() {
+        macro_rules! check {
+            ($($type:ident)*) => {$(
+                for bits in 0..=u8::MAX {
+                    let (value, expected) = ($type(bits).widen(), $type(bits).to_f32());
+                    assert!(value.to_bits() == expected.to_bits() || value.is_nan() && expected.is_nan(), "{bits:#x}");
+                }
+                for bits in (0..=u32::MAX).step_by(1021).chain((0..=u16::MAX).map(|high| u32::from(high) << 16)) {
+                    let value = f32::from_bits(bits);
+                    assert_eq!($type::narrow(value), $type::from_f32(value), "{value:e}");
+                }
+            )*};
+        }
+        check!(F8E4M3FN F8E4M3FNUZ F8E5M2 F8E5M2FNUZ);
     }
 }
