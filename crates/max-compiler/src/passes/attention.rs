@@ -105,7 +105,8 @@ fn unmask(b: &Builder, value: ValueId) -> Option<(ValueId, Mask)> {
         };
     }
     let is_scores = |v: ValueId| {
-        let product = uncast(b, v).and_then(|v| unscale(b, v)).and_then(|(scores, _)| matmul(b, uncast(b, scores)?));
+        let product =
+            uncast(b, v).and_then(|v| unscale(b, v)).and_then(|(scores, _)| matmul(b, uncast(b, scores)?));
         product.is_some() && b.shape(v) == b.shape(value)
     };
     match b.both_orders(value, NumericOp::Add).find(|&[scores, _]| is_scores(scores)) {
@@ -121,7 +122,8 @@ fn is_causal(b: &Builder, mask: Mask, scores: ValueId, known: &mut HashMap<Mask,
         Mask::Is(id) => (id, true),
         Mask::IsNot(id) => (id, false),
     };
-    let (Some([.., queries, keys]), Some(data)) = (b.shape(scores).map(|shape| &shape[..]), b.constant(id)) else {
+    let (Some([.., queries, keys]), Some(data)) = (b.shape(scores).map(|shape| &shape[..]), b.constant(id))
+    else {
         return false;
     };
     let size = queries.as_static().and_then(|size| usize::try_from(size).ok()).filter(|_| queries == keys);

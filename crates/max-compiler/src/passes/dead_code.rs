@@ -39,7 +39,8 @@ pub fn liveness(body: &Body) -> Liveness {
 /// Whether a run can tell if the op is there although nothing uses it: it has an effect, gives a symbol its
 /// size, or fails for some inputs.
 pub fn must_run(body: &Body, op: &Op) -> bool {
-    let shape = |at: usize| op.operands.get(at).and_then(|&v| body.type_of(v).array()).map(|(_, shape)| shape);
+    let shape =
+        |at: usize| op.operands.get(at).and_then(|&v| body.type_of(v).array()).map(|(_, shape)| shape);
     match &op.kind {
         OpKind::Print(_) | OpKind::DynamicSlice(_) | OpKind::Gather(_) => true,
         OpKind::Rebind(rebind) => shape(0) != Some(&rebind.shape),
@@ -49,7 +50,8 @@ pub fn must_run(body: &Body, op: &Op) -> bool {
         OpKind::BroadcastTo(_) | OpKind::Split(_) | OpKind::Conv2d(_) => {
             let given: Vec<&Dim> = (0..op.operands.len()).filter_map(shape).flat_map(|s| s.iter()).collect();
             let made = op.results.iter().filter_map(|&r| body.type_of(r).array());
-            made.flat_map(|(_, shape)| shape.iter()).any(|d| matches!(d, Dim::Algebraic(_)) && !given.contains(&d))
+            made.flat_map(|(_, shape)| shape.iter())
+                .any(|d| matches!(d, Dim::Algebraic(_)) && !given.contains(&d))
         }
         _ => false,
     }

@@ -30,7 +30,9 @@ fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> 
     let op = b.op(id);
     match op.kind {
         // A repeated constant is better kept short.
-        OpKind::Constant(_) | OpKind::ConstantExternal(_) | OpKind::Print(_) | OpKind::BroadcastTo(_) => return None,
+        OpKind::Constant(_) | OpKind::ConstantExternal(_) | OpKind::Print(_) | OpKind::BroadcastTo(_) => {
+            return None;
+        }
         _ => {}
     }
     let operands = op.operands.iter().map(|&v| b.constant(v).cloned()).collect::<Option<Vec<_>>>()?;

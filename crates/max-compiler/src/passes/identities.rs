@@ -142,9 +142,15 @@ fn known_choices(b: &mut Builder, value: ValueId) -> Option<ValueId> {
 fn same_shape(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let x = b.operand(value)?;
     let keeps = match b.kind(value)? {
-        OpKind::Reshape(_) | OpKind::BroadcastTo(_) | OpKind::Concat(_) | OpKind::Split(_) | OpKind::Cast(_) => true,
+        OpKind::Reshape(_)
+        | OpKind::BroadcastTo(_)
+        | OpKind::Concat(_)
+        | OpKind::Split(_)
+        | OpKind::Cast(_) => true,
         OpKind::Permute(permute) => permute.dims.iter().enumerate().all(|(i, &d)| i == d),
-        OpKind::Slice(slice) => slice.steps.iter().all(|&s| s == 1) && slice.starts.iter().all(|s| *s == Dim::Static(0)),
+        OpKind::Slice(slice) => {
+            slice.steps.iter().all(|&s| s == 1) && slice.starts.iter().all(|s| *s == Dim::Static(0))
+        }
         _ => false,
     };
     (keeps && b.type_of(x) == b.type_of(value)).then_some(x)
@@ -187,14 +193,15 @@ fn nested_slices(b: &mut Builder, value: ValueId) -> Option<ValueId> {
         inner.starts[axis].add(&moved).ok()
     };
     let starts: Shape = axes.clone().map(start).collect::<Option<Vec<_>>>()?.into();
-    let steps = axes.map(|axis| outer.steps[axis].checked_mul(inner.steps[axis])).collect::<Option<Vec<_>>>()?;
+    let steps =
+        axes.map(|axis| outer.steps[axis].checked_mul(inner.steps[axis])).collect::<Option<Vec<_>>>()?;
     let sizes = outer.sizes.clone();
     let x = b.operand(inner_value)?;
     b.push(Slice { starts, sizes, steps }, [x])
 }
 
 /// Chains of concats merge up to this many parts, so that long chains take no more than linear time.
-const MAX_PARTS: usize = 64;
+const MAX_PARTS: usize = 16;
 
 fn nested_concats(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let OpKind::Concat(outer) = b.kind(value)? else { return None };
@@ -207,7 +214,8 @@ fn nested_concats(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     if !operands.iter().any(|&v| inner(v).is_some()) {
         return None;
     }
-    let flat: Vec<ValueId> = operands.iter().flat_map(|&v| inner(v).cloned().unwrap_or_else(|| vec![v])).collect();
+    let flat: Vec<ValueId> =
+        operands.iter().flat_map(|&v| inner(v).cloned().unwrap_or_else(|| vec![v])).collect();
     if flat.len() <= MAX_PARTS { b.push(Concat { axis }, flat) } else { None }
 }
 

@@ -82,7 +82,10 @@ fn merge<'a>(
         let (mut starts, mut sizes) = (vec![Dim::Static(0); last + 1], ty.shape.to_vec());
         (starts[last], sizes[last]) = (Dim::Static(start), Dim::Static(size));
         start += size;
-        b.push(Slice { starts: starts.into(), sizes: Shape::from(sizes), steps: vec![1; last + 1] }, [product])
+        b.push(
+            Slice { starts: starts.into(), sizes: Shape::from(sizes), steps: vec![1; last + 1] },
+            [product],
+        )
     });
     slices.collect()
 }

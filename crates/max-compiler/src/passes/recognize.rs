@@ -41,7 +41,8 @@ fn softmax(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let (summed, axis) = reduced(b, sum, ReduceKind::Sum)?;
     let difference = b.unary(weights, RealOp::Exp)?;
     let x = below_max(b, difference, axis)?;
-    let whole = summed == weights && b.used_up_to(2, weights) && b.used_up_to(1, sum) && b.used_up_to(1, difference);
+    let whole =
+        summed == weights && b.used_up_to(2, weights) && b.used_up_to(1, sum) && b.used_up_to(1, difference);
     if whole { b.push(Softmax { axis, log: false }, [x]) } else { None }
 }
 

@@ -67,7 +67,8 @@ pub fn rebuild(
     }
     b.track(old.block.arguments.iter().map(|v| uses[v.0 as usize]));
     let find = |new_values: &[Option<ValueId>], old: &ValueId| {
-        new_values[old.0 as usize].ok_or_else(|| Error::internal(format!("value %{} has no definition", old.0)))
+        new_values[old.0 as usize]
+            .ok_or_else(|| Error::internal(format!("value %{} has no definition", old.0)))
     };
     for (&id, _) in old.block.ops.iter().zip(needed).filter(|(_, needed)| *needed) {
         let op = old.op(id);
@@ -77,22 +78,24 @@ pub fn rebuild(
         let new = b.body.push_typed(op.kind.clone(), operands, types, op.location.clone());
         b.define(new, op.results.iter().map(|r| uses[r.0 as usize]));
         b.location.clone_from(&op.location);
-        let own = b.body.op(new).results.clone();
-        let replaced = replace(&mut b, id, new).filter(|values| {
-            values.len() == own.len() && values.iter().zip(&own).all(|(&v, &own)| b.type_of(v) == b.type_of(own))
-        });
+        let fits = |b: &Builder, values: &Vec<ValueId>| {
+            b.body.types_of(values).eq(b.body.types_of(&b.body.op(new).results))
+        };
+        let replaced = replace(&mut b, id, new).filter(|values| fits(&b, values));
         let still_there = b.body.block.ops.get(at) == Some(&new);
         if replaced.is_some() && still_there && !must_run(&b.body, b.body.op(new)) {
             b.body.block.ops.remove(at);
         }
-        for (result, value) in op.results.iter().zip(replaced.as_ref().unwrap_or(&own)) {
+        let values = replaced.as_ref().unwrap_or(&b.body.op(new).results);
+        for (result, value) in op.results.iter().zip(values) {
             new_values[result.0 as usize] = Some(*value);
             if replaced.is_some() {
                 b.uses[value.0 as usize] += uses[result.0 as usize];
             }
         }
     }
-    let results = old.block.results.as_ref().map(|results| results.iter().map(|v| find(&new_values, v)).collect());
+    let results =
+        old.block.results.as_ref().map(|results| results.iter().map(|v| find(&new_values, v)).collect());
     b.body.block.results = results.transpose()?;
     Ok(b.body)
 }
@@ -229,7 +232,11 @@ impl Builder {
     }
 
     /// The operands of a scalar op in both orders; none if it is another op.
-    pub fn both_orders<O: Into<ScalarOp>>(&self, value: ValueId, op: O) -> impl Iterator<Item = [ValueId; 2]> + use<O> {
+    pub fn both_orders<O: Into<ScalarOp>>(
+        &self,
+        value: ValueId,
+        op: O,
+    ) -> impl Iterator<Item = [ValueId; 2]> + use<O> {
         self.binary(value, op).into_iter().flat_map(|[x, y]| [[x, y], [y, x]])
     }
 

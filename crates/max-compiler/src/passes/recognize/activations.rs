@@ -67,6 +67,7 @@ fn one_plus_exp_of_minus(b: &Builder, value: ValueId) -> Option<ValueId> {
 
 /// The exact gelu and its approximations by tanh and sigmoid.
 pub fn gelu(b: &mut Builder, value: ValueId) -> Option<ValueId> {
+    b.binary(value, NumericOp::Mul).or_else(|| b.binary(value, RealOp::Div))?;
     let (scale, factors) = product(b, value)?;
     let &[first, second] = &factors[..] else { return None };
     let (x, op) = [[first, second], [second, first]].into_iter().find_map(|[x, gate]| {
@@ -97,9 +98,13 @@ fn gate_of(b: &Builder, gate: ValueId, x: ValueId, scale: f64) -> Option<RealOp>
     let (factor, of) = product(b, b.unary(curve, RealOp::Tanh)?)?;
     // Either `x + 0.044715 * x ** 3`, or `x * (1 + 0.044715 * x ** 2)`.
     let cubic = match of[..] {
-        [sum] => b.both_orders(sum, NumericOp::Add).any(|[linear, cube]| linear == x && is_power(b, cube, x, 3)),
+        [sum] => {
+            b.both_orders(sum, NumericOp::Add).any(|[linear, cube]| linear == x && is_power(b, cube, x, 3))
+        }
         [p, q] => [[p, q], [q, p]].into_iter().any(|[linear, sum]| {
-            linear == x && b.with_float(sum, NumericOp::Add).is_some_and(|(square, one)| one == 1.0 && is_power(b, square, x, 2))
+            linear == x
+                && b.with_float(sum, NumericOp::Add)
+                    .is_some_and(|(square, one)| one == 1.0 && is_power(b, square, x, 2))
         }),
         _ => false,
     };

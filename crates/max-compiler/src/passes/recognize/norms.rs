@@ -52,7 +52,9 @@ pub fn scaled(b: &mut Builder, value: ValueId) -> Option<ValueId> {
             (OpKind::RmsNorm(kind), &[x, ones]) if kind.weight_offset == 0.0 && uniform(b, ones)? == 1.0 => {
                 let kind = kind.clone();
                 match b.with_float(scale, NumericOp::Add) {
-                    Some((weight, weight_offset)) if is_vector_of(b, weight, norm) && b.used_up_to(1, scale) => {
+                    Some((weight, weight_offset))
+                        if is_vector_of(b, weight, norm) && b.used_up_to(1, scale) =>
+                    {
                         b.push(RmsNorm { weight_offset, ..kind }, [x, weight])
                     }
                     _ => b.push(kind, [x, scale]),
@@ -67,7 +69,8 @@ pub fn scaled(b: &mut Builder, value: ValueId) -> Option<ValueId> {
 pub fn shifted(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     b.both_orders(value, NumericOp::Add).find_map(|[norm, shift]| {
         let definition = b.definition(norm)?;
-        let (OpKind::LayerNorm(kind), &[x, scale, zeros]) = (&definition.kind, &definition.operands[..]) else {
+        let (OpKind::LayerNorm(kind), &[x, scale, zeros]) = (&definition.kind, &definition.operands[..])
+        else {
             return None;
         };
         let free = uniform(b, zeros)? == 0.0 && b.used_up_to(1, norm) && is_vector_of(b, shift, norm);

@@ -39,7 +39,8 @@ fn canonicalize() {
           %12 = cast(%1) {dtype = "float32"} : float32[2]
           return %9, %11, %12, %2
         }
-    "#]].assert_eq(&after("canonicalize", &body));
+    "#]]
+    .assert_eq(&after("canonicalize", &body));
 }
 
 #[test]
@@ -57,7 +58,8 @@ fn broadcasts_that_shape_the_result_stay() {
           %3 = add(%0, %2) : float32[4, 3]
           return %3
         }
-    "#]].assert_eq(&after("canonicalize", &body));
+    "#]]
+    .assert_eq(&after("canonicalize", &body));
 }
 
 #[test]
@@ -90,7 +92,8 @@ fn fold() {
           print(%1) {label = "sum"}
           return %2, %4, %7, %8
         }
-    "#]].assert_eq(&after("fold", &body));
+    "#]]
+    .assert_eq(&after("fold", &body));
 }
 
 #[test]
@@ -129,7 +132,8 @@ fn neutral_and_absorbing_numbers() {
           %11 = broadcast_to(%10) {shape = [n]} : bool[n]
           return %7, %9, %2, %11
         }
-    "#]].assert_eq(&after("identities", &body));
+    "#]]
+    .assert_eq(&after("identities", &body));
 }
 
 #[test]
@@ -159,7 +163,8 @@ fn functions_of_themselves() {
           %4 = abs(%3) : float32[n]
           return %4, %0
         }
-    "#]].assert_eq(&after("identities", &body));
+    "#]]
+    .assert_eq(&after("identities", &body));
 }
 
 #[test]
@@ -193,7 +198,8 @@ fn views() {
           %7 = reduce(%2) {kind = "sum", axis = 0} : float32[1]
           return %3, %4, %0, %5, %6, %2, %7
         }
-    "#]].assert_eq(&after("identities", &body));
+    "#]]
+    .assert_eq(&after("identities", &body));
 }
 
 #[test]
@@ -232,7 +238,8 @@ fn cse() {
           %10 = mul(%8, %3) : float32[m, 3]
           return %8, %8, %9, %10
         }
-    "#]].assert_eq(&after("cse", &body));
+    "#]]
+    .assert_eq(&after("cse", &body));
 }
 
 #[test]

@@ -27,7 +27,8 @@ fn softmax() {
           %2 = softmax(%1) {axis = 1, log = true} : float32[n, m]
           return %2
         }
-    "#]].assert_eq(&after("recognize", &body));
+    "#]]
+    .assert_eq(&after("recognize", &body));
 }
 
 #[test]
@@ -103,7 +104,8 @@ fn activations() {
           %13 = rsqrt(%12) : float32[n]
           return %5, %6, %7, %8, %11, %13
         }
-    "#]].assert_eq(&after_all(&body));
+    "#]]
+    .assert_eq(&after_all(&body));
 }
 
 #[test]
@@ -142,7 +144,8 @@ fn layer_norm() {
           %9 = layer_norm(%3, %6, %8) {epsilon = 9.999999747378752e-6} : float32[n, 8]
           return %4, %9
         }
-    "#]].assert_eq(&after_all(&body));
+    "#]]
+    .assert_eq(&after_all(&body));
 }
 
 #[test]
@@ -270,11 +273,16 @@ fn triangular_masks_are_causal() {
           %3 = attention(%0, %1, %2) {scale = 1.0, causal = true} : float32[3, 5]
           return %3
         }
-    "#]].assert_eq(&causal);
+    "#]]
+    .assert_eq(&causal);
     let added = "float32[3, 3], [0.0, -inf, -inf, 0.0, 0.0, -inf, 0.0, 0.0, 0.0]";
     assert_eq!(with_mask(added, "add(%5, %3)"), causal);
     assert_eq!(with_mask("bool[3, 3], [0, 1, 1, 0, 0, 1, 0, 0, 0]", "where(%3, %6, %5)"), causal);
-    for mask in ["bool[3, 3], [1, 0, 0, 1, 1, 0, 1, 0, 1]", "bool[3, 3], [1, 1, 1, 0, 1, 1, 0, 0, 1]", "bool[3], [1, 0, 0]"] {
+    for mask in [
+        "bool[3, 3], [1, 0, 0, 1, 1, 0, 1, 0, 1]",
+        "bool[3, 3], [1, 1, 1, 0, 1, 1, 0, 0, 1]",
+        "bool[3], [1, 0, 0]",
+    ] {
         let masked = with_mask(mask, "where(%3, %5, %6)");
         assert!(masked.contains("attention") && !masked.contains("causal = true"), "{masked}");
     }
@@ -297,5 +305,6 @@ fn attention_in_a_wider_dtype() {
           %3 = attention(%0, %1, %2) {scale = 1.0, causal = false} : float16[s, 4]
           return %3
         }
-    "#]].assert_eq(&after_all(&body));
+    "#]]
+    .assert_eq(&after_all(&body));
 }
