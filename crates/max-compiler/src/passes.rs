@@ -2,7 +2,7 @@
 //!
 //! A pass keeps the arguments, the results with their types, and everything a run can observe: prints, and
 //! checks that can fail, in their order. Results keep their bits, except where a pattern becomes a named op
-//! ([`recognize`], [`attention`], [`merge_matmuls`]): those may round differently. Each pass takes time in proportion
+//! (`recognize`, `attention`, `merge_matmuls`): those may round differently. Each pass takes time in proportion
 //! to the number of ops.
 
 mod attention;

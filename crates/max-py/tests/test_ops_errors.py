@@ -210,6 +210,11 @@ class TestOthers:
         for epsilon in (0.0, -1e-5):
             refused(lambda v, g, b: ops.layer_norm(v, g, b, epsilon), f, g3, g3, kind=ValueError)
 
+    def test_rms_norm(self) -> None:
+        g3, g4 = tensor("float32", 3), tensor("float32", 4)
+        refused(lambda v, w: ops.rms_norm(v, w, 1e-5), f, g4, kind=ValueError)
+        refused(lambda v, w: ops.rms_norm(v, w, -1e-5), f, g3, kind=ValueError)
+
     def test_layer_norm_takes_arrays(self, session) -> None:
         x = np.array([[1, 2, 3]], dtype=np.float32)
         ones = np.ones(3, dtype=np.float32)

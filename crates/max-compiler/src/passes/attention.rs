@@ -40,12 +40,14 @@ fn recognize(b: &mut Builder, value: ValueId, known_masks: &mut HashMap<Mask, bo
     let (masked, mask) = unmask(b, once(b, b.operand(weights)?)?)?;
     let (scores, outer_scale) = unscale(b, uncast(b, masked)?)?;
     let [scaled_query, transposed] = matmul(b, once(b, uncast(b, scores)?)?)?;
-    let (query, inner_scale) = unscale(b, scaled_query).unwrap_or((scaled_query, 1.0));
+    let (query, query_scale) = unscale(b, scaled_query).unwrap_or((scaled_query, 1.0));
     let OpKind::Permute(Permute { dims }) = b.kind(transposed)? else { return None };
     let mut dims = dims.clone();
     let last = dims.len().checked_sub(2)?;
     dims[last..].reverse();
     let source = b.operand(transposed)?;
+    let scaled_key = unscale(b, source).filter(|_| b.used_up_to(1, transposed));
+    let (source, key_scale) = scaled_key.unwrap_or((source, 1.0));
     let (mask, causal) = match mask {
         Mask::None => (None, false),
         mask if is_causal(b, mask, scores, known_masks) => (None, true),
@@ -55,7 +57,7 @@ fn recognize(b: &mut Builder, value: ValueId, known_masks: &mut HashMap<Mask, bo
     let in_order = dims.iter().enumerate().all(|(i, &d)| i == d);
     let key = if in_order { source } else { b.push(Permute { dims }, [source])? };
     let operands: Vec<_> = [query, key, values].into_iter().chain(mask).collect();
-    b.push(Attention { scale: outer_scale * inner_scale, causal }, operands)
+    b.push(Attention { scale: outer_scale * query_scale * key_scale, causal }, operands)
 }
 
 fn matmul(b: &Builder, value: ValueId) -> Option<[ValueId; 2]> {
@@ -105,7 +107,8 @@ fn unmask(b: &Builder, value: ValueId) -> Option<(ValueId, Mask)> {
         };
     }
     let is_scores = |v: ValueId| {
-        let product = uncast(b, v).and_then(|v| unscale(b, v)).and_then(|(scores, _)| matmul(b, uncast(b, scores)?));
+        let product =
+            uncast(b, v).and_then(|v| unscale(b, v)).and_then(|(scores, _)| matmul(b, uncast(b, scores)?));
         product.is_some() && b.shape(v) == b.shape(value)
     };
     match b.both_orders(value, NumericOp::Add).find(|&[scores, _]| is_scores(scores)) {
@@ -121,7 +124,8 @@ fn is_causal(b: &Builder, mask: Mask, scores: ValueId, known: &mut HashMap<Mask,
         Mask::Is(id) => (id, true),
         Mask::IsNot(id) => (id, false),
     };
-    let (Some([.., queries, keys]), Some(data)) = (b.shape(scores).map(|shape| &shape[..]), b.constant(id)) else {
+    let (Some([.., queries, keys]), Some(data)) = (b.shape(scores).map(|shape| &shape[..]), b.constant(id))
+    else {
         return false;
     };
     let size = queries.as_static().and_then(|size| usize::try_from(size).ok()).filter(|_| queries == keys);

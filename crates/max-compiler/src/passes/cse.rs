@@ -21,7 +21,7 @@ pub fn cse(body: &Body) -> Result<Body> {
         let same = earlier != op && old.kind == new.kind && same_operands(b, earlier, op);
         let results = same.then(|| old.results.clone());
         if same {
-            b.take_back();
+            b.spare();
         }
         results
     })

@@ -46,6 +46,7 @@ pub fn must_run(body: &Body, op: &Op) -> bool {
         OpKind::Rebind(rebind) => shape(0) != Some(&rebind.shape),
         OpKind::Slice(slice) => !shape(0).is_some_and(|shape| within(slice, shape)),
         OpKind::BroadcastTo(_) if op.operands.len() == 2 => true,
+        OpKind::ConstantExternal(weight) => weight.shape.as_static().is_none(),
         // Differences of sizes can be negative.
         OpKind::BroadcastTo(_) | OpKind::Split(_) | OpKind::Conv2d(_) => {
             let given: Vec<&Dim> = (0..op.operands.len()).filter_map(shape).flat_map(|s| s.iter()).collect();

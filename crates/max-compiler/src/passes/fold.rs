@@ -52,6 +52,7 @@ fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> 
     if results.len() != expected.len() || !results.iter().zip(&expected).all(as_promised) {
         return None;
     }
+    b.spare();
     results.into_iter().zip(devices).map(|(value, device)| b.push(Constant { value, device }, [])).collect()
 }
 

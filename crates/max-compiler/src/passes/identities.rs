@@ -201,7 +201,7 @@ fn nested_slices(b: &mut Builder, value: ValueId) -> Option<ValueId> {
 }
 
 /// Chains of concats merge up to this many parts, so that long chains take no more than linear time.
-const MAX_PARTS: usize = 64;
+const MAX_PARTS: usize = 16;
 
 fn nested_concats(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let OpKind::Concat(outer) = b.kind(value)? else { return None };

@@ -36,7 +36,7 @@ type Groups = HashMap<OpId, Vec<(OpId, Constant)>>;
 fn groups(body: &Body) -> Groups {
     let live = liveness(body);
     let mut constants: HashMap<ValueId, &Constant> = HashMap::new();
-    let mut by_lhs: HashMap<(ValueId, usize), Vec<(OpId, Constant)>> = HashMap::new();
+    let mut by_lhs: HashMap<ValueId, Vec<(OpId, Constant)>> = HashMap::new();
     for (&id, _) in body.block.ops.iter().zip(&live.needed).filter(|(_, needed)| **needed) {
         let op = body.op(id);
         match (&op.kind, &op.operands[..]) {
@@ -46,7 +46,7 @@ fn groups(body: &Body) -> Groups {
             // A constant with other uses would be kept twice.
             (OpKind::Matmul(_), [lhs, rhs]) if live.uses[rhs.0 as usize] == 1 => {
                 if let Some(&constant) = constants.get(rhs) {
-                    by_lhs.entry((*lhs, constant.value.shape()[0])).or_default().push((id, constant.clone()));
+                    by_lhs.entry(*lhs).or_default().push((id, constant.clone()));
                 }
             }
             _ => {}

@@ -2,9 +2,9 @@
 //! values in the place of its results.
 //!
 //! An op is recorded before a pass looks at it, and taken back only if it is replaced and need not run, so no
-//! rewrite can lose an effect or a check. A replacement has the type of what it replaces, or is not made.
+//! rule can lose an effect or a check. A replacement has the type of what it replaces, or is not made.
 
-use max_core::{DType, Error, Location, Number, Result, ScalarOp, Shape, Type, dispatch};
+use max_core::{DType, Error, Number, Result, ScalarOp, Shape, Type, dispatch};
 use max_graph::host::number;
 use max_graph::ir::Op;
 use max_graph::ops::constant::Constant;
@@ -18,7 +18,8 @@ pub struct Builder {
     definitions: Vec<Option<OpId>>,
     splats: Vec<Option<Number>>,
     uses: Vec<u32>,
-    location: Option<Location>,
+    current: Option<OpId>,
+    spare: bool,
 }
 
 /// A small rewrite: the value to put in the place of another one, if there is one.
@@ -59,7 +60,8 @@ pub fn rebuild(
         definitions: Vec::new(),
         splats: Vec::new(),
         uses: Vec::new(),
-        location: None,
+        current: None,
+        spare: false,
     };
     let mut new_values = vec![None; old.num_values()];
     for (argument, &new) in old.block.arguments.iter().zip(&b.body.block.arguments) {
@@ -77,17 +79,16 @@ pub fn rebuild(
         let at = b.body.block.ops.len();
         let new = b.body.push_typed(op.kind.clone(), operands, types, op.location.clone());
         b.define(new, op.results.iter().map(|r| uses[r.0 as usize]));
-        b.location.clone_from(&op.location);
-        let own = b.body.op(new).results.clone();
-        let replaced = replace(&mut b, id, new).filter(|values| {
-            values.len() == own.len()
-                && values.iter().zip(&own).all(|(&v, &own)| b.type_of(v) == b.type_of(own))
-        });
-        let still_there = b.body.block.ops.get(at) == Some(&new);
-        if replaced.is_some() && still_there && !must_run(&b.body, b.body.op(new)) {
+        (b.current, b.spare) = (Some(new), false);
+        let fits = |b: &Builder, values: &Vec<ValueId>| {
+            b.body.types_of(values).eq(b.body.types_of(&b.body.op(new).results))
+        };
+        let replaced = replace(&mut b, id, new).filter(|values| fits(&b, values));
+        if replaced.is_some() && (b.spare || !must_run(&b.body, b.body.op(new))) {
             b.body.block.ops.remove(at);
         }
-        for (result, value) in op.results.iter().zip(replaced.as_ref().unwrap_or(&own)) {
+        let values = replaced.as_ref().unwrap_or(&b.body.op(new).results);
+        for (result, value) in op.results.iter().zip(values) {
             new_values[result.0 as usize] = Some(*value);
             if replaced.is_some() {
                 b.uses[value.0 as usize] += uses[result.0 as usize];
@@ -119,12 +120,15 @@ impl Builder {
         }
     }
 
-    /// Records an op with one result, if its type rule allows it.
+    /// Records an op with one result at the place of the one that is rewritten, if its type rule allows it.
     pub fn push(&mut self, kind: impl Into<OpKind>, operands: impl Into<Vec<ValueId>>) -> Option<ValueId> {
-        let op = self.body.push(kind.into(), operands.into(), self.location.clone()).ok()?;
-        let &[result] = &self.body.op(op).results[..] else { return None };
-        self.define(op, std::iter::once(0));
-        Some(result)
+        let location = self.current.and_then(|op| self.body.op(op).location.clone());
+        let op = self.body.push(kind.into(), operands.into(), location).ok()?;
+        self.define(op, std::iter::repeat_n(0, self.body.op(op).results.len()));
+        match self.body.op(op).results[..] {
+            [result] => Some(result),
+            _ => None,
+        }
     }
 
     /// Records a constant of one number with the dtype and the device of a value.
@@ -134,9 +138,9 @@ impl Builder {
         self.push(Constant { value, device }, [])
     }
 
-    /// Takes back the op that was recorded last.
-    pub fn take_back(&mut self) {
-        self.body.block.ops.pop();
+    /// Says that the op that is rewritten need not run if it is replaced: it is known not to fail.
+    pub fn spare(&mut self) {
+        self.spare = true;
     }
 
     /// An op of the new body.

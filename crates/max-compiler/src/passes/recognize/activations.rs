@@ -67,6 +67,7 @@ fn one_plus_exp_of_minus(b: &Builder, value: ValueId) -> Option<ValueId> {
 
 /// The exact gelu and its approximations by tanh and sigmoid.
 pub fn gelu(b: &mut Builder, value: ValueId) -> Option<ValueId> {
+    b.binary(value, NumericOp::Mul).or_else(|| b.binary(value, RealOp::Div))?;
     let (scale, factors) = product(b, value)?;
     let &[first, second] = &factors[..] else { return None };
     let (x, op) = [[first, second], [second, first]].into_iter().find_map(|[x, gate]| {

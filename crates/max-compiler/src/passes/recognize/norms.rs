@@ -28,7 +28,10 @@ pub fn norm(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     }
     let x = centred(b, row)?;
     // The variance may be computed in a wider dtype.
-    let same = row == deviation && b.used_up_to(3, row) || uncast(b, centred(b, deviation)?) == x;
+    let same = match row == deviation {
+        true => b.used_up_to(3, row),
+        false => uncast(b, centred(b, deviation)?) == x,
+    };
     if !same {
         return None;
     }

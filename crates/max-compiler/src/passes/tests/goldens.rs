@@ -77,7 +77,9 @@ fn fold() {
          %9 = broadcast_to(%3) {shape = [99999]} : float32[99999]
          %10, %11 = split(%5) {sizes = [1, 1], axis = 0} : int64[1], int64[1]
          print(%3) {label = \"sum\"}
-         return %4, %6, %9, %11",
+         %12 = constant() {value = dense(int64[], [-1]), device = \"cpu:0\"} : int64[]
+         %13 = gather(%5, %12) {axis = 0} : int64[]
+         return %4, %6, %9, %11, %13",
     );
     expect![[r#"
         graph "g"(%0: float32[2]) {
@@ -90,7 +92,8 @@ fn fold() {
           %7 = broadcast_to(%1) {shape = [99999]} : float32[99999]
           %8 = constant() {value = dense(int64[1], [7]), device = "cpu:0"} : int64[1]
           print(%1) {label = "sum"}
-          return %2, %4, %7, %8
+          %9 = constant() {value = dense(int64[], [7]), device = "cpu:0"} : int64[]
+          return %2, %4, %7, %8, %9
         }
     "#]]
     .assert_eq(&after("fold", &body));

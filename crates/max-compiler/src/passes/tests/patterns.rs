@@ -27,7 +27,8 @@ fn softmax() {
           %2 = softmax(%1) {axis = 1, log = true} : float32[n, m]
           return %2
         }
-    "#]].assert_eq(&after("recognize", &body));
+    "#]]
+    .assert_eq(&after("recognize", &body));
 }
 
 #[test]
@@ -103,7 +104,8 @@ fn activations() {
           %13 = rsqrt(%12) : float32[n]
           return %5, %6, %7, %8, %11, %13
         }
-    "#]].assert_eq(&after_all(&body));
+    "#]]
+    .assert_eq(&after_all(&body));
 }
 
 #[test]
@@ -142,7 +144,53 @@ fn layer_norm() {
           %9 = layer_norm(%3, %6, %8) {epsilon = 9.999999747378752e-6} : float32[n, 8]
           return %4, %9
         }
-    "#]].assert_eq(&after_all(&body));
+    "#]]
+    .assert_eq(&after_all(&body));
+}
+
+#[test]
+fn layer_norm_of_narrow_floats() {
+    let body = graph(
+        "%0: float16[n, 8], %1: float16[8], %2: float16[8]",
+        "%4 = reduce(%0) {kind = \"mean\", axis = 1} : float16[n, 1]
+         %5 = sub(%0, %4) : float16[n, 8]
+         %6 = cast(%0) {dtype = \"float32\"} : float32[n, 8]
+         %7 = reduce(%6) {kind = \"mean\", axis = 1} : float32[n, 1]
+         %8 = sub(%6, %7) : float32[n, 8]
+         %9 = mul(%8, %8) : float32[n, 8]
+         %10 = reduce(%9) {kind = \"mean\", axis = 1} : float32[n, 1]
+         %11 = cast(%10) {dtype = \"float16\"} : float16[n, 1]
+         %12 = f16 0.001
+         %13 = add(%11, %12) : float16[n, 1]
+         %14 = sqrt(%13) : float16[n, 1]
+         %15 = div(%5, %14) : float16[n, 8]
+         %16 = mul(%15, %1) : float16[n, 8]
+         %20 = cast(%16) {dtype = \"float32\"} : float32[n, 8]
+         %21 = reduce(%20) {kind = \"mean\", axis = 1} : float32[n, 1]
+         %22 = sub(%20, %21) : float32[n, 8]
+         %23 = mul(%22, %22) : float32[n, 8]
+         %24 = reduce(%23) {kind = \"mean\", axis = 1} : float32[n, 1]
+         %25 = f32 0.001
+         %26 = add(%24, %25) : float32[n, 1]
+         %27 = rsqrt(%26) : float32[n, 1]
+         %28 = mul(%22, %27) : float32[n, 8]
+         %29 = cast(%1) {dtype = \"float32\"} : float32[8]
+         %30 = mul(%28, %29) : float32[n, 8]
+         %31 = cast(%2) {dtype = \"float32\"} : float32[8]
+         %32 = add(%30, %31) : float32[n, 8]
+         %33 = cast(%32) {dtype = \"float16\"} : float16[n, 8]
+         return %33",
+    );
+    expect![[r#"
+        graph "g"(%0: float16[n, 8], %1: float16[8], %2: float16[8]) {
+          %3 = constant() {value = dense(float16[], [-0.0]), device = "cpu:0"} : float16[]
+          %4 = broadcast_to(%3) {shape = [8]} : float16[8]
+          %5 = layer_norm(%0, %1, %4) {epsilon = 0.0010004043579101563} : float16[n, 8]
+          %6 = layer_norm(%5, %1, %2) {epsilon = 0.0010000000474974513} : float16[n, 8]
+          return %6
+        }
+    "#]]
+    .assert_eq(&after_all(&body));
 }
 
 #[test]
@@ -270,11 +318,16 @@ fn triangular_masks_are_causal() {
           %3 = attention(%0, %1, %2) {scale = 1.0, causal = true} : float32[3, 5]
           return %3
         }
-    "#]].assert_eq(&causal);
+    "#]]
+    .assert_eq(&causal);
     let added = "float32[3, 3], [0.0, -inf, -inf, 0.0, 0.0, -inf, 0.0, 0.0, 0.0]";
     assert_eq!(with_mask(added, "add(%5, %3)"), causal);
     assert_eq!(with_mask("bool[3, 3], [0, 1, 1, 0, 0, 1, 0, 0, 0]", "where(%3, %6, %5)"), causal);
-    for mask in ["bool[3, 3], [1, 0, 0, 1, 1, 0, 1, 0, 1]", "bool[3, 3], [1, 1, 1, 0, 1, 1, 0, 0, 1]", "bool[3], [1, 0, 0]"] {
+    for mask in [
+        "bool[3, 3], [1, 0, 0, 1, 1, 0, 1, 0, 1]",
+        "bool[3, 3], [1, 1, 1, 0, 1, 1, 0, 0, 1]",
+        "bool[3], [1, 0, 0]",
+    ] {
         let masked = with_mask(mask, "where(%3, %5, %6)");
         assert!(masked.contains("attention") && !masked.contains("causal = true"), "{masked}");
     }
@@ -297,5 +350,46 @@ fn attention_in_a_wider_dtype() {
           %3 = attention(%0, %1, %2) {scale = 1.0, causal = false} : float16[s, 4]
           return %3
         }
-    "#]].assert_eq(&after_all(&body));
+    "#]]
+    .assert_eq(&after_all(&body));
+}
+
+#[test]
+fn attention_with_scaled_queries_and_keys() {
+    let body = graph(
+        "%0: float32[q, 4], %1: float32[k, 4], %2: float32[k, 5]",
+        "%3 = f32 0.5
+         %4 = mul(%0, %3) : float32[q, 4]
+         %5 = mul(%1, %3) : float32[k, 4]
+         %6 = permute(%5) {dims = [1, 0]} : float32[4, k]
+         %7 = matmul(%4, %6) : float32[q, k]
+         %8 = softmax(%7) {axis = 1, log = false} : float32[q, k]
+         %9 = matmul(%8, %2) : float32[q, 5]
+         return %9",
+    );
+    expect![[r#"
+        graph "g"(%0: float32[q, 4], %1: float32[k, 4], %2: float32[k, 5]) {
+          %3 = attention(%0, %1, %2) {scale = 0.25, causal = false} : float32[q, 5]
+          return %3
+        }
+    "#]]
+    .assert_eq(&after_all(&body));
+}
+
+#[test]
+fn what_is_not_attention_stays() {
+    let ops = |axis: &str, results: &str| {
+        format!(
+            "%3 = permute(%1) {{dims = [1, 0]}} : float32[4, s]
+             %4 = matmul(%0, %3) : float32[s, s]
+             %5 = softmax(%4) {{axis = {axis}, log = false}} : float32[s, s]
+             %6 = matmul(%5, %2) : float32[s, 5]
+             return {results}"
+        )
+    };
+    let arguments = "%0: float32[s, 4], %1: float32[s, 4], %2: float32[s, 5]";
+    assert!(after_all(&graph(arguments, &ops("1", "%6"))).contains("attention"));
+    for (axis, results) in [("0", "%6"), ("1", "%5, %6"), ("1", "%4, %6")] {
+        assert!(!after_all(&graph(arguments, &ops(axis, results))).contains("attention"), "{axis} {results}");
+    }
 }
