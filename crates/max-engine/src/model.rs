@@ -167,16 +167,20 @@ impl Model {
         checkpoint: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<Buffer>> {
         let inputs = self.check_inputs(inputs)?;
-        let observer = Observer {
+        self.runtime
+            .run(&inputs, &self.observer(checkpoint))
+            .map_err(|e| e.context(format!("while executing model '{}'", self.name())))
+    }
+
+    /// Watches an execution as the session wants it watched.
+    pub(crate) fn observer<'a>(&'a self, checkpoint: &'a dyn Fn() -> Result<()>) -> Observer<'a> {
+        Observer {
             checkpoint,
             settings: &self.settings,
             profile: self.profile.as_ref(),
             asserts: self.asserts,
             tracing: self.settings.log_level() == LogLevel::Trace,
-        };
-        self.runtime
-            .run(&inputs, &observer)
-            .map_err(|e| e.context(format!("while executing model '{}'", self.name())))
+        }
     }
 
     /// Inputs as the program takes them: of the right number, dtype and device, and contiguous.
