@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from max.driver import Buffer
+from max.dtype import DType
 from max.engine import Model
 from max.graph import ops
 
-from helpers import address, build, tensor
+from helpers import CPU, address, build, tensor
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], dtype=np.float32)
 
@@ -69,10 +70,15 @@ def test_replay_on_its_own_outputs(session) -> None:
         np.testing.assert_array_equal(out.to_numpy(), expected)
 
 
-def test_temporaries_and_weights(session) -> None:
+def test_temporaries_and_constants(session) -> None:
     """More than one kernel: products, a reduction, a constant."""
-    w = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
-    model = session.load(build(lambda x: ops.softmax(ops.tanh(x @ w) @ w.T), [tensor("float32", "n", 6)]))
+    data = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
+
+    def forward(x):
+        w = ops.constant(data, DType.float32, CPU)
+        return ops.softmax(ops.tanh(x @ w) @ w.T)
+
+    model = session.load(build(forward, [tensor("float32", "n", 6)]))
     rng = np.random.default_rng(5)
     first = rng.normal(size=(5, 6)).astype(np.float32)
     (out,) = model.capture(1, first)

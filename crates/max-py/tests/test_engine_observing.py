@@ -204,8 +204,7 @@ class TestAsserts:
 class TestProfiling:
     @staticmethod
     def graph() -> Graph:
-        w = np.ones((4, 4), dtype=np.float32)
-        return build(lambda x: ops.exp(x) @ w, [tensor("float32", "n", 4)], name='a "quoted" name')
+        return build(lambda x: ops.softmax(ops.exp(x) @ x.T), [tensor("float32", "n", 4)], name='a "quoted" name')
 
     def test_the_table_counts_launches(self) -> None:
         model = fresh(gpu_profiling="on").load(self.graph())
@@ -266,8 +265,8 @@ class TestKernels:
         (kernel,) = model.kernel_summaries
         assert isinstance(kernel, KernelSummary)
         assert (kernel.name, kernel.kind) == ("exp+tanh+relu", "loop")
-        assert [op.split("(")[0] for op in kernel.ops] == ["exp", "tanh", "relu"]
-        assert "float32[n]" in kernel.ops[0]
+        assert len(kernel.ops) == 3
+        assert kernel.ops[0] == "exp(float32[n])"
         assert "tanh" in kernel.text
 
     def test_kinds(self, session) -> None:
