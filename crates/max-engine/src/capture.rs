@@ -40,12 +40,22 @@ impl Model {
     /// Executes once and keeps sizes, memory and launches under a key. The outputs belong to the capture: each replay
     /// writes them anew. Capturing a key again replaces what it stood for.
     pub fn capture(&self, key: u64, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
+        self.capture_until(key, inputs, &|| Ok(()))
+    }
+
+    /// As [`Model::capture`], and asks before each step whether to go on; an error ends it, and nothing is captured.
+    pub fn capture_until(
+        &self,
+        key: u64,
+        inputs: &[Buffer],
+        checkpoint: &dyn Fn() -> Result<()>,
+    ) -> Result<Vec<Buffer>> {
         some_inputs("capture", inputs)?;
         let inputs = self.check_inputs(inputs)?;
         let captured = || -> Result<Vec<Buffer>> {
             let mut frozen = self.runtime.freeze(&inputs)?;
             let trace = self.runtime.trace(&inputs)?;
-            frozen.run(&self.runtime, &inputs)?;
+            frozen.run(&self.runtime, &inputs, &self.observer(checkpoint))?;
             let outputs = frozen.outputs().to_vec();
             lock(&self.captures.0).insert(key, Arc::new(Capture { frozen: Mutex::new(frozen), trace }));
             Ok(outputs)
@@ -53,20 +63,41 @@ impl Model {
         captured().map_err(|e| e.context(format!("while capturing model '{}'", self.name())))
     }
 
-    /// Runs what was captured under a key on inputs of the same sizes, into the outputs of the capture.
+    /// Runs what was captured under a key on inputs of the same sizes, into the outputs of the capture. The inputs may
+    /// be these outputs.
     pub fn replay(&self, key: u64, inputs: &[Buffer]) -> Result<()> {
+        self.replay_until(key, inputs, &|| Ok(()))
+    }
+
+    /// As [`Model::replay`], and asks before each step whether to go on; an error ends it, with the outputs half written.
+    pub fn replay_until(
+        &self,
+        key: u64,
+        inputs: &[Buffer],
+        checkpoint: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
         some_inputs("replay", inputs)?;
         let capture = self.captures.get(key)?;
         let inputs = self.check_inputs(inputs)?;
-        let result = lock(&capture.frozen).run(&self.runtime, &inputs);
+        let result = lock(&capture.frozen).run(&self.runtime, &inputs, &self.observer(checkpoint));
         result.map_err(|e| e.context(format!("while replaying model '{}'", self.name())))
     }
 
     /// Executes and checks that it launches what was captured under a key.
     pub fn debug_verify_replay(&self, key: u64, inputs: &[Buffer]) -> Result<()> {
+        self.debug_verify_replay_until(key, inputs, &|| Ok(()))
+    }
+
+    /// As [`Model::debug_verify_replay`], and asks before each step whether to go on; an error ends it.
+    pub fn debug_verify_replay_until(
+        &self,
+        key: u64,
+        inputs: &[Buffer],
+        checkpoint: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
         some_inputs("debug_verify_replay", inputs)?;
         let capture = self.captures.get(key)?;
-        self.execute(inputs)?;
+        self.execute_until(inputs, checkpoint)?;
         let trace = self.runtime.trace(&self.check_inputs(inputs)?)?;
         let differs = capture.trace.iter().zip(&trace).position(|(captured, now)| captured != now);
         match differs {

@@ -125,8 +125,7 @@ impl Model {
                 Work::Kernel(kernel) => (kernel.kind(), kernel.to_string()),
                 Work::Print(label, _) => ("print", label.clone()),
             };
-            let ops = step.ops.iter().map(|&op| program.source.op(op).describe(&program.source)).collect();
-            KernelSummary { name: program.step_name(number), kind, ops, text }
+            KernelSummary { name: program.step_name(number), kind, ops: ops_of(program, number), text }
         };
         program.steps.iter().enumerate().map(summary).collect()
     }
@@ -168,16 +167,20 @@ impl Model {
         checkpoint: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<Buffer>> {
         let inputs = self.check_inputs(inputs)?;
-        let observer = Observer {
+        self.runtime
+            .run(&inputs, &self.observer(checkpoint))
+            .map_err(|e| e.context(format!("while executing model '{}'", self.name())))
+    }
+
+    /// Watches an execution as the session wants it watched.
+    pub(crate) fn observer<'a>(&'a self, checkpoint: &'a dyn Fn() -> Result<()>) -> Observer<'a> {
+        Observer {
             checkpoint,
             settings: &self.settings,
             profile: self.profile.as_ref(),
             asserts: self.asserts,
             tracing: self.settings.log_level() == LogLevel::Trace,
-        };
-        self.runtime
-            .run(&inputs, &observer)
-            .map_err(|e| e.context(format!("while executing model '{}'", self.name())))
+        }
     }
 
     /// Inputs as the program takes them: of the right number, dtype and device, and contiguous.
@@ -205,6 +208,16 @@ impl Model {
         }
         inputs.iter().map(Buffer::contiguous).collect::<Result<Vec<_>>>().map(Cow::Owned)
     }
+}
+
+/// The ops that a step does the work of, with the types of their operands.
+pub(crate) fn ops_of(program: &Program, step: usize) -> Vec<String> {
+    let ops = program.steps[step].ops.iter().map(|&op| {
+        let op = program.source.op(op);
+        let types: Vec<_> = program.source.types_of(&op.operands).map(Type::to_string).collect();
+        format!("{}({})", op.kind.name(), types.join(", "))
+    });
+    ops.collect()
 }
 
 fn specs<'a>(role: &str, types: impl Iterator<Item = &'a Type>) -> Result<Vec<TensorSpec>> {

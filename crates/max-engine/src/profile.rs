@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use max_compiler::Program;
 use max_core::{Error, Result};
 
+use crate::model::ops_of;
+
 /// The launches that were timed; the oldest make room for new ones.
 #[derive(Debug)]
 pub(crate) struct Profile {
@@ -92,8 +94,7 @@ impl Profile {
             let (start, time) = (launch.start.as_secs_f64() * 1e6, launch.time.as_secs_f64() * 1e6);
             let mut arguments = format!("\"step\":{}", launch.step);
             if detailed {
-                let ops = &program.steps[launch.step].ops;
-                let ops: Vec<_> = ops.iter().map(|&op| quote(&program.source.op(op).describe(&program.source))).collect();
+                let ops: Vec<_> = ops_of(program, launch.step).iter().map(|op| quote(op)).collect();
                 let _ = write!(arguments, ",\"ops\":[{}]", ops.join(","));
             }
             format!(

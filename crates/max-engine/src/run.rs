@@ -437,8 +437,8 @@ impl Frozen {
         &self.outputs
     }
 
-    /// Launches everything on inputs of the captured sizes.
-    pub(crate) fn run(&mut self, runtime: &Runtime, inputs: &[Buffer]) -> Result<()> {
+    /// Launches everything on inputs of the captured sizes. Values are not checked: that is for executions.
+    pub(crate) fn run(&mut self, runtime: &Runtime, inputs: &[Buffer], observer: &Observer) -> Result<()> {
         if !self.ready.shapes.iter().map(Vec::as_slice).eq(inputs.iter().map(Buffer::shape)) {
             let given: Vec<_> = inputs.iter().map(Buffer::shape).collect();
             bail!(
@@ -447,18 +447,35 @@ impl Frozen {
                 self.ready.shapes
             );
         }
+        // Kernels must not write what they still read, so inputs that are outputs of this capture are copied.
+        let mut copies = Vec::new();
         for (slot, info) in runtime.program.slots.iter().enumerate() {
-            if let Origin::Input(input) = info.origin {
-                self.memory[slot] = Memory::of(&inputs[input])?;
+            let Origin::Input(input) = info.origin else { continue };
+            let input = &inputs[input];
+            if self.outputs.iter().any(|output| overlap(output, input)) {
+                let copy = input.copy(None)?;
+                self.memory[slot] = Memory::of(&copy)?;
+                copies.push(copy);
+            } else {
+                self.memory[slot] = Memory::of(input)?;
             }
         }
         for (step, launch) in self.ready.first.launches.iter().enumerate() {
-            if let Some(launch) = launch {
-                launch.run(&self.memory, &runtime.pool).map_err(|error| runtime.blame(step, error))?;
-            }
+            let Some(launch) = launch else { continue };
+            (observer.checkpoint)()?;
+            let started = observer.start();
+            launch.run(&self.memory, &runtime.pool).map_err(|error| runtime.blame(step, error))?;
+            observer.finish(&runtime.program, step, started);
         }
         Ok(())
     }
+}
+
+/// Whether two contiguous buffers share memory.
+fn overlap(a: &Buffer, b: &Buffer) -> bool {
+    let ends = |buffer: &Buffer| (buffer.data_ptr().addr(), buffer.data_ptr().addr() + buffer.num_bytes());
+    let ((a, a_end), (b, b_end)) = (ends(a), ends(b));
+    a < b_end && b < a_end
 }
 
 /// What facts ask of a program that has not run yet.

@@ -2,13 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use max::driver::{Buffer, Device};
-use max::engine::{InferenceSession, Model, TensorSpec, WeightsRegistry};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use max::engine::{self, InferenceSession, Model, TensorSpec, WeightsRegistry};
+use numpy::PyUntypedArray;
+use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
 
 use crate::args::{self, native};
 use crate::array;
@@ -79,6 +81,49 @@ impl PySession {
         };
         py.detach(|| self.0.load_with(path.as_path(), &registry)).map(PyModel).raise()
     }
+
+    fn set_log_level(&self, level: &Bound<'_, PyAny>) -> PyResult<()> {
+        named(level, "a LogLevel").map(|level| self.0.set_mojo_log_level(level))
+    }
+
+    fn set_assert_level(&self, level: &Bound<'_, PyAny>) -> PyResult<()> {
+        named(level, "an AssertLevel").map(|level| self.0.set_mojo_assert_level(level))
+    }
+
+    fn set_split_k_reduction_precision(&self, precision: &Bound<'_, PyAny>) -> PyResult<()> {
+        let precision = named(precision, "a SplitKReductionPrecision")?;
+        self.0.set_split_k_reduction_precision(precision);
+        Ok(())
+    }
+
+    fn set_profiling(&self, mode: &Bound<'_, PyAny>) -> PyResult<()> {
+        named(mode, "a GPUProfilingMode").map(|mode| self.0.gpu_profiling(mode))
+    }
+
+    fn use_old_top_k_kernel(&self, mode: &str) {
+        self.0.use_old_top_k_kernel(mode);
+    }
+}
+
+/// A setting by its name; a member of the enum of its names is a string too.
+fn named<T: FromStr<Err = max::Error>>(object: &Bound<'_, PyAny>, class: &str) -> PyResult<T> {
+    match object.cast::<PyString>() {
+        Ok(name) => name.to_cow()?.parse().raise(),
+        Err(_) => Err(PyTypeError::new_err(format!("expected {class} or a str, got {}", object.get_type()))),
+    }
+}
+
+/// How often compiled programs were found, how often not, and how many are kept.
+#[pyfunction]
+pub fn program_cache_stats() -> (u64, u64, usize) {
+    let stats = engine::program_cache_stats();
+    (stats.hits, stats.misses, stats.size)
+}
+
+/// Forgets compiled programs.
+#[pyfunction]
+pub fn clear_program_cache() {
+    engine::clear_program_cache();
 }
 
 /// The value of a weight; it stays where it is.
@@ -127,20 +172,98 @@ impl PyModel {
         self.0.output_metadata().iter().map(spec).collect()
     }
 
-    fn execute(&self, py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<Vec<PyBuffer>> {
+    fn execute(&self, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<PyBuffer>> {
+        self.run(inputs, Model::execute_until).map(wrap)
+    }
+
+    fn capture(&self, key: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<PyBuffer>> {
+        let key = graph_key(key)?;
+        self.run(inputs, |model, inputs, checkpoint| model.capture_until(key, inputs, checkpoint)).map(wrap)
+    }
+
+    fn replay(&self, key: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let key = graph_key(key)?;
+        self.run(inputs, |model, inputs, checkpoint| model.replay_until(key, inputs, checkpoint))
+    }
+
+    fn debug_verify_replay(&self, key: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let key = graph_key(key)?;
+        self.run(inputs, |model, inputs, checkpoint| model.debug_verify_replay_until(key, inputs, checkpoint))
+    }
+
+    fn release_captured_graph(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.0.release_captured_graph(graph_key(key)?).raise()
+    }
+
+    #[getter]
+    fn kernels(&self) -> Vec<(String, &'static str, Vec<String>, String)> {
+        let summaries = self.0.kernel_summaries().into_iter();
+        summaries.map(|kernel| (kernel.name, kernel.kind, kernel.ops, kernel.text)).collect()
+    }
+
+    fn memory_report(&self, inputs: &Bound<'_, PyTuple>) -> PyResult<(usize, usize)> {
+        let report = self.0.memory_report(&self.inputs_from(inputs)?).raise()?;
+        Ok((report.peak_bytes, report.bytes_without_reuse))
+    }
+
+    fn profile_table(&self) -> PyResult<String> {
+        self.0.profile_table().ok_or_else(|| {
+            PyRuntimeError::new_err(format!(
+                "model '{}' was loaded without profiling: call gpu_profiling(\"on\") on its session before load",
+                self.0.name()
+            ))
+        })
+    }
+
+    fn save_trace(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.0.save_trace(&path)).raise()
+    }
+}
+
+impl PyModel {
+    fn inputs_from(&self, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<Buffer>> {
         let mut specs = self.0.input_metadata().iter();
-        let inputs =
-            inputs.try_iter()?.map(|item| input(&item?, specs.next())).collect::<PyResult<Vec<_>>>()?;
-        let (outputs, interrupt) = py.detach(|| {
+        inputs.iter().map(|item| input(&item, specs.next())).collect()
+    }
+
+    /// Runs the model in some way without the GIL, until it is done or Ctrl-C ends it.
+    fn run<T: Send>(
+        &self,
+        inputs: &Bound<'_, PyTuple>,
+        work: impl FnOnce(&Model, &[Buffer], &dyn Fn() -> max::Result<()>) -> max::Result<T> + Send,
+    ) -> PyResult<T> {
+        let buffers = self.inputs_from(inputs)?;
+        let (result, interrupt) = inputs.py().detach(|| {
             let interrupt = Interrupt::default();
-            let outputs = self.0.execute_until(&inputs, &|| interrupt.check());
-            (outputs, interrupt.raised.into_inner())
+            let result = work(&self.0, &buffers, &|| interrupt.check());
+            (result, interrupt.raised.into_inner())
         });
         match interrupt {
             Some(exception) => Err(exception),
-            None => Ok(outputs.raise()?.into_iter().map(PyBuffer).collect()),
+            None => result.raise(),
         }
     }
+}
+
+fn wrap(buffers: Vec<Buffer>) -> Vec<PyBuffer> {
+    buffers.into_iter().map(PyBuffer).collect()
+}
+
+/// The key of a capture: an integer, and no bool, that fits 64 bits without a sign.
+fn graph_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let no_integer = || PyTypeError::new_err(format!("graph_key must be an int, got {}", key.get_type()));
+    if key.is_instance_of::<PyBool>() {
+        return Err(no_integer());
+    }
+    key.extract().map_err(|error: PyErr| {
+        if error.is_instance_of::<PyOverflowError>(key.py()) {
+            PyValueError::new_err(format!("graph_key must be from 0 to 2**64 - 1, got {key}"))
+        } else if error.is_instance_of::<PyTypeError>(key.py()) {
+            no_integer()
+        } else {
+            error
+        }
+    })
 }
 
 /// Lets Ctrl-C end an execution: looks for signals from time to time, and keeps the exception of one.
@@ -172,6 +295,10 @@ impl Interrupt {
 
 /// An input of a model: an array of any kind, or a number in the dtype the model wants.
 fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
+    // First what needs no look at attributes: an attribute that is missing costs more than a small model.
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        return array::from_numpy(array);
+    }
     let object = native(object)?;
     if let Ok(buffer) = object.cast::<PyBuffer>() {
         return Ok(buffer.get().0.clone());

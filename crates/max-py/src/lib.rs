@@ -18,7 +18,7 @@ mod _core {
         PyBuffer, PyDevice, PyStream, accelerator_api, accelerator_architecture_name, accelerator_count,
     };
     #[pymodule_export]
-    use crate::engine::{PyModel, PySession};
+    use crate::engine::{PyModel, PySession, clear_program_cache, program_cache_stats};
     #[pymodule_export]
     use crate::graph::{PyGraph, PyValue, PyWeight, op, op_params};
     #[pymodule_init]

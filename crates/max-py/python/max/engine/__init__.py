@@ -13,14 +13,23 @@ array([1., 0., 3.], dtype=float32)
 
 from __future__ import annotations
 
-from max.engine.model import Model, TensorSpec
-from max.engine.session import CustomExtensionsType, GPUProfilingMode, InferenceSession, LogLevel
+from max.engine.cache import ProgramCacheStats, clear_program_cache, program_cache_stats
+from max.engine.model import KernelSummary, MemoryReport, Model, TensorSpec
+from max.engine.session import CustomExtensionsType, InferenceSession
+from max.engine.settings import AssertLevel, GPUProfilingMode, LogLevel, SplitKReductionPrecision
 
 __all__ = [
+    "AssertLevel",
     "CustomExtensionsType",
     "GPUProfilingMode",
     "InferenceSession",
+    "KernelSummary",
     "LogLevel",
+    "MemoryReport",
     "Model",
+    "ProgramCacheStats",
+    "SplitKReductionPrecision",
     "TensorSpec",
+    "clear_program_cache",
+    "program_cache_stats",
 ]

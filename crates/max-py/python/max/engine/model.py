@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
 from max import _core
@@ -28,6 +29,28 @@ class TensorSpec(NamedTuple):
     """The sizes of the axes; None for those that are only known at run time."""
     dtype: DType
     """The type of the elements."""
+
+
+class KernelSummary(NamedTuple):
+    """One kernel of a model: what the work of one or more ops became."""
+
+    name: str
+    """The names of its ops: `mul+add+relu`."""
+    kind: str
+    """What it is: `loop`, `matmul`, `attention`, `conv2d`, `gather` or `print`."""
+    ops: list[str]
+    """The ops whose work it does, with the types of their operands."""
+    text: str
+    """All it does, as text."""
+
+
+class MemoryReport(NamedTuple):
+    """The memory of an execution beside its inputs, weights and outputs, as far as sizes do not depend on data."""
+
+    peak_bytes: int
+    """What it takes."""
+    bytes_without_reuse: int
+    """What it would take if no temporary reused the memory of another."""
 
 
 class Model:
@@ -81,6 +104,124 @@ class Model:
         if missing:
             raise TypeError(f"model {self.name!r} is called without its inputs {', '.join(missing)}")
         return [bound[name] for name in names]
+
+    def capture(self, graph_key: int, *inputs: InputLike) -> list[Buffer]:
+        """Runs the model once, and keeps sizes, memory and launches for `replay`.
+
+        Capturing a key again replaces what it stood for; outputs of before keep their last values.
+
+        >>> import numpy as np
+        >>> from max.dtype import DType
+        >>> from max.engine import InferenceSession
+        >>> from max.graph import Graph, TensorType
+        >>> with Graph("double", input_types=[TensorType(DType.float32, ["n"])]) as graph:
+        ...     graph.output(graph.inputs[0] * 2)
+        >>> model = InferenceSession().load(graph)
+        >>> x = np.array([1, 2, 3], dtype=np.float32)
+        >>> (y,) = model.capture(1, x)
+        >>> x[0] = 10
+        >>> model.replay(1, x)
+        >>> y.to_numpy()
+        array([20.,  4.,  6.], dtype=float32)
+
+        Args:
+            graph_key: An integer from 0 to 2**64 - 1 that the caller chooses.
+            *inputs: The inputs, in order.
+
+        Returns:
+            The outputs. They belong to the capture: each replay writes them anew.
+
+        Raises:
+            TypeError: If the key is no integer, or an input no array and no number.
+            ValueError: If the key is out of range, there are no inputs, or they are not what the model takes.
+            RuntimeError: If the model cannot be captured: it prints, or its sizes depend on data.
+        """
+        return [Buffer._wrap(output) for output in self._native.capture(graph_key, inputs)]
+
+    def replay(self, graph_key: int, *inputs: InputLike) -> None:
+        """Runs what was captured under a key again, into the outputs that `capture` returned.
+
+        The inputs have the shapes that were captured. They may be other arrays, and may be outputs of the capture.
+
+        Raises:
+            TypeError: If the key is no integer, or an input no array and no number.
+            ValueError: If the key is out of range, there are no inputs, or they are not what the model takes.
+            RuntimeError: If nothing was captured for the key, or it was captured for other shapes.
+        """
+        self._native.replay(graph_key, inputs)
+
+    def debug_verify_replay(self, graph_key: int, *inputs: InputLike) -> None:
+        """Runs the model as `execute` does, and checks that it launches what was captured under a key.
+
+        Raises:
+            TypeError: If the key is no integer, or an input no array and no number.
+            ValueError: If the key is out of range, there are no inputs, or they are not what the model takes.
+            RuntimeError: If nothing was captured for the key, or the launches are others.
+        """
+        self._native.debug_verify_replay(graph_key, inputs)
+
+    def release_captured_graph(self, graph_key: int) -> None:
+        """Forgets what was captured under a key; its outputs stay as they are.
+
+        Raises:
+            TypeError: If the key is no integer.
+            ValueError: If the key is out of range.
+            RuntimeError: If nothing was captured for the key.
+        """
+        self._native.release_captured_graph(graph_key)
+
+    @property
+    def kernel_summaries(self) -> list[KernelSummary]:
+        """The kernels of the model, in the order in which they run.
+
+        >>> from max.dtype import DType
+        >>> from max.engine import InferenceSession
+        >>> from max.graph import Graph, TensorType, ops
+        >>> with Graph("fused", input_types=[TensorType(DType.float32, ["n"])]) as graph:
+        ...     graph.output(ops.tanh(ops.exp(graph.inputs[0])))
+        >>> [(kernel.kind, kernel.name) for kernel in InferenceSession().load(graph).kernel_summaries]
+        [('loop', 'exp+tanh')]
+        """
+        return [KernelSummary(*kernel) for kernel in self._native.kernels]
+
+    def memory_report(self, *inputs: InputLike) -> MemoryReport:
+        """The memory that an execution with such inputs takes for temporaries; nothing runs.
+
+        Raises:
+            TypeError: If an input is no array and no number.
+            ValueError: If their number, a dtype or a shape is not what the model takes.
+        """
+        return MemoryReport(*self._native.memory_report(inputs))
+
+    def profile_table(self) -> str:
+        """Where the time of all executions and replays went: one line a kernel, the longest first.
+
+        >>> from max.dtype import DType
+        >>> from max.engine import InferenceSession
+        >>> from max.graph import Graph, TensorType, ops
+        >>> with Graph("exp", input_types=[TensorType(DType.float32, [])]) as graph:
+        ...     graph.output(ops.exp(graph.inputs[0]))
+        >>> session = InferenceSession()
+        >>> session.gpu_profiling("on")
+        >>> model = session.load(graph)
+        >>> for _ in range(3):
+        ...     _ = model.execute(1.5)
+        >>> header, line = model.profile_table().splitlines()
+        >>> line.split()[:2], line.split()[-1]
+        (['0', '3'], 'exp')
+
+        Raises:
+            RuntimeError: If the session did not profile when it loaded the model.
+        """
+        return self._native.profile_table()
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes the launches of all executions and replays to a JSON file that Perfetto and Chrome's tracing open.
+
+        Raises:
+            RuntimeError: If the session did not profile when it loaded the model, or the file cannot be written.
+        """
+        self._native.save_trace(path)
 
     @property
     def name(self) -> str:

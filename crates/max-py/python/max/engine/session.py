@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from max import _core
 from max.driver import CPU, Device, DLPackArray
 from max.engine.model import Model
+from max.engine.settings import AssertLevel, GPUProfilingMode, LogLevel, SplitKReductionPrecision
 
 if TYPE_CHECKING:
     from max.graph import Graph
 
 CustomExtensionsType: TypeAlias = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 """Libraries of custom ops, by their paths."""
-
-
-class LogLevel(str, Enum):
-    """How much is logged."""
-
-    NOTSET = "notset"
-    TRACE = "trace"
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-    CRITICAL = "critical"
-
-    __str__ = str.__str__
-
-
-class GPUProfilingMode(str, Enum):
-    """How much a profiler is told about work on GPUs."""
-
-    OFF = "off"
-    ON = "on"
-    DETAILED = "detailed"
-
-    __str__ = str.__str__
 
 
 class InferenceSession:
@@ -110,6 +86,69 @@ class InferenceSession:
         _refuse_extensions(custom_extensions or custom_ops_path)
         source: Any = model
         return Model._wrap(self._native.load(source, dict(weights_registry or {})))
+
+    def set_mojo_log_level(self, level: str | LogLevel) -> None:
+        """Sets how much is said on standard error, about models that are loaded already too.
+
+        >>> InferenceSession().set_mojo_log_level(LogLevel.ERROR)
+        >>> InferenceSession().set_mojo_log_level("loud")
+        Traceback (most recent call last):
+            ...
+        ValueError: log level must be one of notset, trace, debug, info, warning, error, critical; got "loud"
+        """
+        self._native.set_log_level(level)
+
+    def set_mojo_assert_level(self, level: str | AssertLevel) -> None:
+        """Sets how much models check that are loaded from now on.
+
+        With `"all"`, an execution fails at the first op that makes a NaN or an infinity out of finite values, and the
+        message says which op that was and where it was recorded; `"warn"` says the same on standard error and goes on.
+        Ops are not fused then, so such models are slower. Replays of captured graphs check no values.
+
+        >>> from max.dtype import DType
+        >>> from max.graph import Graph, TensorType, ops
+        >>> with Graph("roots", input_types=[TensorType(DType.float32, [])]) as graph:
+        ...     graph.output(ops.sqrt(graph.inputs[0] - 2) * 3)
+        >>> session = InferenceSession()
+        >>> session.set_mojo_assert_level("all")
+        >>> try:
+        ...     session.load(graph).execute(1)
+        ... except RuntimeError as error:
+        ...     print(str(error).splitlines()[0])
+        sqrt made NaN at element 0 of float32 []
+        """
+        self._native.set_assert_level(level)
+
+    def set_split_k_reduction_precision(self, precision: str | SplitKReductionPrecision) -> None:
+        """Sets in which precision the parts of long sums in large matrix products combine.
+
+        On the CPU that is always the precision of the accumulator, which is at least that of the output.
+        """
+        self._native.set_split_k_reduction_precision(precision)
+
+    def gpu_profiling(self, mode: str | GPUProfilingMode) -> None:
+        """Sets whether the kernels of models that are loaded from now on are timed; on the CPU too.
+
+        Before that, the environment variable `MODULAR_ENABLE_PROFILING` decides, as it was when the session was made.
+        See `Model.profile_table` and `Model.save_trace` for what is measured.
+
+        Args:
+            mode: `"off"`; `"on"`; or `"detailed"`, with which a trace also names the ops behind each launch.
+        """
+        self._native.set_profiling(mode)
+
+    def use_old_top_k_kernel(self, mode: str) -> None:
+        """Chooses the older kernel for top-k.
+
+        Args:
+            mode: `"false"`, `"off"`, `"no"` or `"0"`, in any case, for the newer kernel; anything else for the older.
+        """
+        self._native.use_old_top_k_kernel(mode)
+
+    def use_fi_topk_kernel(self, mode: str) -> None:
+        """Takes what `use_old_top_k_kernel` takes, and has no effect: the kernel it means is one for GPUs."""
+        if not isinstance(mode, str):
+            raise TypeError(f"mode must be a str, got {type(mode).__name__}")
 
     def __repr__(self) -> str:
         return f"InferenceSession(devices={self.devices}, num_threads={self._native.num_threads})"
