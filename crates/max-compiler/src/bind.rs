@@ -88,7 +88,9 @@ impl Program {
     /// Whether all sizes are known when it is compiled.
     pub fn is_static(&self) -> bool {
         let known = |shape: &Shape| shape.iter().all(|dim| dim.as_static().is_some());
-        self.segments.len() == 1 && self.slots.iter().all(|slot| known(&slot.shape))
+        self.segments.len() == 1
+            && self.slots.iter().all(|slot| known(&slot.shape))
+            && self.inputs.iter().all(|ty| ty.array().is_some_and(|(_, shape)| known(shape)))
     }
 }
 

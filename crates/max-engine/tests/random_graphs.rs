@@ -105,6 +105,8 @@ fn judge(
     let reference = interpret(&body, inputs, &());
     let expected = match (reference, &got) {
         (Err(_), Err(_)) => return Ok(false),
+        // The engine knows what every op says about sizes before the first runs; the reference learns on the way.
+        (Err(whole), Ok(_)) if whole.message().contains("is not bound to a size") => return Ok(false),
         (Ok(expected), _) => expected,
         (Err(whole), Ok(_)) => match interpret(&live(body), inputs, &()) {
             Ok(expected) => expected,

@@ -101,7 +101,8 @@ impl Lowering<'_> {
                     let wanted = Wanted { shape: view.layout.shape.clone(), reduce: None };
                     let number = self.find_group(std::slice::from_ref(&view), &wanted)?;
                     let reg = self.operand(number, &view)?;
-                    let place = Use { node: whole, offset, strides: strides.clone() };
+                    let part = Layout { shape: wanted.shape, strides: strides.clone(), offset };
+                    let place = Self::use_of(&View { node: whole, layout: part }, &self.groups[number].space);
                     self.groups[number].stores.push((place, reg));
                     number
                 }
