@@ -5,6 +5,7 @@
 //! combine in index order, so that the same inputs give the same bits on any number of threads.
 
 mod attention;
+mod conv;
 mod gather;
 mod loops;
 mod math;
@@ -17,10 +18,11 @@ mod tile;
 pub use memory::Memory;
 pub use pool::Pool;
 
+use max_core::Result;
 use max_core::kernel::Kernel;
-use max_core::{Result, bail};
 
 use attention::PreparedAttention;
+use conv::PreparedConv;
 use gather::PreparedGather;
 use loops::PreparedLoop;
 use matmul::PreparedMatmul;
@@ -38,6 +40,7 @@ enum Run {
     Loop(PreparedLoop),
     Matmul(PreparedMatmul),
     Attention(PreparedAttention),
+    Conv(PreparedConv),
     Gather(PreparedGather),
 }
 
@@ -48,8 +51,8 @@ pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
         Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k)?),
         Kernel::Attention(k) => Run::Attention(PreparedAttention::new(k)?),
+        Kernel::Conv2d(k) => Run::Conv(PreparedConv::new(k)?),
         Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
-        _ => bail!(not_implemented, "this kernel"),
     };
     Ok(Prepared { run, extents })
 }
@@ -65,6 +68,8 @@ impl Prepared {
             Run::Matmul(run) => unsafe { run.run(memory, pool) },
             // SAFETY: the memory was checked.
             Run::Attention(run) => unsafe { run.run(memory, pool) },
+            // SAFETY: the memory was checked.
+            Run::Conv(run) => unsafe { run.run(memory, pool) },
             // SAFETY: the memory was checked.
             Run::Gather(run) => unsafe { run.run(memory, pool) },
         }

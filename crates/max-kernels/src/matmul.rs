@@ -18,7 +18,7 @@ use max_core::{Element, Result, bail, dispatch};
 pub(crate) use block::multiply;
 pub(crate) use ending::{Ending, Places};
 pub(crate) use micro::{DEPTH, Kernels, Micro, ROW, THIN};
-pub(crate) use pack::{Matrix, pack, pack_left, pack_right};
+pub(crate) use pack::{Matrix, pack, pack_left, pack_right, pack_right_rows};
 pub(crate) use scratch::{bytes, with};
 
 use crate::{Memory, Pool};

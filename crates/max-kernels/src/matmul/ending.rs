@@ -90,6 +90,36 @@ impl Ending {
         }
     }
 
+    /// Stores a block of the product, or runs the program on it.
+    ///
+    /// # Safety
+    ///
+    /// The block is inside the loop's space, `product` holds it, and the memory was checked for the kernel.
+    pub(crate) unsafe fn deliver<L>(
+        &self,
+        memory: &[Memory],
+        outer: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        product: (*const L, usize),
+    ) {
+        if let Some((to, stride)) = self.place::<L>(memory, outer, [rows.start, columns.start]) {
+            for i in 0..rows.len() {
+                // SAFETY: the caller vouches; places need not be aligned, so bytes are copied.
+                unsafe {
+                    let (from, to) = (product.0.add(i * product.1), to.offset(i as isize * stride));
+                    std::ptr::copy_nonoverlapping(
+                        from.cast::<u8>(),
+                        to.cast(),
+                        columns.len() * size_of::<L>(),
+                    );
+                }
+            }
+        }
+        // SAFETY: the caller vouches.
+        unsafe { self.finish(memory, outer, rows, columns, product) };
+    }
+
     /// Runs the program, if there is one, on a block of the product.
     ///
     /// # Safety

@@ -41,16 +41,32 @@ pub(crate) unsafe fn pack_right<T: Element>(kernels: &Kernels<T::Lane>, to: *mut
 where
     T::Lane: Micro,
 {
-    let ([depth, columns], width) = (matrix.size, kernels.width);
-    for (number, start) in (0..columns).step_by(width).enumerate() {
+    // SAFETY: the caller vouches.
+    unsafe { pack_right_rows(kernels, (to, matrix.size[0], 0), matrix) };
+}
+
+/// Packs some rows of a right operand, which has so many in all, from a row on.
+///
+/// # Safety
+///
+/// The matrix is readable, and the panels fit.
+pub(crate) unsafe fn pack_right_rows<T: Element>(
+    kernels: &Kernels<T::Lane>,
+    (to, depth, top): (*mut T::Lane, usize, usize),
+    matrix: Matrix<T>,
+) where
+    T::Lane: Micro,
+{
+    let ([rows, columns], width) = (matrix.size, kernels.width);
+    for start in (0..columns).step_by(width) {
         let taken = width.min(columns - start);
         // SAFETY: the caller vouches.
         unsafe {
-            let panel = to.add(number * width * depth);
+            let panel = to.add(start * depth + top * width);
             if taken < width {
-                panel.write_bytes(0, width * depth);
+                panel.write_bytes(0, width * rows);
             }
-            pack(panel, width, matrix.part([0, start], [depth, taken]));
+            pack(panel, width, matrix.part([0, start], [rows, taken]));
         }
     }
 }
