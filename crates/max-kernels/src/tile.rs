@@ -149,5 +149,4 @@ pub(crate) unsafe fn transpose(
 }
 
 #[cfg(test)]
-#[cfg(test)]
 mod tests;
