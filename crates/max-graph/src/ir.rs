@@ -63,6 +63,13 @@ impl Body {
         ValueId(self.types.len() as u32 - 1)
     }
 
+    /// Makes room for as many ops and values as another body has.
+    pub fn reserve_like(&mut self, other: &Body) {
+        self.block.ops.reserve(other.block.ops.len());
+        self.ops.reserve(other.block.ops.len());
+        self.types.reserve(other.types.len());
+    }
+
     /// The number of values.
     pub fn num_values(&self) -> usize {
         self.types.len()

@@ -63,6 +63,7 @@ pub fn rebuild(
         current: None,
         spare: false,
     };
+    b.body.reserve_like(old);
     let mut new_values = vec![None; old.num_values()];
     for (argument, &new) in old.block.arguments.iter().zip(&b.body.block.arguments) {
         new_values[argument.0 as usize] = Some(new);

@@ -348,3 +348,26 @@ fn each_pass_is_shown_and_keeps_locations() {
     assert!(seen.iter().eq(PASSES.iter().map(|(name, _)| name)));
     assert_eq!(optimized.ops().next().unwrap().location, Some(place));
 }
+
+/// Time that grows with the square of the number of ops would be minutes here.
+#[test]
+fn long_graphs_are_no_trouble() {
+    let ty = Type::from(TensorType::new(DType::Float32, ("n", 3), DeviceRef::CPU));
+    let mut body = Body::new("long", [ty]);
+    let x = body.block.arguments[0];
+    let mut last = x;
+    for i in 0..50_000 {
+        let (op, operands) = match i % 4 {
+            0 => (NumericOp::Add, vec![last, x]),
+            1 => (NumericOp::Mul, vec![last, last]),
+            2 => (NumericOp::Negate, vec![last]),
+            _ => (NumericOp::Max, vec![x, last]),
+        };
+        let op = body.push(ScalarOp::from(op).into(), operands, None).unwrap();
+        last = body.op(op).results[0];
+    }
+    body.block.results = Some(vec![last]);
+    let start = std::time::Instant::now();
+    assert_eq!(optimize(body, &mut |_, _| {}).unwrap().block.ops.len(), 50_000);
+    assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
+}
