@@ -7,7 +7,7 @@ mod table;
 
 use std::collections::BTreeSet;
 
-use max_core::{DType, HostBytes, Result};
+use max_core::{DType, Element, Error, HostBytes, Result, dispatch};
 use max_driver::{Buffer, Device};
 use max_engine::InferenceSession;
 use max_graph::text::{self, Constants};
@@ -29,9 +29,38 @@ fn check(row: &Json, dtype: DType, session: &InferenceSession) -> Result<()> {
     let buffer = |v: &HostTensor| Buffer::from_host_bytes(v.bytes().clone(), v.dtype(), v.shape());
     let buffers = values.iter().map(buffer).collect::<Result<Vec<_>>>()?;
     let results = session.load(&graph)?.execute(&buffers)?;
-    let tensor = |b: &Buffer| HostTensor::new(b.dtype(), b.shape(), b.host_bytes()?);
-    assert_eq!(results.iter().map(tensor).collect::<Result<Vec<_>>>()?, expected);
+    assert_eq!(results.len(), expected.len());
+    for (result, expected) in results.iter().zip(&expected) {
+        let result = HostTensor::new(result.dtype(), result.shape(), result.host_bytes()?)?;
+        compare(&result, expected).map_err(|what| Error::runtime(format!("{what}\n{printed}")))?;
+    }
     Ok(())
+}
+
+/// Floats agree to a few units in the last place of their dtype, relative to the largest; all else is the same.
+fn compare(result: &HostTensor, expected: &HostTensor) -> std::result::Result<(), String> {
+    if (result.dtype(), result.shape()) != (expected.dtype(), expected.shape()) {
+        return Err(format!("expected {expected:?}, got {result:?}"));
+    }
+    let unit = match expected.dtype() {
+        DType::Float64 => 1e-14,
+        DType::Float32 => 1e-6,
+        DType::Float16 => 2e-3,
+        dtype if dtype.is_float() => 0.02,
+        _ => 0.0,
+    };
+    dispatch!(expected.dtype(), T => {
+        let (result, expected) = (result.elements::<T>().unwrap(), expected.elements::<T>().unwrap());
+        let largest = expected.iter().map(|e| e.to_f64().abs()).filter(|x| x.is_finite()).fold(0.0, f64::max);
+        for (at, (got, want)) in result.iter().zip(expected.iter()).enumerate() {
+            let (x, y) = (got.to_f64(), want.to_f64());
+            let same = got == want || x.is_nan() && y.is_nan() || (x - y).abs() <= unit * (largest + y.abs());
+            if !same {
+                return Err(format!("element {at}: expected {y:e}, got {x:e}"));
+            }
+        }
+        Ok(())
+    })
 }
 
 #[test]
