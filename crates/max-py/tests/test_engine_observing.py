@@ -271,7 +271,8 @@ class TestKernels:
 
     def test_kinds(self, session) -> None:
         table = np.ones((5, 4), dtype=np.float32)
-        model = session.load(build(lambda x, i: [x @ x.T, ops.gather(table, i)], [tensor("float32", 3, 4), tensor("int64", 2)]))
+        types = [tensor("float32", 3, 4), tensor("int64", 2)]
+        model = session.load(build(lambda x, i: [x @ x.T, ops.gather(table, i)], types))
         assert {kernel.kind for kernel in model.kernel_summaries} == {"matmul", "gather"}
 
     def test_checked_models_are_not_fused(self) -> None:
