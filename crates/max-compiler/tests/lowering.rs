@@ -163,3 +163,127 @@ fn a_transformer_block() {
         "#]],
     );
 }
+
+#[test]
+fn what_a_concat_joins_is_computed_in_its_place() {
+    check(
+        r#"graph "g"(%0: float32[n, 4], %1: float32[m, 4]) {
+          %2 = exp(%0) : float32[n, 4]
+          %3 = concat(%2, %1, %2) {axis = 0} : float32[m + n * 2, 4]
+          %4 = relu(%1) : float32[m, 4]
+          %5 = concat(%4, %3) {axis = 0} : float32[m * 2 + n * 2, 4]
+          return %5
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: float32[(m * 2) + (n * 2), 4] output 0
+              s1: float32[n, 4] input 0
+              s2: float32[m, 4] input 1
+              0 exp+concat: loop over [n, 4]
+                r0 = load float32 s1 [4, 1]
+                r1 = exp r0
+                store float32 s0 + (m * 8) + (n * 4) [4, 1] r1
+                store float32 s0 + m * 4 [4, 1] r1
+              1 relu+concat: loop over [m, 4]
+                r0 = load float32 s2 [4, 1]
+                r1 = relu r0
+                store float32 s0 [4, 1] r1
+                store float32 s0 + (m * 4) + (n * 4) [4, 1] r0
+        "#]],
+    );
+}
+
+#[test]
+fn a_size_that_depends_on_data_starts_a_segment() {
+    check(
+        r#"graph "g"(%0: float32[n], %1: int64[]) {
+          %2 = exp(%0) : float32[n]
+          %3 = dynamic_slice(%2, %1) {axis = 0, step = 1, start = false, stop = true, out_dim = `k`} : float32[k]
+          %4 = relu(%3) : float32[k]
+          %5 = reduce(%2) {kind = "sum", axis = 0} : float32[1]
+          return %4, %5
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: float32[n] temporary 0..3
+              s1: float32[n] input 0
+              s2: float32[k] output 0
+              s3: float32[1] output 1
+              s4: int64[] input 1
+              0 exp: loop over [n]
+                r0 = load float32 s1 [1]
+                r1 = exp r0
+                store float32 s0 [1] r1
+              fact Bounds { axis: 0, size: Dim('n'), start: None, stop: Some(Access { slot: Slot(4), dtype: Int64, offset: Dim(0), strides: [] }), step: 1, first: "start of %3", count: Dim('k') }
+              1 relu: loop over [k]
+                r0 = load float32 s0 + start of %3 [1]
+                r1 = relu r0
+                store float32 s2 [1] r1
+              2 reduce: loop over [n] reducing axis 0
+                r0 = load float32 s0 [1]
+                R1 = reduce sum r0
+                store float32 s3 [0] R1
+        "#]],
+    );
+}
+
+#[test]
+fn convolutions_end_in_what_follows_them() {
+    check(
+        r#"graph "g"(%0: float32[1, 8, h, w], %1: float32[16, 8, 3, 3], %2: float32[16, 1, 1]) {
+          %3 = conv2d(%0, %1) {stride = [1, 1], dilation = [1, 1], padding = [1, 1, 1, 1], groups = 1, input_layout = "NCHW", filter_layout = "FCRS"} : float32[1, 16, h, w]
+          %4 = add(%3, %2) : float32[1, 16, h, w]
+          %5 = silu(%4) : float32[1, 16, h, w]
+          return %5
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: float32[1, 16, h, w] output 0
+              s1: float32[16, 1, 1] input 2
+              s2: float32[1, 8, h, w] input 0
+              s3: float32[16, 8, 3, 3] input 1
+              0 conv2d+add+silu: conv2d s2 [h * w * 8, w, 1, h * w] x s3 [3, 1, 9, 72] [3, 3] stride [1, 1] dilation [1, 1] padding [1, 1] groups 1 over [1, h, w, 16]
+                r0 = product float32
+                r1 = load float32 s1 [0, 0, 0, 1]
+                r2 = add r0 r1
+                r3 = silu r2
+                store float32 s0 [h * w * 16, w, 1, h * w] r3
+        "#]],
+    );
+}
+
+#[test]
+fn a_temporary_takes_over_memory_that_is_read_for_the_last_time() {
+    check(
+        r#"graph "g"(%0: float32[n, n]) {
+          %1 = matmul(%0, %0) : float32[n, n]
+          %2 = exp(%0) : float32[n, n]
+          %3 = matmul(%2, %0) : float32[n, n]
+          %4 = add(%3, %1) : float32[n, n]
+          %5 = matmul(%4, %0) : float32[n, n]
+          return %5
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: float32[n, n] temporary 0..1
+              s1: float32[n, n] temporary 0..1
+              s2: float32[n, n] input 0
+              s3: float32[n, n] temporary 1..2 in place of s0
+              s4: float32[n, n] output 0
+              0 matmul+exp: matmul s2 [n, 1] x s2 [n, 1] k n over [n, n]
+                r0 = product float32
+                r1 = load float32 s2 [n, 1]
+                r2 = exp r1
+                store float32 s0 [n, 1] r0
+                store float32 s1 [n, 1] r2
+              1 matmul+add: matmul s1 [n, 1] x s2 [n, 1] k n over [n, n]
+                r0 = product float32
+                r1 = load float32 s0 [n, 1]
+                r2 = add r0 r1
+                store float32 s3 [n, 1] r2
+              2 matmul: matmul s3 [n, 1] x s2 [n, 1] k n over [n, n]
+                r0 = product float32
+                store float32 s4 [n, 1] r0
+        "#]],
+    );
+}
