@@ -345,7 +345,9 @@ impl<L: Micro> Body for AddProducts<L> {
             let weights = weights.cast::<[L; CHANNELS]>().read();
             for i in 0..count {
                 let (mut sum, row) = (sums.add(i).read(), rows.add(i).read());
-                (0..CHANNELS).for_each(|j| sum[j] = sum[j].add(row[j].mul(weights[j])));
+                for j in 0..CHANNELS {
+                    sum[j] = sum[j].add(row[j].mul(weights[j]));
+                }
                 sums.add(i).write(sum);
             }
         }

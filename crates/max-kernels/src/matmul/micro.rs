@@ -93,12 +93,18 @@ impl<L: Lane + Pod, const N: usize> Vector for Lanes<L, N> {
         unsafe { to.cast::<[L; N]>().write_unaligned(self.0) };
     }
     #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Lanes(std::array::from_fn(|i| self.0[i].add(other.0[i])))
+    unsafe fn add(mut self, other: Self) -> Self {
+        for i in 0..N {
+            self.0[i] = self.0[i].add(other.0[i]);
+        }
+        self
     }
     #[inline(always)]
-    unsafe fn add_product(self, x: Self, y: Self) -> Self {
-        Lanes(std::array::from_fn(|i| self.0[i].add(x.0[i].mul(y.0[i]))))
+    unsafe fn add_product(mut self, x: Self, y: Self) -> Self {
+        for i in 0..N {
+            self.0[i] = self.0[i].add(x.0[i].mul(y.0[i]));
+        }
+        self
     }
 }
 
@@ -208,10 +214,10 @@ unsafe fn thin<V: Vector, const R: usize>(
             let right = right.offset(p as isize * right_stride);
             let left = left.add(p);
             for j in (0..columns).step_by(V::LANES) {
-                let mut rows: [V; R] = std::array::from_fn(|i| match p {
-                    0 => V::zero(),
-                    _ => V::load(sums.add(i * sums_stride + j)),
-                });
+                let mut rows = [V::zero(); R];
+                for i in 0..if p > 0 { R } else { 0 } {
+                    rows[i] = V::load(sums.add(i * sums_stride + j));
+                }
                 for q in 0..step {
                     let y = V::load(right.offset(q as isize * right_stride).add(j));
                     for i in 0..R {
