@@ -64,17 +64,17 @@ pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn tanh<const FMA: bool>(x: f32) -> f32 {
     // tanh x = t / (t + 2) with t = exp 2x - 1; beyond the bound it is 1.
-    let twice = x.abs() * 2.0;
-    let (n, r) = reduce_exp::<FMA>(select(twice > 20.0, 20.0, twice));
+    let y = x.abs();
+    let (n, r) = reduce_exp::<FMA>(select(y > 10.0, 20.0, y * 2.0));
     let q = poly::<FMA, 5>(r, [0.5, 0.166_665_38, 0.041_666_266, 0.008_367_247, 0.001_394_760_7]);
     let p = mul_add::<FMA>(q, r * r, r);
     let power = exp2_whole(n);
     let t = mul_add::<FMA>(p, power, power - 1.0);
     // Near zero the quotient would round too often.
-    let square = x * x;
+    let square = y * y;
     let small = poly::<FMA, 4>(square, [-0.333_333_2, 0.133_322_98, -0.053_714_135, 0.019_379_422]);
-    let small = mul_add::<FMA>(small * square, x, x);
-    select(x.abs() < 0.35, small, (t / (t + 2.0)).copysign(x))
+    let small = mul_add::<FMA>(small * square, y, y);
+    select(y < 0.35, small, t / (t + 2.0)).copysign(x)
 }
 
 #[inline(always)]

@@ -140,7 +140,7 @@ pub(crate) unsafe fn transpose(
     // SAFETY: the caller's promise.
     unsafe {
         match size {
-            1 => transpose::transpose::<u8>(dst.cast(), dst_stride, src.cast(), src_stride, rows, cols),
+            1 => transpose::transpose::<u8>(dst, dst_stride, src, src_stride, rows, cols),
             2 => transpose::transpose::<u16>(dst.cast(), dst_stride, src.cast(), src_stride, rows, cols),
             4 => transpose::transpose::<u32>(dst.cast(), dst_stride, src.cast(), src_stride, rows, cols),
             _ => transpose::transpose::<u64>(dst.cast(), dst_stride, src.cast(), src_stride, rows, cols),
@@ -148,7 +148,5 @@ pub(crate) unsafe fn transpose(
     }
 }
 
-#[cfg(test)]
-#[cfg(test)]
 #[cfg(test)]
 mod tests;

@@ -38,3 +38,33 @@ pub(crate) unsafe fn stream_line(dst: *mut u8, src: *const u8) {
 
 /// Makes streamed lines visible; ordinary stores need nothing.
 pub(crate) fn fence() {}
+
+/// Sixteen bytes.
+#[derive(Clone, Copy, Default)]
+#[repr(transparent)]
+pub(crate) struct Vector([u8; 16]);
+
+/// Elements that two vectors of them can interleave.
+pub(crate) trait Interleave: Copy {
+    /// The elements of two vectors in turn, in two vectors.
+    fn interleave(a: Vector, b: Vector) -> [Vector; 2];
+}
+
+macro_rules! interleave {
+    ($($type:ident)*) => {$(
+        impl Interleave for $type {
+            #[inline(always)]
+            fn interleave(a: Vector, b: Vector) -> [Vector; 2] {
+                const COUNT: usize = 16 / size_of::<$type>();
+                let [a, b]: [[$type; COUNT]; 2] = [a, b].map(|vector| bytemuck::cast(vector.0));
+                let mut turns = [[0; COUNT]; 2];
+                for i in 0..COUNT {
+                    turns[2 * i / COUNT][2 * i % COUNT] = a[i];
+                    turns[2 * i / COUNT][2 * i % COUNT + 1] = b[i];
+                }
+                turns.map(|vector| Vector(bytemuck::cast(vector)))
+            }
+        }
+    )*};
+}
+interleave!(u8 u16 u32 u64);

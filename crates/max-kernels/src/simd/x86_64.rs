@@ -1,6 +1,6 @@
 //! x86-64: AVX-512, AVX2 with FMA, and what every such machine has.
 
-use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+use std::arch::x86_64::*;
 
 use super::LINE;
 
@@ -68,4 +68,40 @@ pub(crate) unsafe fn stream_line(dst: *mut u8, src: *const u8) {
 pub(crate) fn fence() {
     // SAFETY: SSE is always there.
     unsafe { _mm_sfence() }
+}
+
+/// Sixteen bytes.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Vector(__m128i);
+
+impl Default for Vector {
+    #[inline(always)]
+    fn default() -> Vector {
+        Vector(bytemuck::Zeroable::zeroed())
+    }
+}
+
+/// Elements that two vectors of them can interleave.
+pub(crate) trait Interleave: Copy {
+    /// The elements of two vectors in turn, in two vectors.
+    fn interleave(a: Vector, b: Vector) -> [Vector; 2];
+}
+
+macro_rules! interleave {
+    ($($type:ident: $low:ident, $high:ident;)*) => {$(
+        impl Interleave for $type {
+            #[inline(always)]
+            fn interleave(a: Vector, b: Vector) -> [Vector; 2] {
+                // SAFETY: SSE2 is always there.
+                unsafe { [Vector($low(a.0, b.0)), Vector($high(a.0, b.0))] }
+            }
+        }
+    )*};
+}
+interleave! {
+    u8: _mm_unpacklo_epi8, _mm_unpackhi_epi8;
+    u16: _mm_unpacklo_epi16, _mm_unpackhi_epi16;
+    u32: _mm_unpacklo_epi32, _mm_unpackhi_epi32;
+    u64: _mm_unpacklo_epi64, _mm_unpackhi_epi64;
 }

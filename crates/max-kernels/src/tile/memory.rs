@@ -91,17 +91,17 @@ trait StoreBody {
 
 versions!(store_fn: StoreBody, fn(dst: *mut u8, stride: isize, src: *const u8, count: usize));
 
-/// The register form of elements that lie `stride` apart.
+/// The register form of a group in memory.
 ///
 /// # Safety
 ///
-/// A group of them can be read.
+/// A group can be read.
 #[inline(always)]
-unsafe fn load_group<F: Form>(src: *const F::Memory, stride: isize) -> [MaybeUninit<F::Register>; GROUP] {
+unsafe fn load_group<F: Form>(src: *const F::Memory) -> [MaybeUninit<F::Register>; GROUP] {
     let mut group = [MaybeUninit::uninit(); GROUP];
     for (i, element) in group.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        element.write(F::load(unsafe { src.offset(i as isize * stride).read_unaligned() }));
+        element.write(F::load(unsafe { src.add(i).read_unaligned() }));
     }
     group
 }
@@ -133,22 +133,35 @@ impl<F: Form> LoadBody for Load<F> {
         unsafe {
             for group in 0..whole {
                 let from = src.offset((group * GROUP) as isize * stride);
-                // Apart from the general case, so that it becomes vector code.
-                let elements =
-                    if stride == 1 { load_group::<F>(from, 1) } else { load_group::<F>(from, stride) };
+                let elements = if stride == 1 {
+                    load_group::<F>(from)
+                } else {
+                    load_group::<F>(gather(from, stride, GROUP).as_ptr())
+                };
                 dst.add(group).write_unaligned(elements);
             }
-            let rest = count % GROUP;
-            if rest > 0 {
-                let mut last = [F::Memory::zeroed(); GROUP];
-                for i in 0..GROUP {
-                    last[i] =
-                        src.offset((whole * GROUP + i.min(rest - 1)) as isize * stride).read_unaligned();
-                }
-                dst.add(whole).write_unaligned(load_group::<F>(last.as_ptr(), 1));
+            if count > whole * GROUP {
+                let from = src.offset((whole * GROUP) as isize * stride);
+                let last = gather(from, stride, count - whole * GROUP);
+                dst.add(whole).write_unaligned(load_group::<F>(last.as_ptr()));
             }
         }
     }
+}
+
+/// Elements that lie `stride` apart, the last of them repeated to a group.
+///
+/// # Safety
+///
+/// They can be read; there is at least one.
+#[inline(always)]
+unsafe fn gather<M: Pod>(src: *const M, stride: isize, count: usize) -> [M; GROUP] {
+    let mut group = [M::zeroed(); GROUP];
+    for (i, element) in group.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *element = unsafe { src.offset(i.min(count - 1) as isize * stride).read_unaligned() };
+    }
+    group
 }
 
 struct Store<F>(PhantomData<F>);

@@ -1,12 +1,17 @@
-//! Transposition, block by block so that both sides stay in the first cache.
+//! Transposition, block by block: a block is read row by row, turned over in registers and written row by row.
 
-/// Rows and columns of a block.
-const BLOCK: usize = 16;
+use crate::simd::{Interleave, Vector};
+
+/// The most rows of a block, for elements of one byte.
+const MOST: usize = size_of::<Vector>();
+
+/// How many rows of the source are turned over together, so that their lines stay in the first cache.
+const BAND: usize = 64;
 
 /// # Safety
 ///
 /// As for [`super::transpose`], with elements of type T.
-pub(super) unsafe fn transpose<T: Copy>(
+pub(super) unsafe fn transpose<T: Interleave>(
     dst: *mut T,
     dst_stride: usize,
     src: *const T,
@@ -14,15 +19,50 @@ pub(super) unsafe fn transpose<T: Copy>(
     rows: usize,
     cols: usize,
 ) {
-    for top in (0..rows).step_by(BLOCK) {
-        for left in (0..cols).step_by(BLOCK) {
-            for c in left..cols.min(left + BLOCK) {
-                for r in top..rows.min(top + BLOCK) {
-                    let from = src.wrapping_offset(r as isize * src_stride).wrapping_add(c);
-                    // SAFETY: the caller's promise: both elements are inside.
-                    unsafe { dst.add(c * dst_stride + r).write_unaligned(from.read_unaligned()) }
+    let block = MOST / size_of::<T>();
+    for band in (0..rows).step_by(BAND) {
+        let bottom = rows.min(band + BAND);
+        for left in (0..cols).step_by(block) {
+            for top in (band..bottom).step_by(block) {
+                let (height, width) = (block.min(bottom - top), block.min(cols - left));
+                let from = src.wrapping_offset(top as isize * src_stride).wrapping_add(left);
+                let to = dst.wrapping_add(left * dst_stride + top);
+                // SAFETY: the caller's promise: the block is inside both.
+                unsafe {
+                    if height == block && width == block {
+                        whole_block(to, dst_stride, from, src_stride);
+                    } else {
+                        for (c, r) in (0..width).flat_map(|c| (0..height).map(move |r| (c, r))) {
+                            let element = from.offset(r as isize * src_stride).add(c).read_unaligned();
+                            to.add(c * dst_stride + r).write_unaligned(element);
+                        }
+                    }
                 }
             }
         }
+    }
+}
+
+/// # Safety
+///
+/// A whole block can be read and written.
+#[inline(always)]
+unsafe fn whole_block<T: Interleave>(dst: *mut T, dst_stride: usize, src: *const T, src_stride: isize) {
+    let block = MOST / size_of::<T>();
+    let mut rows = [Vector::default(); MOST];
+    for r in 0..block {
+        // SAFETY: the caller's promise; a row of a block is a vector.
+        rows[r] = unsafe { src.offset(r as isize * src_stride).cast::<Vector>().read_unaligned() };
+    }
+    // Interleaving the first half of the rows with the second, over and over, turns the block.
+    for _ in 0..block.ilog2() {
+        let before = rows;
+        for i in 0..block / 2 {
+            [rows[2 * i], rows[2 * i + 1]] = T::interleave(before[i], before[i + block / 2]);
+        }
+    }
+    for c in 0..block {
+        // SAFETY: the caller's promise.
+        unsafe { dst.add(c * dst_stride).cast::<Vector>().write_unaligned(rows[c]) }
     }
 }
