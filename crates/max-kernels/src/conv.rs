@@ -9,7 +9,6 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use max_core::kernel::Conv2d;
-use max_core::scalar::Lane;
 use max_core::{Element, Result, bail, dispatch};
 
 use crate::matmul::{

@@ -112,8 +112,8 @@ unsafe fn weigh_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize) {
             let at = line.add(group);
             let masked = |mask: *const L| mask.add(row * ROW).cast::<[L; GROUP]>().add(group).read();
             let mut x = at.read();
-            for i in 0..GROUP {
-                x[i] = x[i] * scale;
+            for x in &mut x {
+                *x = *x * scale;
             }
             match mask {
                 Mask::None => {}
@@ -131,8 +131,8 @@ unsafe fn weigh_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize) {
                 }
             }
             let end = seen.saturating_sub(group * GROUP).min(GROUP);
-            for i in end..GROUP {
-                x[i] = lowest;
+            for x in &mut x[end..] {
+                *x = lowest;
             }
             for i in 0..GROUP {
                 lanes[i] = if x[i] > lanes[i] { x[i] } else { lanes[i] };
@@ -151,8 +151,8 @@ unsafe fn weigh_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize) {
         for group in 0..groups {
             let at = line.add(group);
             let mut x = at.read();
-            for i in 0..GROUP {
-                x[i] = (x[i] - shift).exp::<FMA>();
+            for x in &mut x {
+                *x = (*x - shift).exp::<FMA>();
             }
             for i in 0..GROUP {
                 lanes[i] = lanes[i] + x[i];

@@ -2,6 +2,7 @@
 
 use max_core::float8::F8E5M2;
 use max_core::kernel::Kernel;
+use max_core::scalar::Lane;
 use max_core::{Bool, bf16, f16};
 use max_driver::Buffer;
 

@@ -177,11 +177,9 @@ unsafe fn tile<V: Vector, const R: usize>(
         for p in 0..depth {
             let right = right.add(p * 2 * V::LANES);
             let y = [V::load(right), V::load(right.add(V::LANES))];
-            for i in 0..R {
+            for (i, sums) in sums.iter_mut().enumerate() {
                 let x = V::splat(*left.add(i * ROW + p));
-                for j in 0..2 {
-                    sums[i][j] = sums[i][j].add_product(x, y[j]);
-                }
+                *sums = [sums[0].add_product(x, y[0]), sums[1].add_product(x, y[1])];
             }
         }
         for (i, row) in sums.iter().enumerate() {
@@ -215,17 +213,19 @@ unsafe fn thin<V: Vector, const R: usize>(
             let left = left.add(p);
             for j in (0..columns).step_by(V::LANES) {
                 let mut rows = [V::zero(); R];
-                for i in 0..if p > 0 { R } else { 0 } {
-                    rows[i] = V::load(sums.add(i * sums_stride + j));
+                if p > 0 {
+                    for (i, row) in rows.iter_mut().enumerate() {
+                        *row = V::load(sums.add(i * sums_stride + j));
+                    }
                 }
                 for q in 0..step {
                     let y = V::load(right.offset(q as isize * right_stride).add(j));
-                    for i in 0..R {
-                        rows[i] = rows[i].add_product(V::splat(*left.add(i * ROW + q)), y);
+                    for (i, row) in rows.iter_mut().enumerate() {
+                        *row = row.add_product(V::splat(*left.add(i * ROW + q)), y);
                     }
                 }
-                for i in 0..R {
-                    rows[i].store(sums.add(i * sums_stride + j));
+                for (i, row) in rows.iter().enumerate() {
+                    row.store(sums.add(i * sums_stride + j));
                 }
             }
             p += step;
