@@ -14,7 +14,7 @@ use crate::tile::{Arg, GROUP};
 /// What the tiles of a pass may take of the first cache.
 const TILES: usize = 20 << 10;
 /// The most elements of a tile.
-const LONGEST: usize = 2048;
+const LONGEST: usize = 1024;
 /// From so many columns on, a tile is a part of one row.
 const WIDE: usize = 512;
 /// The columns of tiles into which memory is loaded that is contiguous along the rows.
@@ -32,6 +32,10 @@ const PARTS: usize = 512;
 const FEW: usize = 16;
 /// Below so many steps of the program, a loop is not worth waking other threads.
 const SMALL: usize = 32 << 10;
+/// The most views that are asked for ahead.
+pub(super) const ASKED: usize = 4;
+/// What a loop moves beyond this comes from behind the caches of a core, and is asked for ahead of its use.
+const FAR: usize = 1 << 20;
 /// What a loop moves beyond this does not stay in the caches anyway.
 const STREAM: usize = 16 << 20;
 
@@ -67,6 +71,12 @@ pub(super) struct Plan {
     /// Whether other threads may help.
     pub(super) shared: bool,
     pub(super) streaming: bool,
+    /// What a stage asks for ahead of its use: views, and how many elements further on.
+    pub(super) ahead: Vec<(usize, isize)>,
+    pub(super) asking: usize,
+    /// The views that are read, and those that nothing which the loop writes can change.
+    pub(super) reads: Vec<bool>,
+    pub(super) constant: Vec<bool>,
     pub(super) staged: Vec<Staged>,
     /// Where each value lies in scratch memory, or in the image.
     pub(super) offsets: Vec<usize>,
@@ -119,6 +129,10 @@ impl Plan {
             split: false,
             shared: false,
             streaming,
+            ahead: Vec::new(),
+            asking: 0,
+            reads: uses.read.clone(),
+            constant: constant(&space, uses),
             staged: Vec::new(),
             offsets: Vec::new(),
             regions: [0; REGIONS + 1],
@@ -129,8 +143,31 @@ impl Plan {
         };
         plan.choose_tile(uses);
         plan.choose_parts();
+        plan.look_ahead(uses);
         plan.lay_out();
         plan
+    }
+
+    /// Decides what is asked for ahead: the next tile of what a pass reads, or in the last pass over a row the next row,
+    /// since the first pass would otherwise wait for it.
+    fn look_ahead(&mut self, uses: &Uses) {
+        let Space { horizontal, transposed, steps, .. } = self.space;
+        self.asking = self.program.stages.iter().rposition(|stage| !stage.element.is_empty()).unwrap_or(0);
+        if moved(&self.space, uses) < FAR
+            || transposed
+            || self.block[0] > 1
+            || (horizontal && self.asking == 0)
+        {
+            return;
+        }
+        let distance = |view: &View| match () {
+            () if horizontal => view.outer.last().copied().unwrap_or(0),
+            () if steps > 1 => view.along,
+            () => self.block[1] as isize,
+        };
+        let views = self.space.views.iter().enumerate();
+        let far = views.filter(|(at, view)| uses.read[*at] && view.col == 1 && distance(view) != 0);
+        self.ahead = far.map(|(at, view)| (at, distance(view))).take(ASKED).collect();
     }
 
     fn choose_tile(&mut self, uses: &Uses) {
@@ -263,6 +300,13 @@ impl Plan {
         };
         self.offsets = self.program.places.iter().map(offset).collect();
     }
+}
+
+/// Which views nothing that the loop writes can change.
+fn constant(space: &Space, uses: &Uses) -> Vec<bool> {
+    let views = || space.views.iter().zip(&uses.written);
+    let written = |slot: usize| views().any(|(view, written)| *written && view.slot == slot);
+    space.views.iter().map(|view| !written(view.slot)).collect()
 }
 
 /// About how many bytes a loop reads and writes.

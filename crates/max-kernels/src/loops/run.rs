@@ -6,9 +6,10 @@
 use std::ops::Range;
 
 use super::best::{Indices, Offer};
-use super::plan::Plan;
+use super::plan::{ASKED, Plan};
 use super::program::{Accumulator, Entry, Kind, Op, Region, Stage};
 use super::scratch;
+use crate::simd::{LINE, prefetch};
 use crate::tile::{self, Arg, GROUP, LoadFn, StoreFn};
 use crate::{Memory, Pool};
 
@@ -18,6 +19,8 @@ pub(super) struct Base {
     pub(super) ptr: *mut u8,
     /// The address in the memory of the user, where `ptr` is in staged memory.
     pub(super) origin: *mut u8,
+    /// Up to where more than the tile may be read.
+    pub(super) limit: *const u8,
     pub(super) size: isize,
     pub(super) row: isize,
     pub(super) col: isize,
@@ -35,6 +38,8 @@ pub(super) struct Walk<'a> {
     rows: usize,
     cols: usize,
     along: usize,
+    /// Whether the pass asks for memory ahead of its use.
+    asks: bool,
 }
 
 impl Plan {
@@ -87,7 +92,7 @@ impl Plan {
                         let mut walk = Walk::new(self, memory, scratch);
                         walk.place(unit);
                         walk.resume(number, state.get());
-                        walk.part(stage, part);
+                        walk.part(number, stage, part);
                         let from = scratch.add(self.regions[Region::Partial as usize]);
                         partials.get().add(part * bytes).copy_from_nonoverlapping(from, bytes);
                         walk.end();
@@ -151,7 +156,7 @@ impl<'a> Walk<'a> {
             // SAFETY: the table has an entry for each place.
             unsafe { table.add(at).write(arg) };
         }
-        Walk { plan, memory, scratch, table, bases, rows: 1, cols: 1, along: 0 }
+        Walk { plan, memory, scratch, table, bases, rows: 1, cols: 1, along: 0, asks: false }
     }
 
     /// Lets other threads see what was written past the caches.
@@ -187,32 +192,24 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes to an index of the outer axes (flattened) and a row and a column.
-    pub(super) fn go(&mut self, mut outer: usize, row: usize, col: usize) {
+    pub(super) fn go(&mut self, outer: usize, row: usize, col: usize) {
         let plan = self.plan;
+        let col = if plan.space.horizontal { 0 } else { col as isize };
         for &view in &plan.used {
             let seen = &plan.space.views[view];
             let size = seen.dtype.size_in_bytes() as isize;
-            let at = seen.offset
-                + row as isize * seen.row
-                + if plan.space.horizontal { 0 } else { col as isize * seen.col };
-            let ptr = self.memory[seen.slot].ptr().wrapping_offset(at * size);
-            self.set_base(
-                view,
-                Base { ptr, origin: ptr, size, row: seen.row, col: seen.col, along: seen.along },
-            );
-        }
-        for (axis, &len) in plan.space.outer.iter().enumerate().rev() {
-            let index = (outer % len) as isize;
-            outer /= len;
-            if index == 0 {
-                continue;
+            let mut at = seen.offset + row as isize * seen.row + col * seen.col;
+            let mut rest = outer;
+            for (axis, (&len, &stride)) in plan.space.outer.iter().zip(&seen.outer).enumerate().rev() {
+                let (next, index) = if axis == 0 { (0, rest) } else { (rest / len, rest % len) };
+                at += index as isize * stride;
+                rest = next;
             }
-            for &view in &plan.used {
-                let mut base = self.base(view);
-                base.ptr = base.ptr.wrapping_offset(index * plan.space.views[view].outer[axis] * base.size);
-                base.origin = base.ptr;
-                self.set_base(view, base);
-            }
+            let memory = self.memory[seen.slot];
+            let ptr = memory.ptr().wrapping_offset(at * size);
+            let limit = if plan.constant[view] { memory.end() } else { std::ptr::null() };
+            let (row, col, along) = (seen.row, seen.col, seen.along);
+            self.set_base(view, Base { ptr, origin: ptr, limit, size, row, col, along });
         }
     }
 
@@ -237,7 +234,7 @@ impl<'a> Walk<'a> {
         let rest = self.cols % GROUP;
         // SAFETY: the tiles are parts of the unit.
         unsafe {
-            if self.plan.space.horizontal || self.rows > 1 || self.cols < GROUP || rest == 0 {
+            if self.plan.space.horizontal || self.rows > 1 || self.cols < GROUP || self.fits(self.cols) {
                 return self.tile();
             }
             // The end of a row has its own tile, so that the rest can be used where it lies.
@@ -249,6 +246,16 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Whether a row of so many columns can be used where it lies, up to the end of its last group.
+    fn fits(&self, cols: usize) -> bool {
+        let bytes = |base: Base| cols.next_multiple_of(GROUP) * base.size as usize;
+        let fits = |base: Base| {
+            base.col != 1 || self.start_of(base).wrapping_add(bytes(base)).cast_const() <= base.limit
+        };
+        cols.is_multiple_of(GROUP)
+            || self.plan.used.iter().all(|&view| !self.plan.reads[view] || fits(self.base(view)))
+    }
+
     /// Moves by so many columns.
     fn shift(&mut self, cols: usize) {
         let plan = self.plan;
@@ -256,7 +263,7 @@ impl<'a> Walk<'a> {
             let (base, seen) = (self.base(view), &plan.space.views[view]);
             let ptr = base.origin.wrapping_offset(cols as isize * seen.col * base.size);
             let (row, col, along) = (seen.row, seen.col, seen.along);
-            self.set_base(view, Base { ptr, origin: ptr, size: base.size, row, col, along });
+            self.set_base(view, Base { ptr, origin: ptr, row, col, along, ..base });
         }
     }
 
@@ -270,13 +277,13 @@ impl<'a> Walk<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             self.stage_in();
-            for stage in &plan.program.stages {
+            for (number, stage) in plan.program.stages.iter().enumerate() {
                 self.row_code(&stage.row);
                 if stage.element.is_empty() {
                     continue;
                 }
                 for part in 0..plan.parts() {
-                    self.part(stage, part);
+                    self.part(number, stage, part);
                     if plan.parts() > 1 {
                         self.combine(stage, part);
                     }
@@ -372,7 +379,7 @@ impl<'a> Walk<'a> {
     /// # Safety
     ///
     /// The walk is at a tile of the plan.
-    unsafe fn part(&mut self, stage: &Stage, part: usize) {
+    unsafe fn part(&mut self, number: usize, stage: &Stage, part: usize) {
         let start = part * self.plan.part;
         let range = start..self.plan.along.min(start + self.plan.part);
         // SAFETY: the caller's promise.
@@ -395,7 +402,7 @@ impl<'a> Walk<'a> {
         self.along = range.start;
         while self.along < range.end {
             let left = self.plan.tile.min(range.end - self.along);
-            self.cols = if left > GROUP { left - left % GROUP } else { left };
+            self.cols = if left < GROUP || self.fits(left) { left } else { left - left % GROUP };
             // SAFETY: the caller's promise.
             unsafe { self.execute(&stage.element) };
             self.along += self.cols;
@@ -490,7 +497,12 @@ impl<'a> Walk<'a> {
     unsafe fn execute(&mut self, ops: &[Op]) {
         let count = self.rows * self.cols;
         let groups = count.div_ceil(GROUP);
+        let mut ahead = Ahead::default();
+        if self.asks {
+            ahead = self.ahead(ops.len());
+        }
         for op in ops {
+            ahead.ask();
             // SAFETY: the caller's promise: every place has the room of a tile.
             unsafe {
                 match *op {
@@ -531,6 +543,19 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// What to ask for while so many ops run.
+    fn ahead(&self, ops: usize) -> Ahead {
+        let mut ahead = Ahead::default();
+        for (range, &(view, distance)) in ahead.ranges.iter_mut().zip(&self.plan.ahead) {
+            let base = self.base(view);
+            let start = self.start_of(base).wrapping_offset(distance * base.size) as usize;
+            let bytes = self.cols * base.size as usize;
+            *range = start..start + bytes;
+            ahead.step = ahead.step.max(bytes.div_ceil(ops).next_multiple_of(LINE));
+        }
+        ahead
+    }
+
     /// Where the tile begins in memory.
     fn start_of(&self, base: Base) -> *mut u8 {
         base.ptr.wrapping_offset(self.along as isize * base.along * base.size)
@@ -566,7 +591,8 @@ impl<'a> Walk<'a> {
                 f(group, from, 0, GROUP);
                 return Arg { ptr: group, repeat: true };
             }
-            if contiguous && direct && (whole || base.ptr != base.origin) {
+            let end = from.wrapping_add(count.next_multiple_of(GROUP) * size).cast_const();
+            if contiguous && direct && (whole || end <= base.limit || base.ptr != base.origin) {
                 return Arg { ptr: from, repeat: false };
             }
             if contiguous || one_row {
@@ -620,6 +646,26 @@ impl<'a> Walk<'a> {
                     f(to, base.col, src.ptr, GROUP.min(cols - col));
                 }
             }
+        }
+    }
+}
+
+/// Memory that will be needed: so many bytes of each range are asked for at a time.
+#[derive(Default)]
+struct Ahead {
+    ranges: [Range<usize>; ASKED],
+    step: usize,
+}
+
+impl Ahead {
+    #[inline(always)]
+    fn ask(&mut self) {
+        for range in &mut self.ranges {
+            let end = range.end.min(range.start + self.step);
+            for line in (range.start..end).step_by(LINE) {
+                prefetch(line as *const u8);
+            }
+            range.start = end;
         }
     }
 }
