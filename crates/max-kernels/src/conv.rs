@@ -9,7 +9,6 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use max_core::kernel::Conv2d;
-use max_core::scalar::Lane;
 use max_core::{Element, Result, bail, dispatch};
 
 use crate::matmul::{
@@ -345,7 +344,9 @@ impl<L: Micro> Body for AddProducts<L> {
             let weights = weights.cast::<[L; CHANNELS]>().read();
             for i in 0..count {
                 let (mut sum, row) = (sums.add(i).read(), rows.add(i).read());
-                (0..CHANNELS).for_each(|j| sum[j] = sum[j].add(row[j].mul(weights[j])));
+                for j in 0..CHANNELS {
+                    sum[j] = sum[j].add(row[j].mul(weights[j]));
+                }
                 sums.add(i).write(sum);
             }
         }

@@ -3,6 +3,7 @@
 use max_core::kernel::{Access, Gather, Slot};
 use max_core::{Element, Result, bail, dispatch};
 
+use crate::matmul::count;
 use crate::{Memory, Pool};
 
 /// About how many elements a task copies.
@@ -61,6 +62,7 @@ impl PreparedGather {
             let [source, indices, out] = [&k.source, &k.indices, &k.out].map(|access| access.dtype);
             bail!(internal, "a gather of {source} into {out} by {indices}");
         }
+        count(&[k.outer, k.picks, k.inner])?;
         let copy: CopyRun = match k.out.dtype.size_in_bytes() {
             1 => copy::<u8>,
             2 => copy::<u16>,

@@ -101,11 +101,6 @@ impl Cut {
     pub(crate) fn range(self, number: usize) -> Range<usize> {
         number * self.part..self.size.min((number + 1) * self.part)
     }
-
-    /// The longest part.
-    pub(crate) fn most(self) -> usize {
-        self.part.min(self.size)
-    }
 }
 
 impl PreparedMatmul {
@@ -138,8 +133,7 @@ impl PreparedMatmul {
 
     /// Whether right operands of a type are read as they lie.
     fn is_thin<T: Element>(&self) -> bool {
-        let same = std::any::TypeId::of::<T>() == std::any::TypeId::of::<T::Lane>();
-        same && self.size[0] <= THIN && self.right.strides[1] == 1
+        pack::is_wide::<T>() && self.size[0] <= THIN && self.right.strides[1] == 1
     }
 }
 

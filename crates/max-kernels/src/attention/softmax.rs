@@ -76,7 +76,9 @@ impl<L: Real> Body for Rows<L> {
         // SAFETY: the caller vouches.
         unsafe {
             let scores = &*scores.cast::<Scores<L>>();
-            (0..scores.rows).for_each(|row| weigh_row::<L, FMA>(scores, row));
+            for row in 0..scores.rows {
+                weigh_row::<L, FMA>(scores, row);
+            }
         }
     }
 }
@@ -91,6 +93,8 @@ pub(super) unsafe fn weigh<L: Real>(scores: &Scores<L>) {
     unsafe { version::<Rows<L>>(Isa::best())(std::ptr::from_ref(scores).cast()) };
 }
 
+/// Plain loops, because closures would not be compiled for the instructions of the version around them.
+///
 /// # Safety
 ///
 /// As for [`weigh`]; there is such a row.
@@ -106,40 +110,60 @@ unsafe fn weigh_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize) {
         let mut lanes = [lowest; GROUP];
         for group in 0..groups {
             let at = line.add(group);
-            let masked =
-                |mask: *const L| mask.add(row * ROW).cast::<[L; GROUP]>().add(group).read_unaligned();
-            let mut x = at.read_unaligned().map(|x| x * scale);
+            let masked = |mask: *const L| mask.add(row * ROW).cast::<[L; GROUP]>().add(group).read();
+            let mut x = at.read();
+            for x in &mut x {
+                *x = *x * scale;
+            }
             match mask {
                 Mask::None => {}
                 Mask::Add(mask) => {
                     let mask = masked(mask);
-                    (0..GROUP).for_each(|i| x[i] = x[i] + mask[i]);
+                    for i in 0..GROUP {
+                        x[i] = x[i] + mask[i];
+                    }
                 }
                 Mask::Keep(mask) => {
                     let mask = masked(mask);
-                    (0..GROUP).for_each(|i| x[i] = if mask[i] != L::zeroed() { x[i] } else { lowest });
+                    for i in 0..GROUP {
+                        x[i] = if mask[i] != L::zeroed() { x[i] } else { lowest };
+                    }
                 }
             }
             let end = seen.saturating_sub(group * GROUP).min(GROUP);
-            x[end..].fill(lowest);
-            (0..GROUP).for_each(|i| lanes[i] = if x[i] > lanes[i] { x[i] } else { lanes[i] });
-            at.write_unaligned(x);
+            for x in &mut x[end..] {
+                *x = lowest;
+            }
+            for i in 0..GROUP {
+                lanes[i] = if x[i] > lanes[i] { x[i] } else { lanes[i] };
+            }
+            at.write(x);
         }
         let before = scores.greatest.add(row).read();
-        let greatest = lanes.into_iter().fold(before, |x, y| if y > x { y } else { x });
+        let mut greatest = before;
+        for lane in lanes {
+            greatest = if lane > greatest { lane } else { greatest };
+        }
         scores.greatest.add(row).write(greatest);
         // Where nothing is seen yet, all weights are zero.
         let shift = if greatest == lowest { L::zeroed() } else { greatest };
         let mut lanes = [L::zeroed(); GROUP];
         for group in 0..groups {
             let at = line.add(group);
-            let weights = at.read_unaligned().map(|x| (x - shift).exp::<FMA>());
-            (0..GROUP).for_each(|i| lanes[i] = lanes[i] + weights[i]);
-            at.write_unaligned(weights);
+            let mut x = at.read();
+            for x in &mut x {
+                *x = (*x - shift).exp::<FMA>();
+            }
+            for i in 0..GROUP {
+                lanes[i] = lanes[i] + x[i];
+            }
+            at.write(x);
         }
         let mut half = GROUP / 2;
         while half > 0 {
-            (0..half).for_each(|i| lanes[i] = lanes[i] + lanes[i + half]);
+            for i in 0..half {
+                lanes[i] = lanes[i] + lanes[i + half];
+            }
             half /= 2;
         }
         let factor = (before - shift).exp::<FMA>();

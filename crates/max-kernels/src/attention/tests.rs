@@ -130,6 +130,8 @@ fn long_sums_and_many_blocks() {
             check::<f32>(&mut random, Case { sizes, causal, mask }, 3e-5);
         }
         check::<f64>(&mut random, Case { sizes, causal: true, mask: None }, 1e-13);
+        check::<max_core::f16>(&mut random, Case { sizes, causal: false, mask: Some(DType::Float16) }, 1e-3);
+        check::<max_core::bf16>(&mut random, Case { sizes, causal: true, mask: None }, 1e-2);
     }
 }
 

@@ -1,7 +1,9 @@
 //! Convolutions against plain loops: every bit, for every type, layout and number of threads.
 
-use max_core::Bool;
+use max_core::float8::F8E5M2;
 use max_core::kernel::Kernel;
+use max_core::scalar::Lane;
+use max_core::{Bool, bf16, f16};
 use max_driver::Buffer;
 
 use super::*;
@@ -96,7 +98,7 @@ fn small_shapes_of_every_type() {
             groups: groups as usize,
         };
         macro_rules! all { ($($type:ty)*) => {$( check::<$type>(&mut random, case); )*}; }
-        all!(f32 f64 i8 i64 u16 u32 Bool);
+        all!(f32 f64 i8 i64 u16 u32 Bool f16 bf16 F8E5M2);
     }
 }
 

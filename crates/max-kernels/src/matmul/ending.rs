@@ -30,14 +30,14 @@ impl Places {
         }
     }
 
-    /// The address at an index.
+    /// The address at an index. It wraps around, since an operand without elements may have any strides.
     pub(crate) fn at(&self, memory: &[Memory], mut index: usize) -> *mut u8 {
         let mut distance = self.offset;
         for &(size, stride) in &self.axes {
-            distance += (index % size) as isize * stride;
+            distance = distance.wrapping_add(((index % size) as isize).wrapping_mul(stride));
             index /= size;
         }
-        memory[self.slot.0 as usize].ptr().wrapping_offset(distance * self.element as isize)
+        memory[self.slot.0 as usize].ptr().wrapping_offset(distance.wrapping_mul(self.element as isize))
     }
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Ending {
     /// It is stored as it is, with unit stride along columns: the places of matrices, and how far apart rows lie.
     Store(Places, isize),
     /// A program runs on it.
-    Run(Epilogue),
+    Run(Box<Epilogue>),
 }
 
 impl Ending {
@@ -71,7 +71,7 @@ impl Ending {
                 return Ok(Ending::Store(Places::new(access, outer), down as isize));
             }
         }
-        Ok(Ending::Run(Epilogue::new(loop_)?))
+        Ok(Ending::Run(Box::new(Epilogue::new(loop_)?)))
     }
 
     /// Where the product at an index, a row and a column belongs, and how far apart rows lie, if it is just stored.

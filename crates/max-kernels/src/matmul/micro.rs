@@ -93,12 +93,18 @@ impl<L: Lane + Pod, const N: usize> Vector for Lanes<L, N> {
         unsafe { to.cast::<[L; N]>().write_unaligned(self.0) };
     }
     #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Lanes(std::array::from_fn(|i| self.0[i].add(other.0[i])))
+    unsafe fn add(mut self, other: Self) -> Self {
+        for i in 0..N {
+            self.0[i] = self.0[i].add(other.0[i]);
+        }
+        self
     }
     #[inline(always)]
-    unsafe fn add_product(self, x: Self, y: Self) -> Self {
-        Lanes(std::array::from_fn(|i| self.0[i].add(x.0[i].mul(y.0[i]))))
+    unsafe fn add_product(mut self, x: Self, y: Self) -> Self {
+        for i in 0..N {
+            self.0[i] = self.0[i].add(x.0[i].mul(y.0[i]));
+        }
+        self
     }
 }
 
@@ -171,11 +177,9 @@ unsafe fn tile<V: Vector, const R: usize>(
         for p in 0..depth {
             let right = right.add(p * 2 * V::LANES);
             let y = [V::load(right), V::load(right.add(V::LANES))];
-            for i in 0..R {
+            for (i, sums) in sums.iter_mut().enumerate() {
                 let x = V::splat(*left.add(i * ROW + p));
-                for j in 0..2 {
-                    sums[i][j] = sums[i][j].add_product(x, y[j]);
-                }
+                *sums = [sums[0].add_product(x, y[0]), sums[1].add_product(x, y[1])];
             }
         }
         for (i, row) in sums.iter().enumerate() {
@@ -208,18 +212,20 @@ unsafe fn thin<V: Vector, const R: usize>(
             let right = right.offset(p as isize * right_stride);
             let left = left.add(p);
             for j in (0..columns).step_by(V::LANES) {
-                let mut rows: [V; R] = std::array::from_fn(|i| match p {
-                    0 => V::zero(),
-                    _ => V::load(sums.add(i * sums_stride + j)),
-                });
-                for q in 0..step {
-                    let y = V::load(right.offset(q as isize * right_stride).add(j));
-                    for i in 0..R {
-                        rows[i] = rows[i].add_product(V::splat(*left.add(i * ROW + q)), y);
+                let mut rows = [V::zero(); R];
+                if p > 0 {
+                    for (i, row) in rows.iter_mut().enumerate() {
+                        *row = V::load(sums.add(i * sums_stride + j));
                     }
                 }
-                for i in 0..R {
-                    rows[i].store(sums.add(i * sums_stride + j));
+                for q in 0..step {
+                    let y = V::load(right.offset(q as isize * right_stride).add(j));
+                    for (i, row) in rows.iter_mut().enumerate() {
+                        *row = row.add_product(V::splat(*left.add(i * ROW + q)), y);
+                    }
+                }
+                for (i, row) in rows.iter().enumerate() {
+                    row.store(sums.add(i * sums_stride + j));
                 }
             }
             p += step;

@@ -1,12 +1,14 @@
 //! Products against plain loops: every bit, for every type, layout and number of threads.
 
+use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use max_core::kernel::{Instr, Kernel, Loop, Reg, Slot};
-use max_core::scalar::Lane;
-use max_core::{Bool, DType};
+use max_core::scalar::{Lane, NumericOp};
+use max_core::{Bool, DType, bf16, f16};
 use max_driver::Buffer;
 
 use super::*;
 use crate::prepare;
+use crate::simd::Isa;
 
 /// Numbers that look random.
 pub(crate) struct Random(pub(crate) u64);
@@ -79,7 +81,7 @@ pub(crate) trait Step: Element {
 }
 
 pub(crate) fn fused() -> bool {
-    crate::simd::Isa::best() != crate::simd::Isa::Baseline
+    Isa::best() != Isa::Baseline
 }
 
 macro_rules! steps {
@@ -95,7 +97,38 @@ macro_rules! steps {
 
 steps! {
     plain: i8 i16 i32 i64 u8 u16 u32 u64 Bool;
-    fused: f32 f64
+    fused: f32 f64 f16 bf16 F8E4M3FN F8E4M3FNUZ F8E5M2 F8E5M2FNUZ
+}
+
+/// The products of operands, in the type of sums.
+fn products<T: Step>(
+    batch: &[i64],
+    [m, k, n]: [i64; 3],
+    (lhs, x): (&Access<i64>, &[T]),
+    (rhs, y): (&Access<i64>, &[T]),
+) -> Vec<T::Lane> {
+    let mut products = Vec::new();
+    for mut index in 0..batch.iter().product::<i64>() {
+        let mut starts = [lhs.offset, rhs.offset];
+        for (axis, &size) in batch.iter().enumerate().rev() {
+            starts[0] += index % size * lhs.strides[axis];
+            starts[1] += index % size * rhs.strides[axis];
+            index /= size;
+        }
+        let (left, right) = (&lhs.strides[batch.len()..], &rhs.strides[batch.len()..]);
+        for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+            products.push(sum(k as usize, |sum, p| {
+                let x = x[(starts[0] + i * left[0] + p as i64 * left[1]) as usize];
+                let y = y[(starts[1] + p as i64 * right[0] + j * right[1]) as usize];
+                T::step(sum, x.to_lane(), y.to_lane())
+            }));
+        }
+    }
+    products
+}
+
+fn same<T: Element>(results: &[T], expected: &[T]) -> bool {
+    bytemuck::cast_slice::<T, u8>(results) == bytemuck::cast_slice::<T, u8>(expected)
 }
 
 /// Runs a product of some size, with operands laid out anyhow, on 1, 2 and 3 threads.
@@ -104,21 +137,8 @@ fn check<T: Step>(random: &mut Random, batch: &[i64], [m, k, n]: [i64; 3]) {
     let (lhs, left_count) = random.access(0, T::DTYPE, &shape([m, k]), true);
     let (rhs, right_count) = random.access(1, T::DTYPE, &shape([k, n]), true);
     let (x, y) = (random.elements::<T>(left_count), random.elements::<T>(right_count));
-    let mut expected = Vec::new();
-    for index in 0..batch.iter().product::<i64>() {
-        let mut rest = index;
-        let mut at: Vec<i64> = batch.iter().rev().map(|&size| (rest % size, rest /= size).0).collect();
-        at.reverse();
-        for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
-            let at = |last: [i64; 2]| [&at[..], &last].concat();
-            let product = sum(k as usize, |sum, p| {
-                let x = element(&x, &lhs, &at([i, p as i64]));
-                let y = element(&y, &rhs, &at([p as i64, j]));
-                T::step(sum, x.to_lane(), y.to_lane())
-            });
-            expected.push(T::from_lane(product));
-        }
-    }
+    let expected = products(batch, [m, k, n], (&lhs, &x), (&rhs, &y));
+    let expected: Vec<T> = expected.into_iter().map(T::from_lane).collect();
     let epilogue = store(2, T::DTYPE, &shape([m, n]));
     let kernel = Kernel::Matmul(Matmul { batch: batch.to_vec(), m, n, k, lhs, rhs, epilogue });
     let prepared = prepare(&kernel).unwrap();
@@ -127,9 +147,7 @@ fn check<T: Step>(random: &mut Random, batch: &[i64], [m, k, n]: [i64; 3]) {
         let out = Buffer::from(vec![T::from_f64(77.0); expected.len()]);
         let memory = [Memory::of(&x).unwrap(), Memory::of(&y).unwrap(), Memory::of_mut(&out).unwrap()];
         prepared.run(&memory, &Pool::new(threads)).unwrap();
-        let out = out.to_vec::<T>().unwrap();
-        let same = bytemuck::cast_slice::<T, u8>(&out) == bytemuck::cast_slice::<T, u8>(&expected);
-        assert!(same, "{} {kernel:?}", T::DTYPE);
+        assert!(same(&out.to_vec::<T>().unwrap(), &expected), "{} {kernel:?}", T::DTYPE);
     }
 }
 
@@ -140,7 +158,7 @@ fn small_products_of_every_type() {
     for at in 0..sizes.len().pow(3) {
         let [m, k, n] = [at / 36, at / 6 % 6, at % 6].map(|at| sizes[at]);
         macro_rules! all { ($($type:ty)*) => {$( check::<$type>(&mut random, &[2], [m, k, n]); )*}; }
-        all!(f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 Bool);
+        all!(f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 Bool f16 bf16 F8E4M3FN F8E4M3FNUZ F8E5M2 F8E5M2FNUZ);
     }
 }
 
@@ -169,10 +187,114 @@ fn long_sums_and_many_blocks() {
         [30, 20, 600],
         [15, 1000, 33],
     ] {
-        for _ in 0..4 {
+        for _ in 0..3 {
             check::<f32>(&mut random, &[], size);
             check::<f64>(&mut random, &[], size);
         }
         check::<i32>(&mut random, &[], size);
     }
+}
+
+/// A bias for each column, then relu, stored with rows and columns exchanged.
+fn check_epilogue<T: Step>(random: &mut Random, [m, k, n]: [i64; 3]) {
+    let batch = [2];
+    let access = |slot, offset, strides: &[i64]| Access {
+        slot: Slot(slot),
+        dtype: T::DTYPE,
+        offset,
+        strides: strides.to_vec(),
+    };
+    let (lhs, left_count) = random.access(0, T::DTYPE, &[2, m, k], true);
+    let (rhs, right_count) = random.access(1, T::DTYPE, &[2, k, n], true);
+    let (x, y) = (random.elements::<T>(left_count), random.elements::<T>(right_count));
+    let bias = random.elements::<T>(n as usize + 1);
+    let products = products(&batch, [m, k, n], (&lhs, &x), (&rhs, &y));
+    let mut expected = vec![T::from_f64(0.0); (2 * m * n) as usize];
+    for (at, product) in products.into_iter().enumerate() {
+        let (b, i, j) = (at as i64 / (m * n), at as i64 / n % m, at as i64 % n);
+        let biased = product.add(bias[j as usize + 1].to_lane());
+        expected[(b * m * n + j * m + i) as usize] = T::from_lane(biased.max(T::Lane::splat(0.0)));
+    }
+    let epilogue = Loop {
+        shape: vec![2, m, n],
+        reduce: None,
+        accesses: vec![access(3, 0, &[m * n, 1, m]), access(2, 1, &[0, 0, 1])],
+        code: vec![
+            Instr::Product(T::DTYPE),
+            Instr::Load(1),
+            Instr::Apply(NumericOp::Add.into(), [Reg(0), Reg(1)]),
+            Instr::Apply(NumericOp::Relu.into(), [Reg(2), Reg(2)]),
+            Instr::Store(0, Reg(3)),
+        ],
+    };
+    let kernel = Kernel::Matmul(Matmul { batch: batch.to_vec(), m, n, k, lhs, rhs, epilogue });
+    let [x, y, bias] = [x, y, bias].map(Buffer::from);
+    for threads in [1, 3] {
+        let out = Buffer::from(vec![T::from_f64(77.0); expected.len()]);
+        let mut memory = [&x, &y, &bias, &out].map(|buffer| Memory::of(buffer).unwrap());
+        memory[3] = Memory::of_mut(&out).unwrap();
+        prepare(&kernel).unwrap().run(&memory, &Pool::new(threads)).unwrap();
+        assert!(same(&out.to_vec::<T>().unwrap(), &expected), "{} {kernel:?}", T::DTYPE);
+    }
+}
+
+#[test]
+fn epilogues_run_on_what_is_computed() {
+    let mut random = Random(4);
+    for size in [[1, 3, 70], [4, 300, 1030], [20, 0, 33], [200, 9, 300]] {
+        check_epilogue::<f32>(&mut random, size);
+        check_epilogue::<f64>(&mut random, size);
+        check_epilogue::<bf16>(&mut random, size);
+        check_epilogue::<i32>(&mut random, size);
+    }
+}
+
+/// The kernels of every instruction set that this machine has, not only of the best.
+#[test]
+fn kernels_agree_with_plain_loops() {
+    fn check<L: Step<Lane = L> + Micro>(random: &mut Random) {
+        for isa in Isa::available() {
+            let kernels = L::kernels_for(isa);
+            let step = |sum: L, x: L, y: L| {
+                if isa == Isa::Baseline { sum.add(x.mul(y)) } else { L::step(sum, x, y) }
+            };
+            for (rows, depth, columns) in [(1, 3, 5), (4, 7, 64), (17, 9, 40), (29, DEPTH, 33)] {
+                let y = random.elements::<L>(depth * columns);
+                let matrix =
+                    Matrix { start: y.as_ptr(), strides: [columns as isize, 1], size: [depth, columns] };
+                let left = random.elements::<L>(rows * ROW);
+                let mut right = vec![L::from_f64(0.0); depth * columns.next_multiple_of(kernels.width)];
+                let before = random.elements::<L>(rows * columns);
+                let dot = |at: usize| {
+                    let (i, j) = (at / columns, at % columns);
+                    (0..depth).fold(L::splat(0.0), |sum, p| step(sum, left[i * ROW + p], y[p * columns + j]))
+                };
+                let expected: Vec<L> = (0..rows * columns).map(|at| before[at].add(dot(at))).collect();
+                let mut sums = before.clone();
+                // SAFETY: the vectors have these sizes.
+                unsafe {
+                    pack_right(kernels, right.as_mut_ptr(), matrix);
+                    let to = (sums.as_mut_ptr(), columns as isize);
+                    multiply(kernels, [rows, depth, columns], left.as_ptr(), right.as_ptr(), to, true);
+                }
+                assert!(same(&sums, &expected), "{isa:?} {} {rows} {depth} {columns}", L::DTYPE);
+
+                let (whole, few) = (columns - columns % kernels.lanes, rows.min(THIN));
+                // SAFETY: the vectors have these sizes.
+                unsafe {
+                    let to = (sums.as_mut_ptr(), columns);
+                    kernels.thin[few - 1](depth, left.as_ptr(), (y.as_ptr(), columns as isize), whole, to);
+                }
+                for at in (0..few * columns).filter(|at| at % columns < whole) {
+                    assert!(same(&[sums[at]], &[dot(at)]), "{isa:?} {} thin {at}", L::DTYPE);
+                }
+            }
+        }
+    }
+    let mut random = Random(7);
+    check::<f32>(&mut random);
+    check::<f64>(&mut random);
+    check::<i8>(&mut random);
+    check::<i64>(&mut random);
+    check::<Bool>(&mut random);
 }
