@@ -98,7 +98,7 @@ pub fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     let back = f64::from(nearest);
     let beyond = u32::from(back.abs() > value.abs());
-    let inexact = u32::from(back < value || back > value);
+    let inexact = u32::from(back != value);
     f32::from_bits((nearest.to_bits() - beyond) | inexact)
 }
 

@@ -147,7 +147,7 @@ impl Epilogue {
                     let (size, row) = (size as isize, stride as isize);
                     walk.set_base(
                         plan.space.views.len(),
-                        Base { ptr, origin: ptr, size, row, col: 1, along: 0 },
+                        Base { ptr, origin: ptr, limit: std::ptr::null(), size, row, col: 1, along: 0 },
                     );
                     walk.resize(down, right);
                     // SAFETY: the tile is inside the block, and not larger than the tiles of the plan.

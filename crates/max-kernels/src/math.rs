@@ -81,7 +81,7 @@ pub(crate) fn tanh<const FMA: bool>(x: f32) -> f32 {
 pub(crate) fn erf<const FMA: bool>(x: f32) -> f32 {
     let small = poly::<FMA, 6>(
         x * x,
-        [0.128_379_166, -0.376_125_336, 0.112_819_925, -2.676_813_5e-2, 4.991_194_2e-3, -5.967_617e-4],
+        [0.128_379_17, -0.376_125_34, 0.112_819_925, -2.676_813_5e-2, 4.991_194_2e-3, -5.967_617e-4],
     );
     let small = mul_add::<FMA>(small, x, x);
     // 1 - exp of a polynomial; beyond the bound it is 1.
@@ -99,7 +99,7 @@ pub(crate) fn erf<const FMA: bool>(x: f32) -> f32 {
         ],
     );
     let (n, r) = reduce_exp::<FMA>(power * t);
-    let q = poly::<FMA, 4>(r, [0.499_992_02, 0.166_671_33, 0.041_894_5, 0.008_312_05]);
+    let q = poly::<FMA, 4>(r, [0.499_992, 0.166_671_33, 0.041_894_5, 0.008_312_05]);
     let p = mul_add::<FMA>(q, r * r, r) + 1.0;
     let large = 1.0 - p * exp2_whole(n);
     select(x.abs() > 0.927_734_4, large.copysign(x), small)
@@ -175,7 +175,7 @@ pub(crate) fn atanh<const FMA: bool>(x: f32) -> f32 {
     let square = t * t;
     let p = poly::<FMA, 6>(
         square,
-        [0.333_333, 0.200_025_88, 0.142_214_87, 0.118_339_61, 0.050_985_472, 0.177_196_55],
+        [0.333_333, 0.200_025_88, 0.142_214_87, 0.118_339_61, 0.050_985_47, 0.177_196_55],
     );
     let small = mul_add::<FMA>(p * square, t, t);
     let large = 0.5 * log1p::<FMA>(2.0 * t / (1.0 - t));
@@ -215,7 +215,7 @@ fn reduce_trigonometric(x: f32) -> (u32, f32) {
 #[inline(always)]
 fn sin_in_quadrant<const FMA: bool>(quadrant: u32, r: f32) -> f32 {
     let square = r * r;
-    let sin = poly::<FMA, 3>(square, [-0.166_666_54, 0.008_332_132, -0.000_195_108_71]);
+    let sin = poly::<FMA, 3>(square, [-0.166_666_54, 0.008_332_132, -0.000_195_108_7]);
     let sin = mul_add::<FMA>(sin * square, r, r);
     let cos = poly::<FMA, 3>(square, [0.041_666_646, -0.001_388_730_6, 2.443_124_2e-5]);
     let cos = mul_add::<FMA>(cos * square, square, mul_add::<FMA>(square, -0.5, 1.0));

@@ -53,6 +53,11 @@ impl Memory {
     pub(crate) fn ptr(self) -> *mut u8 {
         self.ptr
     }
+
+    /// The address behind its last byte.
+    pub(crate) fn end(self) -> *const u8 {
+        self.ptr.wrapping_add(self.len)
+    }
 }
 
 /// What a kernel asks of the memory in a slot.

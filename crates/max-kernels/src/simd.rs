@@ -9,7 +9,7 @@
 #[cfg_attr(not(target_arch = "x86_64"), path = "simd/baseline.rs")]
 mod arch;
 
-pub(crate) use arch::{Interleave, Isa, Vector, fence, stream_line, versions};
+pub(crate) use arch::{Interleave, Isa, Vector, fence, prefetch, stream_line, versions};
 
 /// The size of a cache line, the unit of streaming stores.
 pub(crate) const LINE: usize = 64;

@@ -14,7 +14,9 @@ use crate::tile::{Arg, GROUP};
 /// What the tiles of a pass may take of the first cache.
 const TILES: usize = 20 << 10;
 /// The most elements of a tile.
-const LONGEST: usize = 2048;
+const LONGEST: usize = 1024;
+/// The same where a pass goes across rows, and for transposed memory: longer runs of what lies apart.
+const LARGEST: usize = 4096;
 /// From so many columns on, a tile is a part of one row.
 const WIDE: usize = 512;
 /// The columns of tiles into which memory is loaded that is contiguous along the rows.
@@ -32,6 +34,8 @@ const PARTS: usize = 512;
 const FEW: usize = 16;
 /// Below so many steps of the program, a loop is not worth waking other threads.
 const SMALL: usize = 32 << 10;
+/// What a loop moves beyond this does not come from the caches of a core.
+const FAR: usize = 1 << 20;
 /// What a loop moves beyond this does not stay in the caches anyway.
 const STREAM: usize = 16 << 20;
 
@@ -67,6 +71,11 @@ pub(super) struct Plan {
     /// Whether other threads may help.
     pub(super) shared: bool,
     pub(super) streaming: bool,
+    /// Whether the memory of the next tile is asked for ahead of its use.
+    pub(super) far: bool,
+    /// The views that are read, and those that nothing which the loop writes can change.
+    pub(super) reads: Vec<bool>,
+    pub(super) constant: Vec<bool>,
     pub(super) staged: Vec<Staged>,
     /// Where each value lies in scratch memory, or in the image.
     pub(super) offsets: Vec<usize>,
@@ -119,6 +128,9 @@ impl Plan {
             split: false,
             shared: false,
             streaming,
+            far: space.transposed && moved(&space, uses) > FAR,
+            reads: uses.read.clone(),
+            constant: constant(&space, uses),
             staged: Vec::new(),
             offsets: Vec::new(),
             regions: [0; REGIONS + 1],
@@ -138,9 +150,7 @@ impl Plan {
         let widths = &self.program.widths;
         let mut live = self.program.live;
         if !horizontal {
-            live += widths[Region::Row as usize]
-                + widths[Region::Total as usize]
-                + widths[Region::Partial as usize];
+            live += widths[Region::Partial as usize];
             let stages = |view: &View| view.along == 1 && view.col > 1;
             let views = self.space.views.iter().enumerate().filter(|(_, view)| stages(view));
             self.staged = views
@@ -154,7 +164,8 @@ impl Plan {
                 .collect();
         }
         let padded = |elements: usize| elements.div_ceil(GROUP) * GROUP;
-        let mut tile = (TILES / live.max(1) / GROUP * GROUP).clamp(GROUP, LONGEST);
+        let mut tile = (TILES / live.max(1) / GROUP * GROUP)
+            .clamp(GROUP, if transposed || steps > 1 { LARGEST } else { LONGEST });
         let column: usize =
             self.staged.iter().map(|s| self.space.views[s.view].dtype.size_in_bytes() * steps).sum();
         if column > STAGED / GROUP {
@@ -263,6 +274,13 @@ impl Plan {
         };
         self.offsets = self.program.places.iter().map(offset).collect();
     }
+}
+
+/// Which views nothing that the loop writes can change.
+fn constant(space: &Space, uses: &Uses) -> Vec<bool> {
+    let views = || space.views.iter().zip(&uses.written);
+    let written = |slot: usize| views().any(|(view, written)| *written && view.slot == slot);
+    space.views.iter().map(|view| !written(view.slot)).collect()
 }
 
 /// About how many bytes a loop reads and writes.

@@ -9,6 +9,7 @@ use super::best::{Indices, Offer};
 use super::plan::Plan;
 use super::program::{Accumulator, Entry, Kind, Op, Region, Stage};
 use super::scratch;
+use crate::simd::{LINE, prefetch};
 use crate::tile::{self, Arg, GROUP, LoadFn, StoreFn};
 use crate::{Memory, Pool};
 
@@ -18,6 +19,8 @@ pub(super) struct Base {
     pub(super) ptr: *mut u8,
     /// The address in the memory of the user, where `ptr` is in staged memory.
     pub(super) origin: *mut u8,
+    /// Up to where more than the tile may be read.
+    pub(super) limit: *const u8,
     pub(super) size: isize,
     pub(super) row: isize,
     pub(super) col: isize,
@@ -187,32 +190,24 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes to an index of the outer axes (flattened) and a row and a column.
-    pub(super) fn go(&mut self, mut outer: usize, row: usize, col: usize) {
+    pub(super) fn go(&mut self, outer: usize, row: usize, col: usize) {
         let plan = self.plan;
+        let col = if plan.space.horizontal { 0 } else { col as isize };
         for &view in &plan.used {
             let seen = &plan.space.views[view];
             let size = seen.dtype.size_in_bytes() as isize;
-            let at = seen.offset
-                + row as isize * seen.row
-                + if plan.space.horizontal { 0 } else { col as isize * seen.col };
-            let ptr = self.memory[seen.slot].ptr().wrapping_offset(at * size);
-            self.set_base(
-                view,
-                Base { ptr, origin: ptr, size, row: seen.row, col: seen.col, along: seen.along },
-            );
-        }
-        for (axis, &len) in plan.space.outer.iter().enumerate().rev() {
-            let index = (outer % len) as isize;
-            outer /= len;
-            if index == 0 {
-                continue;
+            let mut at = seen.offset + row as isize * seen.row + col * seen.col;
+            let mut rest = outer;
+            for (axis, (&len, &stride)) in plan.space.outer.iter().zip(&seen.outer).enumerate().rev() {
+                let (next, index) = if axis == 0 { (0, rest) } else { (rest / len, rest % len) };
+                at += index as isize * stride;
+                rest = next;
             }
-            for &view in &plan.used {
-                let mut base = self.base(view);
-                base.ptr = base.ptr.wrapping_offset(index * plan.space.views[view].outer[axis] * base.size);
-                base.origin = base.ptr;
-                self.set_base(view, base);
-            }
+            let memory = self.memory[seen.slot];
+            let ptr = memory.ptr().wrapping_offset(at * size);
+            let limit = if plan.constant[view] { memory.end() } else { std::ptr::null() };
+            let (row, col, along) = (seen.row, seen.col, seen.along);
+            self.set_base(view, Base { ptr, origin: ptr, limit, size, row, col, along });
         }
     }
 
@@ -237,7 +232,7 @@ impl<'a> Walk<'a> {
         let rest = self.cols % GROUP;
         // SAFETY: the tiles are parts of the unit.
         unsafe {
-            if self.plan.space.horizontal || self.rows > 1 || self.cols < GROUP || rest == 0 {
+            if self.plan.space.horizontal || self.rows > 1 || self.cols < GROUP || self.fits(self.cols) {
                 return self.tile();
             }
             // The end of a row has its own tile, so that the rest can be used where it lies.
@@ -249,6 +244,16 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Whether a row of so many columns can be used where it lies, up to the end of its last group.
+    fn fits(&self, cols: usize) -> bool {
+        let bytes = |base: Base| cols.next_multiple_of(GROUP) * base.size as usize;
+        let fits = |base: Base| {
+            base.col != 1 || self.start_of(base).wrapping_add(bytes(base)).cast_const() <= base.limit
+        };
+        cols.is_multiple_of(GROUP)
+            || self.plan.used.iter().all(|&view| !self.plan.reads[view] || fits(self.base(view)))
+    }
+
     /// Moves by so many columns.
     fn shift(&mut self, cols: usize) {
         let plan = self.plan;
@@ -256,7 +261,7 @@ impl<'a> Walk<'a> {
             let (base, seen) = (self.base(view), &plan.space.views[view]);
             let ptr = base.origin.wrapping_offset(cols as isize * seen.col * base.size);
             let (row, col, along) = (seen.row, seen.col, seen.along);
-            self.set_base(view, Base { ptr, origin: ptr, size: base.size, row, col, along });
+            self.set_base(view, Base { ptr, origin: ptr, row, col, along, ..base });
         }
     }
 
@@ -395,7 +400,7 @@ impl<'a> Walk<'a> {
         self.along = range.start;
         while self.along < range.end {
             let left = self.plan.tile.min(range.end - self.along);
-            self.cols = if left > GROUP { left - left % GROUP } else { left };
+            self.cols = if left < GROUP || self.fits(left) { left } else { left - left % GROUP };
             // SAFETY: the caller's promise.
             unsafe { self.execute(&stage.element) };
             self.along += self.cols;
@@ -566,7 +571,8 @@ impl<'a> Walk<'a> {
                 f(group, from, 0, GROUP);
                 return Arg { ptr: group, repeat: true };
             }
-            if contiguous && direct && (whole || base.ptr != base.origin) {
+            let end = from.wrapping_add(count.next_multiple_of(GROUP) * size).cast_const();
+            if contiguous && direct && (whole || end <= base.limit || base.ptr != base.origin) {
                 return Arg { ptr: from, repeat: false };
             }
             if contiguous || one_row {
@@ -582,6 +588,9 @@ impl<'a> Walk<'a> {
             }
             let raw = if direct { home } else { self.scratch.add(self.plan.raw) };
             if base.row == 1 && base.col != 0 {
+                if self.plan.far {
+                    ask_below(from, base, rows, cols);
+                }
                 tile::transpose(size, raw, cols, from, base.col, cols, rows);
             } else {
                 gather(raw, from, base, rows, cols);
@@ -621,6 +630,15 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+    }
+}
+
+/// Asks for what a tile of transposed memory will need that is as many rows further down.
+fn ask_below(from: *const u8, base: Base, rows: usize, cols: usize) {
+    let bytes = rows * base.size as usize;
+    for col in 0..cols {
+        let run = from.wrapping_offset(col as isize * base.col * base.size).wrapping_add(bytes);
+        (0..bytes).step_by(LINE).for_each(|at| prefetch(run.wrapping_add(at)));
     }
 }
 

@@ -39,6 +39,10 @@ pub(crate) unsafe fn stream_line(dst: *mut u8, src: *const u8) {
 /// Makes streamed lines visible; ordinary stores need nothing.
 pub(crate) fn fence() {}
 
+/// Asks for a cache line that will be read; a hint, left to the hardware here.
+#[inline(always)]
+pub(crate) fn prefetch(_: *const u8) {}
+
 /// Sixteen bytes.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]

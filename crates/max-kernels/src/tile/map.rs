@@ -64,18 +64,18 @@ impl<F: Function> Body for Map<F> {
             let [x, y] = [args[0], args[F::ARITY - 1]].map(|arg| arg.group::<F::In<FMA>>(group));
             let mut out = [MaybeUninit::uninit(); GROUP];
             let mut hard = false;
-            for i in 0..GROUP {
+            for (i, out) in out.iter_mut().enumerate() {
                 // SAFETY: the caller's promise: the element is inside the operands.
                 let operands = unsafe { [x.add(i).read_unaligned(), y.add(i).read_unaligned()] };
-                out[i].write(F::call(operands));
+                out.write(F::call(operands));
                 hard |= F::is_hard(operands[0]);
             }
             if hard {
-                for i in 0..GROUP {
+                for (i, out) in out.iter_mut().enumerate() {
                     // SAFETY: as above.
                     let operand = unsafe { x.add(i).read_unaligned() };
                     if F::is_hard(operand) {
-                        out[i].write(F::call_hard(operand));
+                        out.write(F::call_hard(operand));
                     }
                 }
             }

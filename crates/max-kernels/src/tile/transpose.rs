@@ -50,9 +50,9 @@ pub(super) unsafe fn transpose<T: Interleave>(
 unsafe fn whole_block<T: Interleave>(dst: *mut T, dst_stride: usize, src: *const T, src_stride: isize) {
     let block = MOST / size_of::<T>();
     let mut rows = [Vector::default(); MOST];
-    for r in 0..block {
+    for (r, row) in rows[..block].iter_mut().enumerate() {
         // SAFETY: the caller's promise; a row of a block is a vector.
-        rows[r] = unsafe { src.offset(r as isize * src_stride).cast::<Vector>().read_unaligned() };
+        *row = unsafe { src.offset(r as isize * src_stride).cast::<Vector>().read_unaligned() };
     }
     // Interleaving the first half of the rows with the second, over and over, turns the block.
     for _ in 0..block.ilog2() {
@@ -61,8 +61,8 @@ unsafe fn whole_block<T: Interleave>(dst: *mut T, dst_stride: usize, src: *const
             [rows[2 * i], rows[2 * i + 1]] = T::interleave(before[i], before[i + block / 2]);
         }
     }
-    for c in 0..block {
+    for (c, &row) in rows[..block].iter().enumerate() {
         // SAFETY: the caller's promise.
-        unsafe { dst.add(c * dst_stride).cast::<Vector>().write_unaligned(rows[c]) }
+        unsafe { dst.add(c * dst_stride).cast::<Vector>().write_unaligned(row) }
     }
 }
