@@ -27,6 +27,9 @@ use crate::{Memory, Pool};
 const ROWS: usize = 168;
 const COLUMNS: usize = 256;
 
+/// The most rows for which the right operand is read as it lies, once for each [`THIN`] of them.
+const FEW_ROWS: usize = 4 * THIN;
+
 /// How many columns a task of few rows computes: a page of each row.
 const THIN_COLUMNS: usize = 1024;
 
@@ -133,7 +136,7 @@ impl PreparedMatmul {
 
     /// Whether right operands of a type are read as they lie.
     fn is_thin<T: Element>(&self) -> bool {
-        pack::is_wide::<T>() && self.size[0] <= THIN && self.right.strides[1] == 1
+        pack::is_wide::<T>() && self.size[0] <= FEW_ROWS && self.right.strides[1] == 1
     }
 }
 
@@ -223,7 +226,7 @@ impl<L: Micro> Task<'_, L> {
     ///
     /// # Safety
     ///
-    /// As for `packed`; and rows are at most [`THIN`], and the right operand's columns have unit stride.
+    /// As for `packed`; and there are at most [`FEW_ROWS`] rows, and the right operand's columns have unit stride.
     unsafe fn thin<T: Element<Lane = L>>(&self) {
         let Task { k, kernels, memory, index, .. } = *self;
         let (rows, columns) = (self.rows.len(), self.columns.len());
@@ -248,13 +251,11 @@ impl<L: Micro> Task<'_, L> {
                     if taken > 0 {
                         pack_left(left, x.part([self.rows.start, start], [rows, taken]));
                         let y = y.part([start, self.columns.start], [taken, columns]);
-                        kernels.thin[rows - 1](
-                            taken,
-                            left,
-                            (y.start.cast(), y.strides[0]),
-                            whole,
-                            (part, stride),
-                        );
+                        for i in (0..rows).step_by(THIN) {
+                            let (left, sums) = (left.add(i * ROW), (part.add(i * stride), stride));
+                            let right = (y.start.cast(), y.strides[0]);
+                            kernels.thin[THIN.min(rows - i) - 1](taken, left, right, whole, sums);
+                        }
                         let rest = columns - whole;
                         pack_right(kernels, right, y.part([0, whole], [taken, rest]));
                         multiply(

@@ -15,6 +15,8 @@ use crate::tile::{Arg, GROUP};
 const TILES: usize = 20 << 10;
 /// The most elements of a tile.
 const LONGEST: usize = 1024;
+/// The same where a pass goes across rows, and for transposed memory: longer runs of what lies apart.
+const LARGEST: usize = 4096;
 /// From so many columns on, a tile is a part of one row.
 const WIDE: usize = 512;
 /// The columns of tiles into which memory is loaded that is contiguous along the rows.
@@ -32,9 +34,7 @@ const PARTS: usize = 512;
 const FEW: usize = 16;
 /// Below so many steps of the program, a loop is not worth waking other threads.
 const SMALL: usize = 32 << 10;
-/// The most views that are asked for ahead.
-pub(super) const ASKED: usize = 4;
-/// What a loop moves beyond this comes from behind the caches of a core, and is asked for ahead of its use.
+/// What a loop moves beyond this does not come from the caches of a core.
 const FAR: usize = 1 << 20;
 /// What a loop moves beyond this does not stay in the caches anyway.
 const STREAM: usize = 16 << 20;
@@ -71,9 +71,8 @@ pub(super) struct Plan {
     /// Whether other threads may help.
     pub(super) shared: bool,
     pub(super) streaming: bool,
-    /// What a stage asks for ahead of its use: views, and how many elements further on.
-    pub(super) ahead: Vec<(usize, isize)>,
-    pub(super) asking: usize,
+    /// Whether the memory of the next tile is asked for ahead of its use.
+    pub(super) far: bool,
     /// The views that are read, and those that nothing which the loop writes can change.
     pub(super) reads: Vec<bool>,
     pub(super) constant: Vec<bool>,
@@ -129,8 +128,7 @@ impl Plan {
             split: false,
             shared: false,
             streaming,
-            ahead: Vec::new(),
-            asking: 0,
+            far: space.transposed && moved(&space, uses) > FAR,
             reads: uses.read.clone(),
             constant: constant(&space, uses),
             staged: Vec::new(),
@@ -143,31 +141,8 @@ impl Plan {
         };
         plan.choose_tile(uses);
         plan.choose_parts();
-        plan.look_ahead(uses);
         plan.lay_out();
         plan
-    }
-
-    /// Decides what is asked for ahead: the next tile of what a pass reads, or in the last pass over a row the next row,
-    /// since the first pass would otherwise wait for it.
-    fn look_ahead(&mut self, uses: &Uses) {
-        let Space { horizontal, transposed, steps, .. } = self.space;
-        self.asking = self.program.stages.iter().rposition(|stage| !stage.element.is_empty()).unwrap_or(0);
-        if moved(&self.space, uses) < FAR
-            || transposed
-            || self.block[0] > 1
-            || (horizontal && self.asking == 0)
-        {
-            return;
-        }
-        let distance = |view: &View| match () {
-            () if horizontal => view.outer.last().copied().unwrap_or(0),
-            () if steps > 1 => view.along,
-            () => self.block[1] as isize,
-        };
-        let views = self.space.views.iter().enumerate();
-        let far = views.filter(|(at, view)| uses.read[*at] && view.col == 1 && distance(view) != 0);
-        self.ahead = far.map(|(at, view)| (at, distance(view))).take(ASKED).collect();
     }
 
     fn choose_tile(&mut self, uses: &Uses) {
@@ -175,9 +150,7 @@ impl Plan {
         let widths = &self.program.widths;
         let mut live = self.program.live;
         if !horizontal {
-            live += widths[Region::Row as usize]
-                + widths[Region::Total as usize]
-                + widths[Region::Partial as usize];
+            live += widths[Region::Partial as usize];
             let stages = |view: &View| view.along == 1 && view.col > 1;
             let views = self.space.views.iter().enumerate().filter(|(_, view)| stages(view));
             self.staged = views
@@ -191,7 +164,8 @@ impl Plan {
                 .collect();
         }
         let padded = |elements: usize| elements.div_ceil(GROUP) * GROUP;
-        let mut tile = (TILES / live.max(1) / GROUP * GROUP).clamp(GROUP, LONGEST);
+        let mut tile = (TILES / live.max(1) / GROUP * GROUP)
+            .clamp(GROUP, if transposed || steps > 1 { LARGEST } else { LONGEST });
         let column: usize =
             self.staged.iter().map(|s| self.space.views[s.view].dtype.size_in_bytes() * steps).sum();
         if column > STAGED / GROUP {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::best::{Indices, Offer};
-use super::plan::{ASKED, Plan};
+use super::plan::Plan;
 use super::program::{Accumulator, Entry, Kind, Op, Region, Stage};
 use super::scratch;
 use crate::simd::{LINE, prefetch};
@@ -38,8 +38,6 @@ pub(super) struct Walk<'a> {
     rows: usize,
     cols: usize,
     along: usize,
-    /// Whether the pass asks for memory ahead of its use.
-    asks: bool,
 }
 
 impl Plan {
@@ -92,7 +90,7 @@ impl Plan {
                         let mut walk = Walk::new(self, memory, scratch);
                         walk.place(unit);
                         walk.resume(number, state.get());
-                        walk.part(number, stage, part);
+                        walk.part(stage, part);
                         let from = scratch.add(self.regions[Region::Partial as usize]);
                         partials.get().add(part * bytes).copy_from_nonoverlapping(from, bytes);
                         walk.end();
@@ -156,7 +154,7 @@ impl<'a> Walk<'a> {
             // SAFETY: the table has an entry for each place.
             unsafe { table.add(at).write(arg) };
         }
-        Walk { plan, memory, scratch, table, bases, rows: 1, cols: 1, along: 0, asks: false }
+        Walk { plan, memory, scratch, table, bases, rows: 1, cols: 1, along: 0 }
     }
 
     /// Lets other threads see what was written past the caches.
@@ -277,13 +275,13 @@ impl<'a> Walk<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             self.stage_in();
-            for (number, stage) in plan.program.stages.iter().enumerate() {
+            for stage in &plan.program.stages {
                 self.row_code(&stage.row);
                 if stage.element.is_empty() {
                     continue;
                 }
                 for part in 0..plan.parts() {
-                    self.part(number, stage, part);
+                    self.part(stage, part);
                     if plan.parts() > 1 {
                         self.combine(stage, part);
                     }
@@ -379,7 +377,7 @@ impl<'a> Walk<'a> {
     /// # Safety
     ///
     /// The walk is at a tile of the plan.
-    unsafe fn part(&mut self, number: usize, stage: &Stage, part: usize) {
+    unsafe fn part(&mut self, stage: &Stage, part: usize) {
         let start = part * self.plan.part;
         let range = start..self.plan.along.min(start + self.plan.part);
         // SAFETY: the caller's promise.
@@ -497,12 +495,7 @@ impl<'a> Walk<'a> {
     unsafe fn execute(&mut self, ops: &[Op]) {
         let count = self.rows * self.cols;
         let groups = count.div_ceil(GROUP);
-        let mut ahead = Ahead::default();
-        if self.asks {
-            ahead = self.ahead(ops.len());
-        }
         for op in ops {
-            ahead.ask();
             // SAFETY: the caller's promise: every place has the room of a tile.
             unsafe {
                 match *op {
@@ -541,19 +534,6 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-    }
-
-    /// What to ask for while so many ops run.
-    fn ahead(&self, ops: usize) -> Ahead {
-        let mut ahead = Ahead::default();
-        for (range, &(view, distance)) in ahead.ranges.iter_mut().zip(&self.plan.ahead) {
-            let base = self.base(view);
-            let start = self.start_of(base).wrapping_offset(distance * base.size) as usize;
-            let bytes = self.cols * base.size as usize;
-            *range = start..start + bytes;
-            ahead.step = ahead.step.max(bytes.div_ceil(ops).next_multiple_of(LINE));
-        }
-        ahead
     }
 
     /// Where the tile begins in memory.
@@ -608,6 +588,9 @@ impl<'a> Walk<'a> {
             }
             let raw = if direct { home } else { self.scratch.add(self.plan.raw) };
             if base.row == 1 && base.col != 0 {
+                if self.plan.far {
+                    ask_below(from, base, rows, cols);
+                }
                 tile::transpose(size, raw, cols, from, base.col, cols, rows);
             } else {
                 gather(raw, from, base, rows, cols);
@@ -650,23 +633,12 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Memory that will be needed: so many bytes of each range are asked for at a time.
-#[derive(Default)]
-struct Ahead {
-    ranges: [Range<usize>; ASKED],
-    step: usize,
-}
-
-impl Ahead {
-    #[inline(always)]
-    fn ask(&mut self) {
-        for range in &mut self.ranges {
-            let end = range.end.min(range.start + self.step);
-            for line in (range.start..end).step_by(LINE) {
-                prefetch(line as *const u8);
-            }
-            range.start = end;
-        }
+/// Asks for what a tile of transposed memory will need that is as many rows further down.
+fn ask_below(from: *const u8, base: Base, rows: usize, cols: usize) {
+    let bytes = rows * base.size as usize;
+    for col in 0..cols {
+        let run = from.wrapping_offset(col as isize * base.col * base.size).wrapping_add(bytes);
+        (0..bytes).step_by(LINE).for_each(|at| prefetch(run.wrapping_add(at)));
     }
 }
 

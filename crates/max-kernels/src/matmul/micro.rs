@@ -54,16 +54,51 @@ pub(crate) trait Micro: Lane + Pod {
     }
 }
 
-/// A register of lanes. Its functions may be called where its instructions exist, and nowhere else.
+/// A register of lanes.
 trait Vector: Copy {
     type Lane: Copy;
     const LANES: usize;
+
+    /// The same lane everywhere.
+    ///
+    /// # Safety
+    ///
+    /// The vector's instructions exist on this machine; so for all functions here.
     unsafe fn splat(lane: Self::Lane) -> Self;
+
+    /// Zeros.
+    ///
+    /// # Safety
+    ///
+    /// See `splat`.
     unsafe fn zero() -> Self;
+
+    /// Lanes from memory.
+    ///
+    /// # Safety
+    ///
+    /// See `splat`; there are so many lanes.
     unsafe fn load(from: *const Self::Lane) -> Self;
+
+    /// Lanes to memory.
+    ///
+    /// # Safety
+    ///
+    /// See `splat`; there is room for so many lanes.
     unsafe fn store(self, to: *mut Self::Lane);
+
+    /// The sum with another.
+    ///
+    /// # Safety
+    ///
+    /// See `splat`.
     unsafe fn add(self, other: Self) -> Self;
-    /// Itself and a product.
+
+    /// The sum with a product.
+    ///
+    /// # Safety
+    ///
+    /// See `splat`.
     unsafe fn add_product(self, x: Self, y: Self) -> Self;
 }
 

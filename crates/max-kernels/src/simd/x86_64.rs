@@ -70,11 +70,11 @@ pub(crate) fn fence() {
     unsafe { _mm_sfence() }
 }
 
-/// Asks for a cache line that will be read; any address will do.
+/// Asks for a cache line that will be read, into the second cache; any address will do.
 #[inline(always)]
 pub(crate) fn prefetch(line: *const u8) {
     // SAFETY: SSE is always there, and asking for memory that does not exist has no effect.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
 }
 
 /// Sixteen bytes.
