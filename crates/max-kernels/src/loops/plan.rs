@@ -170,8 +170,8 @@ impl Plan {
             self.staged.iter().map(|s| self.space.views[s.view].dtype.size_in_bytes() * steps).sum();
         if column > STAGED / GROUP {
             self.staged.clear();
-        } else if column > 0 {
-            tile = tile.min(STAGED / column / GROUP * GROUP);
+        } else if let Some(fit) = STAGED.checked_div(column) {
+            tile = tile.min(fit / GROUP * GROUP);
         }
         tile = tile.min(padded(rows.saturating_mul(cols)));
         self.tile = tile;

@@ -421,7 +421,7 @@ impl Builder<'_> {
             for arg in args(&code[at]) {
                 let arg = arg.0 as usize;
                 last_use[arg] = last_use[arg].max(if store { code.len() } else { at });
-                padded[arg] |= !store && !(reduce && self.choices.horizontal);
+                padded[arg] |= !(store || reduce && self.choices.horizontal);
             }
         }
         self.free.clear();

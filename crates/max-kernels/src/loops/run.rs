@@ -503,7 +503,7 @@ impl<'a> Walk<'a> {
                         f(self.arg(dst).ptr.cast_mut(), args.map(|arg| self.arg(arg)), groups)
                     }
                     Op::Load { f, dst, view, size, direct, padded } => {
-                        let whole = !padded || count % GROUP == 0;
+                        let whole = !padded || count.is_multiple_of(GROUP);
                         let arg = self.load(f, view as usize, self.home(dst), size as usize, direct, whole);
                         self.set(dst, arg);
                     }

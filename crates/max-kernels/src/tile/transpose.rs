@@ -5,8 +5,9 @@ use crate::simd::{Interleave, Vector};
 /// The most rows of a block, for elements of one byte.
 const MOST: usize = size_of::<Vector>();
 
-/// How many rows of the source are turned over together, so that their lines stay in the first cache.
-const BAND: usize = 64;
+/// How many rows of the source are turned over together: their lines stay in the first cache even where rows lie a
+/// power of two apart and so compete for the same few places.
+const BAND: usize = 8;
 
 /// # Safety
 ///
@@ -20,8 +21,9 @@ pub(super) unsafe fn transpose<T: Interleave>(
     cols: usize,
 ) {
     let block = MOST / size_of::<T>();
-    for band in (0..rows).step_by(BAND) {
-        let bottom = rows.min(band + BAND);
+    let height = BAND.max(block);
+    for band in (0..rows).step_by(height) {
+        let bottom = rows.min(band + height);
         for left in (0..cols).step_by(block) {
             for top in (band..bottom).step_by(block) {
                 let (height, width) = (block.min(bottom - top), block.min(cols - left));
