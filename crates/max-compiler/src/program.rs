@@ -162,7 +162,7 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Launches a kernel.
-    Kernel(Kernel<Dim>),
+    Kernel(Box<Kernel<Dim>>),
     /// Shows a label and a contiguous tensor.
     Print(String, Option<Slot>),
 }

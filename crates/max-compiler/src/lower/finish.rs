@@ -144,7 +144,7 @@ impl Slots<'_> {
                 self.kernel(work, group, ending)?
             }
         };
-        Ok(Some(program::Work::Kernel(kernel)))
+        Ok(Some(program::Work::Kernel(Box::new(kernel))))
     }
 
     fn kernel(&mut self, work: &Work, group: &Group, epilogue: Loop<Dim>) -> Result<Kernel<Dim>> {
