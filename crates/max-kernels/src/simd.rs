@@ -9,7 +9,7 @@
 #[cfg_attr(not(target_arch = "x86_64"), path = "simd/baseline.rs")]
 mod arch;
 
-pub(crate) use arch::{Interleave, Isa, Vector, fence, prefetch, stream_line, versions};
+pub(crate) use arch::{Isa, Vector, fence, prefetch, stream_line, versions};
 
 /// The size of a cache line, the unit of streaming stores.
 pub(crate) const LINE: usize = 64;
@@ -19,5 +19,20 @@ impl Isa {
     pub(crate) fn best() -> Isa {
         static BEST: std::sync::OnceLock<Isa> = std::sync::OnceLock::new();
         *BEST.get_or_init(|| Isa::available()[0])
+    }
+}
+
+/// Turns a square block of elements: the block at the second address, rows so many elements apart, into the block at the
+/// first.
+pub(crate) type Turn<T> = unsafe fn(*mut T, usize, *const T, isize);
+
+/// Elements that two vectors of them can interleave.
+pub(crate) trait Interleave: Copy {
+    /// The elements of two vectors in turn, in two vectors.
+    fn interleave(a: Vector, b: Vector) -> [Vector; 2];
+
+    /// A function that turns blocks as wide as a cache line, where this machine has one.
+    fn turn_lines() -> Option<Turn<Self>> {
+        None
     }
 }

@@ -1,6 +1,6 @@
 //! Architectures whose vector units need not be asked for: NEON is part of every 64-bit ARM.
 
-use super::LINE;
+use super::{Interleave, LINE};
 
 /// An instruction set for which code is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +47,6 @@ pub(crate) fn prefetch(_: *const u8) {}
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub(crate) struct Vector([u8; 16]);
-
-/// Elements that two vectors of them can interleave.
-pub(crate) trait Interleave: Copy {
-    /// The elements of two vectors in turn, in two vectors.
-    fn interleave(a: Vector, b: Vector) -> [Vector; 2];
-}
 
 macro_rules! interleave {
     ($($type:ident)*) => {$(

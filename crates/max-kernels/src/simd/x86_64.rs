@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::LINE;
+use super::{Interleave, LINE, Turn};
 
 /// An instruction set for which code is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,26 +89,74 @@ impl Default for Vector {
     }
 }
 
-/// Elements that two vectors of them can interleave.
-pub(crate) trait Interleave: Copy {
-    /// The elements of two vectors in turn, in two vectors.
-    fn interleave(a: Vector, b: Vector) -> [Vector; 2];
-}
-
 macro_rules! interleave {
-    ($($type:ident: $low:ident, $high:ident;)*) => {$(
+    ($($type:ident: $low:ident, $high:ident $(, $turn:ident)?;)*) => {$(
         impl Interleave for $type {
             #[inline(always)]
             fn interleave(a: Vector, b: Vector) -> [Vector; 2] {
                 // SAFETY: SSE2 is always there.
                 unsafe { [Vector($low(a.0, b.0)), Vector($high(a.0, b.0))] }
             }
+            $(fn turn_lines() -> Option<Turn<$type>> {
+                (Isa::best() == Isa::Avx512).then_some($turn as Turn<$type>)
+            })?
         }
     )*};
 }
 interleave! {
     u8: _mm_unpacklo_epi8, _mm_unpackhi_epi8;
     u16: _mm_unpacklo_epi16, _mm_unpackhi_epi16;
-    u32: _mm_unpacklo_epi32, _mm_unpackhi_epi32;
+    u32: _mm_unpacklo_epi32, _mm_unpackhi_epi32, turn_16;
     u64: _mm_unpacklo_epi64, _mm_unpackhi_epi64;
+}
+
+/// Turns sixteen lines of sixteen elements.
+///
+/// # Safety
+///
+/// AVX-512 is there; the blocks can be read and written.
+#[target_feature(enable = "avx512f")]
+unsafe fn turn_16(dst: *mut u32, dst_stride: usize, src: *const u32, src_stride: isize) {
+    let zero = _mm512_setzero_ps();
+    let mut rows = [zero; 16];
+    for (r, row) in rows.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *row = unsafe { _mm512_loadu_ps(src.offset(r as isize * src_stride).cast()) };
+    }
+    // Quarters of four rows each: in every lane of four elements, one column of the four rows.
+    let mut quarters = [zero; 16];
+    for g in 0..4 {
+        let [a, b, c, d] = [rows[4 * g], rows[4 * g + 1], rows[4 * g + 2], rows[4 * g + 3]];
+        let halves = [
+            _mm512_castps_pd(_mm512_unpacklo_ps(a, b)),
+            _mm512_castps_pd(_mm512_unpacklo_ps(c, d)),
+            _mm512_castps_pd(_mm512_unpackhi_ps(a, b)),
+            _mm512_castps_pd(_mm512_unpackhi_ps(c, d)),
+        ];
+        quarters[4 * g] = _mm512_castpd_ps(_mm512_unpacklo_pd(halves[0], halves[1]));
+        quarters[4 * g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(halves[0], halves[1]));
+        quarters[4 * g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(halves[2], halves[3]));
+        quarters[4 * g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(halves[2], halves[3]));
+    }
+    // The lanes of one column from all quarters: even lanes, odd lanes, then each apart.
+    for k in 0..4 {
+        let even = [
+            _mm512_shuffle_f32x4::<0x88>(quarters[k], quarters[4 + k]),
+            _mm512_shuffle_f32x4::<0x88>(quarters[8 + k], quarters[12 + k]),
+        ];
+        let odd = [
+            _mm512_shuffle_f32x4::<0xdd>(quarters[k], quarters[4 + k]),
+            _mm512_shuffle_f32x4::<0xdd>(quarters[8 + k], quarters[12 + k]),
+        ];
+        let columns = [
+            (k, _mm512_shuffle_f32x4::<0x88>(even[0], even[1])),
+            (4 + k, _mm512_shuffle_f32x4::<0x88>(odd[0], odd[1])),
+            (8 + k, _mm512_shuffle_f32x4::<0xdd>(even[0], even[1])),
+            (12 + k, _mm512_shuffle_f32x4::<0xdd>(odd[0], odd[1])),
+        ];
+        for (c, column) in columns {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_storeu_ps(dst.add(c * dst_stride).cast(), column) };
+        }
+    }
 }

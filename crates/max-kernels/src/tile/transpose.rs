@@ -1,6 +1,6 @@
 //! Transposition, block by block: a block is read row by row, turned over in registers and written row by row.
 
-use crate::simd::{Interleave, Vector};
+use crate::simd::{Interleave, LINE, Turn, Vector};
 
 /// The most rows of a block, for elements of one byte.
 const MOST: usize = size_of::<Vector>();
@@ -20,7 +20,10 @@ pub(super) unsafe fn transpose<T: Interleave>(
     rows: usize,
     cols: usize,
 ) {
-    let block = MOST / size_of::<T>();
+    let (block, turn): (usize, Turn<T>) = match T::turn_lines() {
+        Some(turn) => (LINE / size_of::<T>(), turn),
+        None => (MOST / size_of::<T>(), whole_block),
+    };
     let height = BAND.max(block);
     for band in (0..rows).step_by(height) {
         let bottom = rows.min(band + height);
@@ -32,7 +35,7 @@ pub(super) unsafe fn transpose<T: Interleave>(
                 // SAFETY: the caller's promise: the block is inside both.
                 unsafe {
                     if height == block && width == block {
-                        whole_block(to, dst_stride, from, src_stride);
+                        turn(to, dst_stride, from, src_stride);
                     } else {
                         for (c, r) in (0..width).flat_map(|c| (0..height).map(move |r| (c, r))) {
                             let element = from.offset(r as isize * src_stride).add(c).read_unaligned();
@@ -48,7 +51,6 @@ pub(super) unsafe fn transpose<T: Interleave>(
 /// # Safety
 ///
 /// A whole block can be read and written.
-#[inline(always)]
 unsafe fn whole_block<T: Interleave>(dst: *mut T, dst_stride: usize, src: *const T, src_stride: isize) {
     let block = MOST / size_of::<T>();
     let mut rows = [Vector::default(); MOST];
