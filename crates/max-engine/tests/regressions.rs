@@ -108,3 +108,18 @@ fn a_value_may_be_many_outputs() {
     assert!(outputs.iter().all(|output| output.bytes() == outputs[0].bytes()));
     assert!(start.elapsed() < Duration::from_secs(8));
 }
+
+#[test]
+fn bounds_of_slices_outlive_the_steps_before() {
+    // The last step before the slice could work in place of the scalar that the slice starts at.
+    let ir = r#"graph "g"(%0: float32[n], %1: float32[9]) {
+      %2 = shape_to_tensor() {dims = [n], scalar = true} : int64[]
+      %3 = constant() {value = dense(int64[], [3]), device = "cpu:0"} : int64[]
+      %4 = add(%2, %3) : int64[]
+      %5 = dynamic_slice(%1, %2, %4) {axis = 0, step = 1, start = true, stop = true, out_dim = `m`} : float32[m]
+      return %5
+    }"#;
+    for n in [1, 4] {
+        agrees(ir, &[floats(&[n]), floats(&[9])]);
+    }
+}

@@ -302,8 +302,9 @@ fn lifetimes(program: &mut Program) {
         step.reads().into_iter().chain(step.writes()).for_each(|slot| touch(slot, number));
     }
     for segment in &program.segments {
-        let before = segment.steps.start.saturating_sub(1);
-        segment.facts.iter().flat_map(|fact| fact.claim.reads()).for_each(|slot| touch(slot, before));
+        // Facts read after the last step before them, so that step must not work in place of what they read.
+        let start = segment.steps.start;
+        segment.facts.iter().flat_map(|fact| fact.claim.reads()).for_each(|slot| touch(slot, start));
     }
     // What leaves its segment lives to the end: the arenas of segments are apart.
     let end = program.steps.len();
