@@ -152,7 +152,7 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
             bindings.insert(first.clone(), start);
             name_sizes(&Shape::from([count]), &[found], bindings)
         }
-        Claim::Sizes { values, from, to } => {
+        Claim::Sizes { values, from, to, walks } => {
             let access = values.map(&mut |dim| dim.evaluate(bindings))?;
             let sizes = data.integers(&access, to.rank())?;
             if let Some(negative) = sizes.iter().find(|&&size| size < 0) {
@@ -162,6 +162,10 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
             let missing = sizes.len() - from.len();
             if from.iter().zip(&sizes[missing..]).any(|(&own, &target)| own != 1 && own as i64 != target) {
                 bail!(value, "cannot broadcast the shape {from:?} to {sizes:?}");
+            }
+            for (axis, walk) in walks {
+                let whole = from[*axis] as i64 == sizes[missing + axis];
+                bindings.insert(walk.clone(), i64::from(whole));
             }
             name_sizes(to, &sizes, bindings)
         }

@@ -10,6 +10,7 @@ mod group;
 mod heavy;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use max_core::{DType, Dim, HostBytes, Result, Shape, TensorType, Type, bail};
 use max_graph::ir::Op;
@@ -258,7 +259,7 @@ impl<'a> Lowering<'a> {
                     self.set_view(op.results[0], node, layout);
                     return Ok(());
                 }
-                let whole = self.copy(id, &View { node, layout })?;
+                let whole = self.copy(Some(id), &View { node, layout })?;
                 let layout = Layout::contiguous(&r.shape)?;
                 self.set_view(op.results[0], whole, layout);
                 Ok(())
@@ -281,22 +282,24 @@ impl<'a> Lowering<'a> {
     }
 
     fn broadcast(&mut self, id: OpId, op: &Op, shape: &Shape) -> Result<()> {
-        let View { node, layout } = self.view(op.operands[0])?;
+        let View { node, mut layout } = self.view(op.operands[0])?;
         if let Some(&sizes) = op.operands.get(1) {
             let sizes = self.view(sizes)?;
             let values = self.access_of(&sizes)?;
-            let from = Shape::from(layout.shape.as_slice());
-            self.claim(id, Claim::Sizes { values, from, to: shape.clone() });
-        }
-        let missing = shape.rank() - layout.shape.len();
-        let mut layout = layout;
-        // An axis that is not known to be one is equal to its target, or the claim above fails.
-        if op.operands.len() == 2 {
-            for (own, target) in layout.shape.iter_mut().zip(&shape[missing..]) {
+            let (from, to) = (Shape::from(layout.shape.as_slice()), shape.clone());
+            let mut walks = Vec::new();
+            for (axis, (own, target)) in from.iter().zip(&to[to.rank() - from.rank()..]).enumerate() {
+                // A size is one or that of its target, or the claim fails. Of a symbol only the run knows which.
+                if own.as_static().is_none() && own != target {
+                    let walk: Arc<str> = format!("walk of %{} along {axis}", op.results[0].0).into();
+                    layout.strides[axis] = layout.strides[axis].mul(&Dim::Symbolic(walk.clone()))?;
+                    walks.push((axis, walk));
+                }
                 if *own != Dim::Static(1) {
-                    *own = target.clone();
+                    layout.shape[axis] = target.clone();
                 }
             }
+            self.claim(id, Claim::Sizes { values, from, to, walks });
         }
         self.set_view(op.results[0], node, layout.broadcast(shape));
         Ok(())
@@ -314,7 +317,7 @@ impl<'a> Lowering<'a> {
         };
         let (start, stop) = (bound(self, s.start)?, bound(self, s.stop)?);
         // No user can write this name, so it is nobody else's.
-        let first: std::sync::Arc<str> = format!("start of %{}", op.results[0].0).into();
+        let first: Arc<str> = format!("start of %{}", op.results[0].0).into();
         let (size, count) = (layout.shape[s.axis].clone(), s.out_dim.clone());
         self.claim(
             id,
@@ -342,13 +345,16 @@ impl<'a> Lowering<'a> {
 
     /// Gives every result memory of its own.
     fn outputs(&mut self, results: &[ValueId]) -> Result<()> {
+        let body = self.body;
+        let made = |&id: &OpId| body.op(id).results.iter().map(move |&result| (result, id));
+        let makers: HashMap<ValueId, OpId> = body.block.ops.iter().flat_map(made).collect();
         for (number, &value) in results.iter().enumerate() {
             let view = self.view(value)?;
             let whole = self.is_whole(&view)?;
             let free = matches!(self.node(view.node).source, Source::Group(_, None))
                 && self.node(view.node).home.is_none();
-            let op = self.body.block.ops.last().copied().unwrap_or(OpId(0));
-            let node = if whole && free { view.node } else { self.copy(op, &view)? };
+            let maker = makers.get(&value).copied();
+            let node = if whole && free { view.node } else { self.copy(maker, &view)? };
             let node = &mut self.nodes[node.0 as usize];
             node.stored = true;
             if let Source::Group(_, output) = &mut node.source {

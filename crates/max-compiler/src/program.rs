@@ -146,6 +146,9 @@ pub enum Claim {
         from: Shape,
         /// The dims that name the sizes.
         to: Shape,
+        /// Symbols for axes that may turn out to have the size one: each stands for 0 where its axis is repeated, and
+        /// for 1 where it is not.
+        walks: Vec<(usize, Arc<str>)>,
     },
 }
 
@@ -154,7 +157,7 @@ pub enum Claim {
 pub struct Step {
     /// What it does.
     pub work: Work,
-    /// The ops it does it for.
+    /// The ops it does it for; none if it only copies an input to an output.
     pub ops: Vec<OpId>,
 }
 
@@ -177,6 +180,9 @@ impl Program {
     /// What a step does, by the names of its ops.
     pub fn step_name(&self, step: usize) -> String {
         let ops = &self.steps[step].ops;
+        if ops.is_empty() {
+            return "copy".into();
+        }
         let mut names: Vec<_> = ops.iter().take(SHOWN).map(|&op| self.source.op(op).kind.name()).collect();
         let more = format!("{} more", ops.len().saturating_sub(SHOWN));
         if ops.len() > SHOWN {

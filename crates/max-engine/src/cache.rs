@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use max_compiler::program::Origin;
 use max_compiler::{Program, Target};
 use max_core::HostBytes;
 use max_graph::Body;
@@ -16,8 +17,11 @@ use max_graph::text::{Constants, print};
 /// How many programs are kept.
 const KEPT: usize = 128;
 
-/// Graphs with more bytes of constants are not kept.
+/// Graphs with more bytes of text and constants, their own or computed ones, are not kept.
 const MOST_BYTES: usize = 16 << 20;
+
+/// All that is kept has at most this many bytes of text and constants.
+const MOST_IN_ALL: usize = 256 << 20;
 
 /// Constants of up to this many bytes are compared, longer ones must be the same memory.
 const COMPARED: usize = 64 << 10;
@@ -26,6 +30,7 @@ const COMPARED: usize = 64 << 10;
 struct Entry {
     key: Key,
     program: Arc<Program>,
+    bytes: usize,
 }
 
 /// The structure of a graph, and what it is compiled for.
@@ -60,7 +65,9 @@ pub fn program_cache_stats() -> CacheStats {
 
 /// Forgets all compiled programs; models keep theirs.
 pub fn clear_program_cache() {
-    CACHE.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    // What constants belong to may have code of others run when it goes, so nothing goes while the cache is locked.
+    let all = std::mem::take(&mut *CACHE.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(all);
 }
 
 impl Key {
@@ -82,8 +89,15 @@ impl Key {
         Key { hash: hasher.finish(), text, constants, target: format!("{target:?}") }
     }
 
-    fn is_small(&self) -> bool {
-        self.constants.iter().map(|bytes| bytes.len()).sum::<usize>() <= MOST_BYTES
+    /// About how much memory it and its program keep.
+    fn bytes(&self, program: &Program) -> usize {
+        let computed = program.slots.iter().map(|slot| match &slot.origin {
+            Origin::Constant(bytes) => bytes.len(),
+            _ => 0,
+        });
+        // What is not computed anew is shared.
+        let own = self.constants.iter().map(|bytes| bytes.len()).sum::<usize>();
+        self.text.len() + own.max(computed.sum())
     }
 }
 
@@ -114,10 +128,16 @@ pub(crate) fn find(key: &Key) -> Option<Arc<Program>> {
 
 /// Keeps the program of a graph.
 pub(crate) fn keep(key: Key, program: &Arc<Program>) {
-    if !key.is_small() {
+    let bytes = key.bytes(program);
+    if bytes > MOST_BYTES {
         return;
     }
+    let mut gone = Vec::new();
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-    cache.push_front(Entry { key, program: program.clone() });
-    cache.truncate(KEPT);
+    cache.push_front(Entry { key, program: program.clone(), bytes });
+    while cache.len() > KEPT || cache.iter().map(|entry| entry.bytes).sum::<usize>() > MOST_IN_ALL {
+        gone.extend(cache.pop_back());
+    }
+    drop(cache);
+    drop(gone);
 }

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::settings::say;
+
 struct Wanted {
     stages: Vec<String>,
     folder: Option<PathBuf>,
@@ -35,7 +37,7 @@ pub(crate) fn dump(graph: &str, stage: &str, text: &dyn Display) {
         return;
     }
     let Some(folder) = &wanted.folder else {
-        eprintln!("// {graph}: after {stage}\n{text}");
+        say(format_args!("// {graph}: after {stage}\n{text}"));
         return;
     };
     static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -44,6 +46,6 @@ pub(crate) fn dump(graph: &str, stage: &str, text: &dyn Display) {
     let written =
         std::fs::create_dir_all(folder).and_then(|()| std::fs::write(folder.join(name), text.to_string()));
     if let Err(error) = written {
-        eprintln!("[max warning] cannot dump {stage} to {}: {error}", folder.display());
+        say(format_args!("[max warning] cannot dump {stage} to {}: {error}", folder.display()));
     }
 }

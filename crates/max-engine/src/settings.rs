@@ -1,5 +1,7 @@
 //! What a session can be told, by methods and by environment variables.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -148,9 +150,14 @@ impl Settings {
             own => own,
         };
         if level >= least {
-            eprintln!("[max {}] {}", level.name(), line());
+            say(format_args!("[max {}] {}", level.name(), line()));
         }
     }
+}
+
+/// Writes a line to standard error. If that fails, there is nobody to tell.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn from_variable<T: FromStr<Err = Error>>(name: &str) -> Option<T> {
@@ -158,7 +165,7 @@ fn from_variable<T: FromStr<Err = Error>>(name: &str) -> Option<T> {
     match text.parse() {
         Ok(value) => Some(value),
         Err(error) => {
-            eprintln!("[max warning] {name} is ignored: {}", error.message());
+            say(format_args!("[max warning] {name} is ignored: {}", error.message()));
             None
         }
     }

@@ -110,6 +110,8 @@ fn judge(
         (Ok(expected), _) => expected,
         (Err(whole), Ok(_)) => match interpret(&live(body), inputs, &()) {
             Ok(expected) => expected,
+            // Ops that no output needs may name the sizes of what is needed.
+            Err(part) if part.message().contains("is not bound to a size") => return Ok(false),
             Err(_) => return Err(format!("the engine gives results, but the reference fails: {whole}")),
         },
     };

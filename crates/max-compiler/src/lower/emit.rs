@@ -64,21 +64,21 @@ impl Lowering<'_> {
         self.define(op.results[0], node)
     }
 
-    /// The elements of a view as a node of their own.
-    pub(super) fn copy(&mut self, id: OpId, view: &View) -> Result<NodeId> {
+    /// The elements of a view as a node of their own, for an op if there is one.
+    pub(super) fn copy(&mut self, id: Option<OpId>, view: &View) -> Result<NodeId> {
         let dtype = self.node(view.node).dtype;
         let shape = view.layout.shape.clone();
         if let Some((group, axes)) = self.placeable(view)? {
             let node = self.add_node(dtype, &shape, Source::Group(group, None));
             self.place(view.node, node, &axes, &contiguous_strides(&shape)?, Dim::Static(0));
-            self.note(group, id);
+            id.into_iter().for_each(|id| self.note(group, id));
             return Ok(node);
         }
         let wanted = Wanted { shape: shape.clone(), reduce: None };
         let number = self.find_group(std::slice::from_ref(view), &wanted)?;
         let reg = self.operand(number, view)?;
         let node = self.result(number, reg, dtype, &shape);
-        self.note(number, id);
+        id.into_iter().for_each(|id| self.note(number, id));
         Ok(node)
     }
 

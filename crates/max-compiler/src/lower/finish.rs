@@ -1,5 +1,7 @@
 //! From groups to a program: dead instructions go, nodes get slots, groups become steps, slots get lifetimes.
 
+use std::collections::HashMap;
+
 use max_core::kernel::{Access, Attention, Conv2d, Gather, Instr, Kernel, Loop, Matmul, Reg, Slot};
 use max_core::{Dim, Result, Shape, TensorType, bail};
 use max_graph::Body;
@@ -250,12 +252,17 @@ impl Slots<'_> {
             renamed[at] = Reg(code.len() as u32);
             code.push(instr);
         }
+        let loads = accesses.len();
         for (access, reg) in stores {
             code.push(Instr::Store(accesses.len() as u32, renamed[reg.0 as usize]));
             accesses.push(access);
         }
+        // What is stored once a row is stored for empty rows too, so they stay rows without a reduction.
+        let by_row = |&axis: &usize| {
+            accesses[loads..].iter().any(|access: &Access<Dim>| access.strides[axis] == Dim::Static(0))
+        };
         let reduces = code.iter().any(|instr| matches!(instr, Instr::Reduce(..)));
-        let reduce = group.reduce.filter(|_| reduces);
+        let reduce = group.reduce.filter(|axis| reduces || by_row(axis));
         Ok(Some(Loop { shape: group.space.clone(), reduce, accesses, code }))
     }
 }
@@ -295,8 +302,9 @@ fn lifetimes(program: &mut Program) {
         step.reads().into_iter().chain(step.writes()).for_each(|slot| touch(slot, number));
     }
     for segment in &program.segments {
-        let before = segment.steps.start.saturating_sub(1);
-        segment.facts.iter().flat_map(|fact| fact.claim.reads()).for_each(|slot| touch(slot, before));
+        // Facts read after the last step before them, so that step must not work in place of what they read.
+        let start = segment.steps.start;
+        segment.facts.iter().flat_map(|fact| fact.claim.reads()).for_each(|slot| touch(slot, start));
     }
     // What leaves its segment lives to the end: the arenas of segments are apart.
     let end = program.steps.len();
@@ -328,12 +336,13 @@ fn in_place(program: &Program, number: usize) -> Vec<(Slot, Slot)> {
         _ => None,
     };
     let reads = kernel.reads();
+    let mut stores: HashMap<Slot, usize> = HashMap::new();
+    ending.stored().for_each(|access| *stores.entry(access.slot).or_default() += 1);
     let mut pairs: Vec<(Slot, Slot)> = Vec::new();
     for written in ending.stored() {
         let whole = |slot: Slot| &program.slots[slot.0 as usize].shape;
         let born = lifetime(written.slot).is_some_and(|l| l.first == number);
-        let alone = ending.stored().filter(|access| access.slot == written.slot).count() == 1;
-        if !born || !alone {
+        if !born || stores.get(&written.slot) != Some(&1) {
             continue;
         }
         let fits = |read: &&&Access<Dim>| {

@@ -119,7 +119,7 @@ impl Lowering<'_> {
     fn whole(&mut self, id: OpId, value: ValueId) -> Result<NodeId> {
         let view = self.view(value)?;
         let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
-        if whole { Ok(view.node) } else { self.copy(id, &view) }
+        if whole { Ok(view.node) } else { self.copy(Some(id), &view) }
     }
 
     /// How a fact reads a small view; slots are put in at the end, so a node stands for one here.

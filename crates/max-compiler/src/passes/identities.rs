@@ -120,7 +120,9 @@ fn nested(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     if outer == inner && INVOLUTIONS.contains(&outer) {
         return Some(x);
     }
-    if (outer, inner) == (numeric(Abs), numeric(Negate)) {
+    // Without a sign, what is negated wraps around.
+    let signed = !b.dtype(x)?.is_unsigned_integral();
+    if (outer, inner) == (numeric(Abs), numeric(Negate)) && signed {
         return b.push(outer, [x]);
     }
     let (ScalarOp::NumericOp(outer), ScalarOp::NumericOp(inner)) = (outer, inner) else { return None };

@@ -1,6 +1,7 @@
 //! The recipes of ops that move elements and change none.
 
 use max_core::{DType, DeviceRef, Dim, Shape};
+use max_graph::ops::broadcast::Target;
 use max_graph::ops::slice::{Bound, Index};
 use max_graph::{HostTensor, TensorValue, ops};
 
@@ -131,18 +132,63 @@ pub fn slice(m: &mut Maker) -> Option<()> {
     moved(m, &x, ops::slice_tensor(&x.value, indices))
 }
 
+/// A scalar that is not known before the graph runs, where there is a symbol to compute it from.
+fn scalar(m: &mut Maker, number: i64) -> Option<TensorValue> {
+    let symbolic = |x: &Node| x.value.shape().iter().any(|dim| dim.as_static().is_none());
+    let Some(x) = m.node(symbolic).filter(|_| m.rng.chance(60)) else {
+        return ops::constant(number, DType::Int64, DeviceRef::CPU).ok();
+    };
+    let at = x.value.shape().iter().position(|dim| dim.as_static().is_none())?;
+    ops::add(ops::tensor(x.value.shape()[at].clone()).ok()?, number - x.sizes[at] as i64).ok()
+}
+
 /// A slice between scalars that are known when the graph runs.
 pub fn dynamic_slice(m: &mut Maker) -> Option<()> {
-    let x = m.node(|x| x.sizes.first().is_some_and(|&n| n > 0))?;
-    let size = x.sizes[0] as i64;
-    let first = m.rng.between(0, size - 1);
-    let last = m.rng.between(first, size);
-    let scalar = |at: i64| ops::constant(at, DType::Int64, DeviceRef::CPU).map(Bound::Tensor);
-    let start = if m.rng.chance(30) { Bound::Natural } else { scalar(first).ok()? };
-    let length = if matches!(start, Bound::Natural) { last } else { last - first };
-    let out_dim = Some(m.symbol(length as usize));
-    let index = Index::Slice { start, stop: scalar(last).ok()?, step: 1, out_dim };
-    moved(m, &x, ops::slice_tensor(&x.value, vec![index]))
+    let x = m.node(|x| x.rank() > 0)?;
+    let at = m.rng.below(x.rank());
+    let size = x.sizes[at] as i64;
+    let step = if m.rng.chance(30) { *m.rng.pick(&[-3, -2, -1, 2]) } else { 1 };
+    let [low, high] = [m.rng.between(0, size), m.rng.between(0, size)];
+    let [start, stop] = if (step > 0) == (low < high) { [low, high] } else { [high, low] };
+    // Backwards from the last at most, as slices are not clamped.
+    let start = if step < 0 { start.min(size - 1).max(0) } else { start };
+    let open_start = m.rng.chance(30);
+    let open_stop = !open_start && m.rng.chance(30);
+    let first = match open_start {
+        true if step > 0 => 0,
+        true => size - 1,
+        false => start,
+    };
+    let end = match open_stop {
+        true if step > 0 => size,
+        true => -1,
+        false => stop,
+    };
+    let length = if step > 0 { (end - first + step - 1) / step } else { (first - end - step - 1) / -step };
+    let out_dim = Some(m.symbol(length.max(0) as usize));
+    let start = if open_start { Bound::Natural } else { Bound::Tensor(scalar(m, start)?) };
+    let stop = if open_stop { Bound::Natural } else { Bound::Tensor(scalar(m, stop)?) };
+    let all = || Index::Slice { start: Bound::Natural, stop: Bound::Natural, step: 1, out_dim: None };
+    let mut indices: Vec<Index> = (0..at).map(|_| all()).collect();
+    indices.push(Index::Slice { start, stop, step, out_dim });
+    moved(m, &x, ops::slice_tensor(&x.value, indices))
+}
+
+/// A broadcast to sizes that are known when the graph runs.
+pub fn dynamic_broadcast(m: &mut Maker) -> Option<()> {
+    let x = m.node(|_| true)?;
+    let ahead = m.rng.below(2);
+    let repeated = |m: &mut Maker, size: usize| if size == 1 { m.rng.below(5) } else { size };
+    let own: Vec<usize> = x.sizes.iter().map(|&size| repeated(m, size)).collect();
+    let sizes: Vec<usize> = (0..ahead).map(|_| m.rng.below(4)).chain(own).collect();
+    m.fits(&sizes)?;
+    let dims: Shape = sizes.iter().map(|&size| m.symbol(size)).collect();
+    let scalars = sizes.iter().map(|&size| scalar(m, size as i64)).collect::<Option<Vec<_>>>()?;
+    let vector = match scalars.is_empty() {
+        true => ops::constant(HostTensor::from_vec([0], Vec::<i64>::new()).ok()?, None, None).ok()?,
+        false => ops::stack(scalars.iter().collect::<Vec<_>>(), 0).ok()?,
+    };
+    moved(m, &x, ops::broadcast_to(&x.value, Target::Sizes((&vector).into(), dims)))
 }
 
 pub fn concat(m: &mut Maker) -> Option<()> {

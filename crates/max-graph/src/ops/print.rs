@@ -1,5 +1,6 @@
 //! Print: shows a tensor, or only a text, each time the graph runs.
 
+use std::io::Write;
 use std::sync::{PoisonError, RwLock};
 
 use max_core::{Result, Type, bail, dispatch};
@@ -57,8 +58,10 @@ op_fns! {
     }
 }
 
-/// Where printed lines go.
-static WRITER: RwLock<fn(&str)> = RwLock::new(|line| println!("{line}"));
+/// Where printed lines go. A line that cannot be written is lost, as the graph runs on.
+static WRITER: RwLock<fn(&str)> = RwLock::new(|line| {
+    let _ = writeln!(std::io::stdout(), "{line}");
+});
 
 /// Sends printed lines elsewhere than to standard output.
 pub fn set_writer(writer: fn(&str)) {
