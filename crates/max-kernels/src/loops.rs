@@ -7,6 +7,7 @@
 mod best;
 mod plan;
 mod program;
+mod rows;
 mod run;
 mod scratch;
 mod space;
@@ -22,15 +23,24 @@ use crate::memory::{self, Extent};
 use crate::tile::{self, GROUP};
 use crate::{Memory, Pool};
 use plan::{Plan, Uses};
+use rows::PreparedRows;
 use run::{Base, Walk};
 use space::{Space, View};
 
 /// A loop that has been checked and is ready to run.
 #[derive(Debug)]
 pub(crate) struct PreparedLoop {
-    /// Nothing where there is nothing to do.
-    plan: Option<Plan>,
+    way: Way,
     extents: Vec<Extent>,
+}
+
+/// How a loop runs.
+#[derive(Debug)]
+enum Way {
+    /// There is nothing to do.
+    Nothing,
+    Rows(Box<PreparedRows>),
+    Tiles(Box<Plan>),
 }
 
 impl PreparedLoop {
@@ -43,24 +53,31 @@ impl PreparedLoop {
         // A row of nothing has a result too, which the extents of the whole kernel do not count.
         let kernel = Kernel::Loop(loop_);
         let extents = memory::extents(&kernel)?;
-        let Kernel::Loop(loop_) = kernel else { return Ok(PreparedLoop { plan: None, extents }) };
+        let Kernel::Loop(loop_) = kernel else { return Ok(PreparedLoop { way: Way::Nothing, extents }) };
+        if let Some(rows) = PreparedRows::new(&loop_)? {
+            return Ok(PreparedLoop { way: Way::Rows(Box::new(rows)), extents });
+        }
         let dtypes = loop_.dtypes()?;
         let live = program::live(&loop_.code);
         let uses = uses(&loop_, &live);
         let used: Vec<bool> =
             uses.read.iter().zip(&uses.written).map(|(read, written)| *read || *written).collect();
-        let plan = match space::space(&loop_, &used) {
-            Some(space) => Some(Plan::new(&loop_, &dtypes, &live, &uses, space)?),
-            None => None,
+        let way = match space::space(&loop_, &used) {
+            Some(space) => Way::Tiles(Box::new(Plan::new(&loop_, &dtypes, &live, &uses, space)?)),
+            None => Way::Nothing,
         };
-        Ok(PreparedLoop { plan, extents })
+        Ok(PreparedLoop { way, extents })
     }
 
     pub(crate) fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
         self.extents.iter().try_for_each(|extent| extent.check(memory))?;
-        if let Some(plan) = &self.plan {
-            // SAFETY: the memory was checked for every access.
-            unsafe { plan.run(memory, pool) };
+        // SAFETY: the memory was checked for every access.
+        unsafe {
+            match &self.way {
+                Way::Nothing => {}
+                Way::Rows(rows) => rows.run(memory, pool),
+                Way::Tiles(plan) => plan.run(memory, pool),
+            }
         }
         Ok(())
     }

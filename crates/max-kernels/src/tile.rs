@@ -57,6 +57,14 @@ pub(crate) type StoreFn = unsafe fn(dst: *mut u8, stride: isize, src: *const u8,
 /// `acc` holds a group, and `src` `count` elements (a group where it repeats).
 pub(crate) type ReduceFn = unsafe fn(acc: *mut u8, src: Arg, count: usize);
 
+/// Reduces rows of contiguous elements, so many elements apart, to one element each, in the same order as `start`, `add`
+/// and `finish` of a [`Reducer`].
+///
+/// # Safety
+///
+/// The rows can be read, and `dst` has room for one element a row.
+pub(crate) type RowsFn = unsafe fn(dst: *mut u8, src: *const u8, stride: isize, rows: usize, count: usize);
+
 /// The functions of a reduction. `start` makes lanes that have combined nothing, `finish` combines the lanes in one
 /// fixed order and writes the result to each. Both take a group, in register form.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +72,8 @@ pub(crate) struct Reducer {
     pub(crate) start: unsafe fn(acc: *mut u8),
     pub(crate) add: ReduceFn,
     pub(crate) finish: unsafe fn(acc: *mut u8),
+    /// Reduces whole rows.
+    pub(crate) rows: RowsFn,
 }
 
 /// The bytes of an element in a register tile.

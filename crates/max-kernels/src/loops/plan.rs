@@ -60,6 +60,8 @@ pub(super) struct Plan {
     pub(super) tile: usize,
     /// The rows and columns of a unit.
     pub(super) block: [usize; 2],
+    /// How many blocks there are down the rows and across the columns.
+    pub(super) blocks: [usize; 2],
     pub(super) units: usize,
     /// The units of a task.
     pub(super) task: usize,
@@ -121,6 +123,7 @@ impl Plan {
             used,
             tile: 0,
             block: [1, space.cols],
+            blocks: [1; 2],
             units: 0,
             task: 1,
             along: if space.horizontal { space.cols } else { space.steps },
@@ -192,10 +195,10 @@ impl Plan {
 
     fn choose_parts(&mut self) {
         let Space { rows, cols, horizontal, .. } = self.space;
-        let blocks = [rows.div_ceil(self.block[0]), cols.div_ceil(self.block[1])];
+        self.blocks = [rows.div_ceil(self.block[0]), cols.div_ceil(self.block[1])];
         let outer = &self.space.outer;
         self.units =
-            outer.iter().chain(&blocks).fold(1, |product: usize, &size| product.saturating_mul(size));
+            outer.iter().chain(&self.blocks).fold(1, |product: usize, &size| product.saturating_mul(size));
         let elements = self.space.elements();
         let reduces = self.program.stages.iter().any(|stage| !stage.accumulators.is_empty());
         let part = if horizontal { PART / self.tile * self.tile } else { (PART / self.tile).max(GROUP / 4) };
@@ -214,7 +217,7 @@ impl Plan {
 
     /// The number of parts of what a pass runs along.
     pub(super) fn parts(&self) -> usize {
-        self.along.div_ceil(self.part)
+        if self.part >= self.along { self.along.min(1) } else { self.along.div_ceil(self.part) }
     }
 
     /// The rows and columns of the tiles of a block that has so many.

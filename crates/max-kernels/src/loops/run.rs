@@ -214,11 +214,16 @@ impl<'a> Walk<'a> {
     /// Goes to a unit.
     fn place(&mut self, unit: usize) {
         let (space, [rows, cols]) = (&self.plan.space, self.plan.block);
-        let (down, right) = (space.rows.div_ceil(rows), space.cols.div_ceil(cols));
-        let (outer, inner) = (unit / (down * right), unit % (down * right));
+        let [down, right] = self.plan.blocks;
+        let (outer, inner) = divide(unit, down * right);
         // Neighbouring tasks share pages on the side that is read.
-        let (i, j) =
-            if space.transposed { (inner % down, inner / down) } else { (inner / right, inner % right) };
+        let (i, j) = match space.transposed {
+            true => {
+                let (j, i) = divide(inner, down);
+                (i, j)
+            }
+            false => divide(inner, right),
+        };
         let (row, col) = (i * rows, j * cols);
         self.resize(rows.min(space.rows - row), cols.min(space.cols - col));
         self.go(outer, row, col);
@@ -630,6 +635,15 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+    }
+}
+
+/// The quotient and the rest; nothing is divided where that is known without.
+fn divide(number: usize, by: usize) -> (usize, usize) {
+    match by {
+        1 => (number, 0),
+        _ if number < by => (0, number),
+        _ => (number / by, number % by),
     }
 }
 

@@ -43,10 +43,10 @@ pub(super) struct Space {
     pub(super) views: Vec<View>,
 }
 
-struct Axis {
-    size: i64,
+pub(super) struct Axis {
+    pub(super) size: i64,
     /// One for each used access.
-    strides: Vec<i64>,
+    pub(super) strides: Vec<i64>,
 }
 
 impl Space {
@@ -198,6 +198,19 @@ pub(super) fn space(loop_: &Loop<i64>, used: &[bool]) -> Option<Space> {
         transposed,
         views: loop_.accesses.iter().enumerate().map(view).collect(),
     })
+}
+
+/// The axes of a loop that are not reduced, as the one axis that walks them all, if there is one.
+pub(super) fn kept_axis(loop_: &Loop<i64>) -> Option<Axis> {
+    let axis = |axis: usize| Axis {
+        size: loop_.shape[axis],
+        strides: loop_.accesses.iter().map(|access| access.strides[axis]).collect(),
+    };
+    let kept = (0..loop_.shape.len()).filter(|&a| Some(a) != loop_.reduce && loop_.shape[a] > 1).map(axis);
+    match <[Axis; 1]>::try_from(merge(kept.collect())) {
+        Ok([axis]) => Some(axis),
+        Err(_) => None,
+    }
 }
 
 fn merge(axes: Vec<Axis>) -> Vec<Axis> {

@@ -20,6 +20,49 @@ trait Body {
 
 versions!(reduce_fn: Body, fn(acc: *mut u8, src: Arg, count: usize));
 
+/// The body of a function on accumulators alone.
+trait Lanes {
+    /// # Safety
+    ///
+    /// `acc` is valid for a group.
+    unsafe fn run<const FMA: bool>(acc: *mut u8);
+}
+
+versions!(lanes_fn: Lanes, fn(acc: *mut u8));
+
+/// The body of a [`super::RowsFn`].
+trait Rows {
+    /// # Safety
+    ///
+    /// As for [`super::RowsFn`].
+    unsafe fn run<const FMA: bool>(dst: *mut u8, src: *const u8, stride: isize, rows: usize, count: usize);
+}
+
+versions!(rows_fn: Rows, fn(dst: *mut u8, src: *const u8, stride: isize, rows: usize, count: usize));
+
+impl<T: Register + Element<Lane = T> + Lane<Mask = Bool>, const OP: usize> Rows for Combine<T, OP> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(dst: *mut u8, src: *const u8, stride: isize, rows: usize, count: usize) {
+        for row in 0..rows {
+            let ptr = src.wrapping_offset(row as isize * stride * size_of::<T>() as isize);
+            let mut lanes = [identity::<T>(const { NumericOp::ALL[OP] }); GROUP];
+            let acc = (&raw mut lanes).cast::<u8>();
+            // SAFETY: the caller's promise: the row can be read, and its result written.
+            unsafe {
+                <Self as Body>::run::<FMA>(acc, Arg { ptr, repeat: false }, count);
+                <Finish<T, OP> as Lanes>::run::<FMA>(acc);
+                dst.cast::<T>().add(row).write_unaligned(lanes[0]);
+            }
+        }
+    }
+}
+
+/// Fills the lanes with the identity.
+struct Start<T, const OP: usize>(PhantomData<T>);
+
+/// Combines the lanes and writes the result to all.
+struct Finish<T, const OP: usize>(PhantomData<T>);
+
 /// Combines by a row of the numeric ops.
 struct Combine<T, const OP: usize>(PhantomData<T>);
 
@@ -60,30 +103,32 @@ fn identity<T: Element>(op: NumericOp) -> T {
     }
 }
 
-/// # Safety
-///
-/// `acc` is valid for a group.
-unsafe fn start<T: Element, const OP: usize>(acc: *mut u8) {
-    // SAFETY: the caller's promise.
-    unsafe { acc.cast::<[T; GROUP]>().write_unaligned([identity::<T>(const { NumericOp::ALL[OP] }); GROUP]) }
+impl<T: Element, const OP: usize> Lanes for Start<T, OP> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(acc: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            acc.cast::<[T; GROUP]>().write_unaligned([identity::<T>(const { NumericOp::ALL[OP] }); GROUP])
+        }
+    }
 }
 
-/// # Safety
-///
-/// `acc` holds a group.
-unsafe fn finish<T: Element<Lane = T> + Lane<Mask = Bool>, const OP: usize>(acc: *mut u8) {
-    let acc = acc.cast::<[T; GROUP]>();
-    // SAFETY: the caller's promise.
-    let mut lanes = unsafe { acc.read_unaligned() };
-    let mut half = GROUP / 2;
-    while half > 0 {
-        for i in 0..half {
-            lanes[i] = const { NumericOp::ALL[OP] }.apply([lanes[i], lanes[i + half]]);
+impl<T: Element<Lane = T> + Lane<Mask = Bool>, const OP: usize> Lanes for Finish<T, OP> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(acc: *mut u8) {
+        let acc = acc.cast::<[T; GROUP]>();
+        // SAFETY: the caller's promise.
+        let mut lanes = unsafe { acc.read_unaligned() };
+        let mut half = GROUP / 2;
+        while half > 0 {
+            for i in 0..half {
+                lanes[i] = const { NumericOp::ALL[OP] }.apply([lanes[i], lanes[i + half]]);
+            }
+            half /= 2;
         }
-        half /= 2;
+        // SAFETY: the caller's promise.
+        unsafe { acc.write_unaligned([lanes[0]; GROUP]) }
     }
-    // SAFETY: the caller's promise.
-    unsafe { acc.write_unaligned([lanes[0]; GROUP]) }
 }
 
 /// The functions of a reduction of a dtype.
@@ -93,7 +138,12 @@ pub(super) fn reducer(isa: Isa, kind: Reduction, dtype: DType) -> Result<Reducer
             dispatch!(dtype, T => combine!(<T as Element>::Lane, { NumericOp::$op as usize }))
         };
         ($T:ty, $op:tt) => {
-            Reducer { start: start::<$T, $op>, add: reduce_fn::<Combine<$T, $op>>(isa), finish: finish::<$T, $op> }
+            Reducer {
+                start: lanes_fn::<Start<$T, $op>>(isa),
+                add: reduce_fn::<Combine<$T, $op>>(isa),
+                finish: lanes_fn::<Finish<$T, $op>>(isa),
+                rows: rows_fn::<Combine<$T, $op>>(isa),
+            }
         };
     }
     Ok(match kind {
