@@ -25,8 +25,10 @@ const ACROSS: usize = 64;
 const KEPT: usize = 256 << 10;
 /// What may be staged for a unit.
 const STAGED: usize = 128 << 10;
-/// About how many elements a task has.
+/// About how many elements a task has at least, and how many tasks there are at most: long runs of memory are read faster
+/// than short ones, and so many tasks keep many threads busy.
 const TASK: usize = 32 << 10;
+const TASKS: usize = 64;
 /// About how many elements a part of a reduced axis has, and how many parts there are at most.
 const PART: usize = 32 << 10;
 const PARTS: usize = 512;
@@ -92,6 +94,11 @@ pub(super) struct Plan {
 pub(super) struct Uses {
     pub(super) read: Vec<bool>,
     pub(super) written: Vec<bool>,
+}
+
+/// About how many elements a task of a loop has.
+pub(super) fn task_size(elements: usize) -> usize {
+    TASK.max(elements / TASKS)
 }
 
 impl Plan {
@@ -212,7 +219,7 @@ impl Plan {
         self.shared = elements.saturating_mul(ops) > SMALL;
         self.split = self.shared && self.units < FEW && self.parts() > 1 && elements >= 4 * PART;
         let unit = self.block[0] * self.block[1] * self.space.steps;
-        self.task = (TASK / unit).max(1);
+        self.task = (task_size(elements) / unit).max(1);
     }
 
     /// The number of parts of what a pass runs along.

@@ -6,6 +6,7 @@
 use max_core::kernel::{Instr, Level, Literal, Loop, Reg};
 use max_core::{DType, Result};
 
+use super::plan::task_size;
 use super::space::kept_axis;
 use super::{Epilogue, scratch};
 use crate::tile::{self, RowsFn};
@@ -16,8 +17,6 @@ const SHORTEST: i64 = 96;
 const LONGEST: i64 = 1 << 18;
 /// Fewer rows are better reduced in parts.
 const FEWEST: i64 = 16;
-/// About how many elements a task has.
-const TASK: usize = 32 << 10;
 
 /// Rows that are ready to be reduced.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ impl PreparedRows {
     ///
     /// The memory was checked for the loop.
     pub(super) unsafe fn run(&self, memory: &[Memory], pool: &Pool) {
-        let chunk = (TASK / self.count).clamp(1, 1024);
+        let chunk = (task_size(self.rows.saturating_mul(self.count)) / self.count).max(1);
         let task = |task: usize| {
             let rows = task * chunk..self.rows.min((task + 1) * chunk);
             let at = (self.offset + rows.start as isize * self.stride) * self.size as isize;
