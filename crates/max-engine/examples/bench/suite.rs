@@ -109,7 +109,11 @@ fn shrink(args: &mut Json) {
 fn patterns(shrinks: usize) -> Vec<Bench> {
     let n = 2048 / shrinks;
     let heads = 8;
-    let table: [(&str, Vec<Vec<usize>>, Build); 5] = [
+    let table: [(&str, Vec<Vec<usize>>, Build); 9] = [
+        ("relu(x + y) * 2", vec![vec![8192 * n]; 2], bandwidth),
+        ("transposed + 1", vec![vec![2 * n, 2 * n]], transposed),
+        ("softmax", vec![vec![2 * n, 2 * n]], |x| ops::softmax(&x[0], -1)),
+        ("mean of rows", vec![vec![4 * n, n]], |x| ops::mean(&x[0], -1)),
         ("chain of 8", vec![vec![n, n]; 2], chain),
         ("rms_norm by ops", vec![vec![n, n], vec![n]], rms_norm),
         ("softmax by ops", vec![vec![n, n]], softmax),
@@ -151,6 +155,14 @@ fn rms_norm(x: &[TensorValue]) -> Result<TensorValue> {
     let [x, weight] = x else { return ops::tensor(0.0) };
     let square = ops::mean(ops::mul(x, x), -1);
     ops::mul(ops::mul(x, ops::rsqrt(ops::add(square, 1e-5))), weight)
+}
+
+fn bandwidth(x: &[TensorValue]) -> Result<TensorValue> {
+    ops::relu(&x[0] + &x[1])? * 2.0
+}
+
+fn transposed(x: &[TensorValue]) -> Result<TensorValue> {
+    ops::transpose(&x[0], 0, 1)? + 1.0
 }
 
 fn softmax(x: &[TensorValue]) -> Result<TensorValue> {
