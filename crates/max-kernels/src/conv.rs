@@ -139,8 +139,8 @@ impl PreparedConv {
         };
         zero(columns.start..valid.start);
         zero(valid.end..columns.end);
-        if let (Some(y), Some(x)) = (source, self.source(1, valid.start, tap[1]))
-            && !valid.is_empty()
+        if !valid.is_empty()
+            && let (Some(y), Some(x)) = (source, self.source(1, valid.start, tap[1]))
         {
             let at = y as isize * down + x as isize * along + channels.start as isize * deep;
             let matrix = Matrix {

@@ -218,7 +218,7 @@ impl Plan {
         let ops: usize = self.program.stages.iter().map(|stage| stage.element.len()).sum();
         self.shared = elements.saturating_mul(ops) > SMALL;
         self.split = self.shared && self.units < FEW && self.parts() > 1 && elements >= 4 * PART;
-        let unit = self.block[0] * self.block[1] * self.space.steps;
+        let unit = (self.block[0] * self.block[1]).saturating_mul(self.space.steps).max(1);
         self.task = (task_size(elements) / unit).max(1);
     }
 
@@ -263,7 +263,8 @@ impl Plan {
         for region in [Image, Row, Total, Partial, Tile, Home, Wide] {
             self.regions[region as usize] = at;
             if region != Image {
-                at += self.program.widths[region as usize] * self.room(region);
+                at =
+                    at.saturating_add(self.program.widths[region as usize].saturating_mul(self.room(region)));
             }
         }
         self.regions[REGIONS] = at;

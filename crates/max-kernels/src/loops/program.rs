@@ -415,13 +415,16 @@ impl Builder<'_> {
         // Where each value is used last; stores come after everything.
         let mut last_use = vec![0; code.len()];
         let mut padded = vec![false; code.len()];
+        let several = self.stores_several();
         for &at in here.iter().filter(|&&at| !again(&self.kept, &self.ready, at)) {
             let (store, reduce) =
                 (matches!(code[at], Instr::Store(..)), matches!(code[at], Instr::Reduce(..)));
             for arg in args(&code[at]) {
                 let arg = arg.0 as usize;
                 last_use[arg] = last_use[arg].max(if store { code.len() } else { at });
-                padded[arg] |= !(store || reduce && self.choices.horizontal);
+                // A store, and a reduction along the row, take as many elements as there are; all else, and the
+                // copies before several stores, take whole groups.
+                padded[arg] |= !(store && !several || reduce && self.choices.horizontal);
             }
         }
         self.free.clear();
@@ -542,6 +545,11 @@ impl Builder<'_> {
         }
     }
 
+    /// Whether there is more than one store, so that what is read where it lies is copied before any of them.
+    fn stores_several(&self) -> bool {
+        self.loop_.stored().count() > 1
+    }
+
     fn stores(&mut self, rate: Rate) -> Vec<Op> {
         let stores: Vec<(u32, usize)> = (0..self.loop_.code.len())
             .filter_map(|at| match self.loop_.code[at] {
@@ -549,7 +557,7 @@ impl Builder<'_> {
                 _ => None,
             })
             .collect();
-        let several = self.loop_.stored().count() > 1;
+        let several = self.stores_several();
         let mut ops = Vec::new();
         let mut sources = Vec::new();
         for &(_, arg) in &stores {
@@ -557,8 +565,8 @@ impl Builder<'_> {
             let mut src = self.entries[arg];
             // What is read where it lies could be overwritten by another store.
             if several && loads {
-                let (dtype, region) = (self.dtypes[arg], self.program.places[src as usize].region);
-                let region = if region == Region::Row { Region::Row } else { Region::Tile };
+                let dtype = self.dtypes[arg];
+                let region = if rate == Rate::Row { Region::Row } else { Region::Tile };
                 let dst = self.grow(region, self.size(arg));
                 ops.push(Op::Apply { f: copy(dtype), dst, args: [src; 3] });
                 src = dst;

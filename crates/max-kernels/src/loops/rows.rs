@@ -17,6 +17,8 @@ const SHORTEST: i64 = 96;
 const LONGEST: i64 = 1 << 18;
 /// Fewer rows are better reduced in parts.
 const FEWEST: i64 = 16;
+/// How many results wait for the epilogue at most.
+const TOGETHER: usize = 1024;
 
 /// Rows that are ready to be reduced.
 #[derive(Debug)]
@@ -68,14 +70,17 @@ impl PreparedRows {
     pub(super) unsafe fn run(&self, memory: &[Memory], pool: &Pool) {
         let chunk = (task_size(self.rows.saturating_mul(self.count)) / self.count).max(1);
         let task = |task: usize| {
-            let rows = task * chunk..self.rows.min((task + 1) * chunk);
-            let at = (self.offset + rows.start as isize * self.stride) * self.size as isize;
-            let from = memory[self.slot].ptr().wrapping_offset(at);
-            scratch::with(rows.len() * self.size, |results| {
-                // SAFETY: the caller's promise; the scratch memory has room for a result of each row.
-                unsafe {
-                    (self.reduce)(results, from, self.stride, rows.len(), self.count);
-                    self.epilogue.run(memory, 0, 0..1, rows.clone(), results, rows.len());
+            let end = self.rows.min((task + 1) * chunk);
+            scratch::with(TOGETHER.min(chunk) * self.size, |results| {
+                for start in (task * chunk..end).step_by(TOGETHER) {
+                    let rows = start..end.min(start + TOGETHER);
+                    let at = (self.offset + start as isize * self.stride) * self.size as isize;
+                    let from = memory[self.slot].ptr().wrapping_offset(at);
+                    // SAFETY: the caller's promise; the scratch memory has room for a result of each row.
+                    unsafe {
+                        (self.reduce)(results, from, self.stride, rows.len(), self.count);
+                        self.epilogue.run(memory, 0, 0..1, rows.clone(), results, rows.len());
+                    }
                 }
             });
         };

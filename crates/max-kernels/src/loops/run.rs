@@ -111,6 +111,7 @@ impl Plan {
             }
             // SAFETY: as above.
             unsafe { walk.row_code(&self.program.tail) };
+            walk.end();
         };
         scratch::with(self.bytes, |scratch| {
             scratch::with(bytes * self.parts(), |partials| results(scratch, partials));
