@@ -148,3 +148,17 @@ fn what_is_stored_twice_is_not_read_past_its_end() {
     assert_eq!(output[0].to_vec::<f32>().unwrap(), expected);
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn narrow_floats_do_not_show_that_they_are_held_wider() {
+    let ir = r#"graph "g"(%0: float16[2]) {
+      %1 = add(%0, %0) : float16[2]
+      %2 = cast(%1) {dtype = "float32"} : float32[2]
+      %3 = is_inf(%1) : bool[2]
+      return %2, %3
+    }"#;
+    let input = tensor(&[2], |i| max_core::f16::from_f32([65504.0, 1.0][i]));
+    let outputs = execute(&load(ir).unwrap(), &[input]).unwrap();
+    assert_eq!(*outputs[0].elements::<f32>().unwrap(), [f32::INFINITY, 2.0]);
+    assert_eq!(outputs[1].bytes()[..], [1, 0]);
+}

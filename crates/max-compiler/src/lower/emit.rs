@@ -164,6 +164,13 @@ fn permutation(shape: &[Dim], view: &Layout) -> Result<Option<Vec<usize>>> {
 fn emit(group: &mut Group, kind: &OpKind, regs: &[Reg], dtype: DType, axis_size: Option<Dim>) -> Result<Reg> {
     let size = axis_size.unwrap_or(Dim::Static(1));
     let mut e = Emit { group, dtype, size };
+    let rounded;
+    let regs = if shows_precision(kind) {
+        rounded = regs.iter().map(|&reg| e.round(reg)).collect::<Vec<_>>();
+        &rounded
+    } else {
+        regs
+    };
     Ok(match kind {
         OpKind::Scalar(op @ ScalarOp::RealOp(_)) if !dtype.is_float() => {
             let wide = regs.iter().map(|&reg| e.cast(reg, DType::Float64)).collect::<Vec<_>>();
@@ -227,6 +234,15 @@ fn emit(group: &mut Group, kind: &OpKind, regs: &[Reg], dtype: DType, axis_size:
     })
 }
 
+/// Whether the result tells a narrow float from the wider one that it is held as: such operands are rounded first.
+fn shows_precision(kind: &OpKind) -> bool {
+    match kind {
+        OpKind::Scalar(ScalarOp::CompareOp(_)) | OpKind::Cast(_) => true,
+        OpKind::Reduce(r) => matches!(r.kind, ReduceKind::ArgMax | ReduceKind::ArgMin),
+        _ => false,
+    }
+}
+
 /// The reduction of a kind; a mean is a sum and a division.
 fn reduction(kind: ReduceKind) -> Option<Reduction> {
     match kind {
@@ -268,6 +284,17 @@ impl Emit<'_> {
 
     fn cast(&mut self, arg: Reg, dtype: DType) -> Reg {
         self.group.push(Instr::Cast(arg, dtype))
+    }
+
+    /// A computed narrow float as its dtype holds it.
+    fn round(&mut self, arg: Reg) -> Reg {
+        let narrow = self.dtype.is_float() && self.dtype.size_in_bytes() < 4;
+        match self.group.code[arg.0 as usize] {
+            Instr::Apply(..) | Instr::Reduce(..) | Instr::Product(_) | Instr::Select(_) if narrow => {
+                self.cast(arg, self.dtype)
+            }
+            _ => arg,
+        }
     }
 
     fn cast_from(&mut self, arg: Reg, from: DType, to: DType) -> Reg {
