@@ -11,8 +11,16 @@ def blocks(language):
 
 
 def test_the_tour_runs_and_its_graph_prints_as_shown(capsys):
-    (code,) = blocks("python")
+    code, _ = blocks("python")
     scope = {}
     exec(compile(code, "README.md", "exec"), scope)  # noqa: S102 - the documentation is the test
     assert capsys.readouterr().out.split() == ["[[0.33333334", "0.33333334", "0.33333334]", "[0.33333334", "0.33333334", "0.33333334]]"]
     assert str(scope["graph"]) in blocks("text")
+
+
+def test_looking_inside_shows_what_the_readme_says(capsys):
+    _, code = blocks("python")
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - the documentation is the test
+    printed = capsys.readouterr().out
+    assert printed.startswith("['matmul+add+gelu', 'softmax']\nMemoryReport(peak_bytes=2048,")
+    assert "matmul+add+gelu" in printed.split("kernel\n")[1]
