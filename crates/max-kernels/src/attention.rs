@@ -11,9 +11,9 @@ use max_core::scalar::Lane;
 use max_core::{Bool, DType, Element, Result, bail, dispatch};
 
 use crate::matmul::{
-    Cut, DEPTH, Ending, Kernels, Matrix, Micro, Operand, ROW, bytes, count, multiply, pack, pack_left,
-    pack_right, with,
+    Cut, DEPTH, Ending, Kernels, Matrix, Micro, Operand, ROW, count, multiply, pack, pack_left, pack_right,
 };
+use crate::scratch::{bytes, pieces};
 use crate::{Memory, Pool};
 use softmax::{Mask, Real, Scores, weigh};
 
@@ -158,7 +158,7 @@ impl Task<'_> {
         let masks = if k.mask.is_some() { rows * ROW } else { 0 };
         let rights = DEPTH * keys.max(stride);
         let sizes = [rows * ROW, rights, rows * ROW, masks, rows * stride, rows, rows];
-        with(sizes.map(bytes::<T::Lane>).iter().sum(), |scratch| {
+        pieces(sizes.map(bytes::<T::Lane>).iter().sum(), |scratch| {
             let [left, right, scores, masks, sums, greatest, totals] =
                 sizes.map(|size| scratch.take::<T::Lane>(size));
             let value = k.value.at::<T>(memory, index);

@@ -12,9 +12,9 @@ use max_core::kernel::Conv2d;
 use max_core::{Element, Result, bail, dispatch};
 
 use crate::matmul::{
-    Cut, DEPTH, Ending, Kernels, Matrix, Micro, Places, ROW, bytes, count, multiply, pack, pack_right_rows,
-    with,
+    Cut, DEPTH, Ending, Kernels, Matrix, Micro, Places, ROW, count, multiply, pack, pack_right_rows,
 };
+use crate::scratch::{bytes, pieces};
 use crate::simd::{Isa, versions};
 use crate::{Memory, Pool};
 
@@ -231,7 +231,7 @@ unsafe fn block<T: Element>(
     let stride = filters.len().next_multiple_of(kernels.width);
     let depth = k.filter_size[0] * k.filter_size[1] * k.channels;
     let sizes = [positions * ROW, DEPTH * stride, positions * stride];
-    with(sizes.map(bytes::<T::Lane>).iter().sum(), |scratch| {
+    pieces(sizes.map(bytes::<T::Lane>).iter().sum(), |scratch| {
         let [left, right, sums] = sizes.map(|size| scratch.take::<T::Lane>(size));
         let input = k.input.at(memory, image).cast::<T>();
         let filter = k.filter.at(memory, 0).cast::<T>();
@@ -290,7 +290,7 @@ where
         let (task, channels) = (task / columns, channels.range(task % columns));
         let (image, [rows, columns]) = (task / parts, positions.ranges(task % parts));
         let sizes = [columns.len() * CHANNELS, CHANNELS, columns.len() * CHANNELS];
-        with(sizes.map(bytes::<T::Lane>).iter().sum(), |scratch| {
+        pieces(sizes.map(bytes::<T::Lane>).iter().sum(), |scratch| {
             let [left, right, sums] = sizes.map(|size| scratch.take::<T::Lane>(size));
             let input = k.input.at(memory, image).cast::<T>();
             let filter = k.filter.at(memory, 0).cast::<T>();

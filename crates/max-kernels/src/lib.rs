@@ -13,6 +13,7 @@ mod matmul;
 mod memory;
 mod pool;
 pub mod roofline;
+mod scratch;
 mod simd;
 mod tile;
 

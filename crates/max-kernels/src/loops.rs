@@ -9,7 +9,6 @@ mod plan;
 mod program;
 mod rows;
 mod run;
-mod scratch;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -20,6 +19,7 @@ use max_core::kernel::{Instr, Kernel, Loop};
 use max_core::{Result, bail};
 
 use crate::memory::{self, Extent};
+use crate::scratch;
 use crate::tile::{self, GROUP};
 use crate::{Memory, Pool};
 use plan::{Plan, Uses};

@@ -8,7 +8,6 @@ mod block;
 mod ending;
 mod micro;
 mod pack;
-mod scratch;
 
 use std::ops::Range;
 
@@ -19,8 +18,8 @@ pub(crate) use block::multiply;
 pub(crate) use ending::{Ending, Places};
 pub(crate) use micro::{DEPTH, Kernels, Micro, ROW, THIN};
 pub(crate) use pack::{Matrix, pack, pack_left, pack_right, pack_right_rows};
-pub(crate) use scratch::{bytes, with};
 
+use crate::scratch::{bytes, pieces};
 use crate::{Memory, Pool};
 
 /// About how many rows and columns a task computes: what it packs and computes stays in the second cache.
@@ -192,7 +191,7 @@ impl<L: Micro> Task<'_, L> {
         let (rows, columns) = (self.rows.len(), self.columns.len());
         let stride = columns.next_multiple_of(kernels.width);
         let sizes = [rows * ROW, stride * DEPTH, rows * stride];
-        with(sizes.map(bytes::<L>).iter().sum(), |scratch| {
+        pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
             let [left, right, sums] = sizes.map(|size| scratch.take::<L>(size));
             let place = k.ending.place::<L>(memory, index, [self.rows.start, self.columns.start]);
             let to = place.unwrap_or((sums, stride as isize));
@@ -233,7 +232,7 @@ impl<L: Micro> Task<'_, L> {
         let whole = columns - columns % kernels.lanes;
         let stride = columns.next_multiple_of(kernels.width);
         let sizes = [rows * ROW, kernels.width * DEPTH, rows * stride, rows * stride];
-        with(sizes.map(bytes::<L>).iter().sum(), |scratch| {
+        pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
             let [left, right, part, sums] = sizes.map(|size| scratch.take::<L>(size));
             let (to, to_stride) = k
                 .ending

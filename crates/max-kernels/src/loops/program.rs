@@ -14,8 +14,8 @@ use max_core::scalar::NumericOp;
 use max_core::{DType, Element, Result, dispatch};
 
 use super::best::{Best, best};
-use super::scratch::Line;
 use super::space::{identity, literal, register};
+use crate::scratch::Line;
 use crate::tile::{self, Arg, LoadFn, ReduceFn, Reducer, StoreFn, TileFn};
 
 /// Names a place for a value: a position in [`Program::places`].

@@ -6,9 +6,10 @@
 use max_core::kernel::{Instr, Level, Literal, Loop, Reg};
 use max_core::{DType, Result};
 
+use super::Epilogue;
 use super::plan::task_size;
 use super::space::kept_axis;
-use super::{Epilogue, scratch};
+use crate::scratch;
 use crate::tile::{self, RowsFn};
 use crate::{Memory, Pool};
 

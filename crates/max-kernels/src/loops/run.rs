@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::best::{Indices, Offer};
 use super::plan::Plan;
 use super::program::{Accumulator, Entry, Kind, Op, Region, Stage};
-use super::scratch;
+use crate::scratch;
 use crate::simd::{LINE, prefetch};
 use crate::tile::{self, Arg, GROUP, LoadFn, StoreFn};
 use crate::{Memory, Pool};

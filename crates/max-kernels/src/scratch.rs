@@ -5,10 +5,10 @@ use std::cell::RefCell;
 /// A cache line, the unit of scratch memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Line(pub(super) [u8; 64]);
+pub(crate) struct Line(pub(crate) [u8; 64]);
 
 impl Line {
-    pub(super) const ZERO: Line = Line([0; 64]);
+    pub(crate) const ZERO: Line = Line([0; 64]);
 }
 
 thread_local! {
@@ -18,7 +18,7 @@ thread_local! {
 
 /// Calls a function with so many bytes of this thread, aligned to a cache line; what they hold is left from earlier
 /// calls.
-pub(super) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
+pub(crate) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     let mut lines = FREE.with(|free| free.borrow_mut().pop()).unwrap_or_default();
     let needed = bytes.div_ceil(size_of::<Line>());
     if lines.len() < needed {
@@ -27,6 +27,34 @@ pub(super) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     let result = f(lines.as_mut_ptr().cast());
     FREE.with(|free| free.borrow_mut().push(lines));
     result
+}
+
+/// Pieces of scratch memory, one after the other.
+pub(crate) struct Pieces {
+    next: *mut u8,
+    left: usize,
+}
+
+/// The bytes that a piece of so many elements takes.
+pub(crate) const fn bytes<T>(count: usize) -> usize {
+    (count * size_of::<T>()).next_multiple_of(size_of::<Line>())
+}
+
+impl Pieces {
+    /// A piece for so many elements, at the start of a cache line. It holds old but valid bytes.
+    pub(crate) fn take<T: bytemuck::Pod>(&mut self, count: usize) -> *mut T {
+        let bytes = bytes::<T>(count);
+        assert!(bytes <= self.left, "a task takes more scratch memory than it asked for");
+        let piece = self.next.cast();
+        self.next = self.next.wrapping_add(bytes);
+        self.left -= bytes;
+        piece
+    }
+}
+
+/// As [`with`], to be taken piece by piece.
+pub(crate) fn pieces<R>(bytes: usize, f: impl FnOnce(&mut Pieces) -> R) -> R {
+    with(bytes, |next| f(&mut Pieces { next, left: bytes }))
 }
 
 #[cfg(test)]
