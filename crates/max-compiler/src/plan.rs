@@ -162,9 +162,7 @@ pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPl
     }
     for step in steps {
         let mut live: Vec<(usize, usize, usize)> = Vec::new();
-        for (&slot, &(first, last)) in
-            uses.iter().filter(|(_, (first, last))| (*first..=*last).contains(&step))
-        {
+        for (&slot, _) in uses.iter().filter(|(_, (first, last))| (*first..=*last).contains(&step)) {
             let Some(offset) = plan.offsets[slot] else { continue };
             if offset % ALIGNMENT != 0 || offset + sizes[slot] > plan.bytes {
                 bail!(internal, "slot {slot} lies at {offset} with {} bytes in {}", sizes[slot], plan.bytes);
@@ -172,7 +170,6 @@ pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPl
             if sizes[slot] > 0 {
                 live.push((offset, sizes[slot], slot));
             }
-            debug_assert!(first <= last);
         }
         live.sort_unstable();
         for pair in live.windows(2) {

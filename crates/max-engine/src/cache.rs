@@ -6,13 +6,15 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use max_compiler::program::Origin;
 use max_compiler::{Program, Target};
 use max_core::HostBytes;
 use max_graph::Body;
 use max_graph::text::{Constants, print};
+
+use crate::lock;
 
 /// How many programs are kept.
 const KEPT: usize = 128;
@@ -59,14 +61,14 @@ pub struct CacheStats {
 
 /// How the cache of compiled programs has been used.
 pub fn program_cache_stats() -> CacheStats {
-    let size = CACHE.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let size = lock(&CACHE).len();
     CacheStats { hits: HITS.load(Ordering::Relaxed), misses: MISSES.load(Ordering::Relaxed), size }
 }
 
 /// Forgets all compiled programs; models keep theirs.
 pub fn clear_program_cache() {
     // What constants belong to may have code of others run when it goes, so nothing goes while the cache is locked.
-    let all = std::mem::take(&mut *CACHE.lock().unwrap_or_else(PoisonError::into_inner));
+    let all = std::mem::take(&mut *lock(&CACHE));
     drop(all);
 }
 
@@ -116,7 +118,7 @@ impl PartialEq for Key {
 
 /// The program of a graph, if it is kept.
 pub(crate) fn find(key: &Key) -> Option<Arc<Program>> {
-    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut cache = lock(&CACHE);
     let found = cache.iter().position(|entry| entry.key == *key);
     let counter = if found.is_some() { &HITS } else { &MISSES };
     counter.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +135,7 @@ pub(crate) fn keep(key: Key, program: &Arc<Program>) {
         return;
     }
     let mut gone = Vec::new();
-    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut cache = lock(&CACHE);
     cache.push_front(Entry { key, program: program.clone(), bytes });
     while cache.len() > KEPT || cache.iter().map(|entry| entry.bytes).sum::<usize>() > MOST_IN_ALL {
         gone.extend(cache.pop_back());

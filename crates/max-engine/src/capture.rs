@@ -1,11 +1,12 @@
 //! Captured executions: sizes, memory and launches are decided once, and replayed on inputs of the same sizes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use max_core::{Result, bail};
 use max_driver::Buffer;
 
+use crate::lock;
 use crate::model::Model;
 use crate::run::Frozen;
 
@@ -19,10 +20,6 @@ struct Capture {
     frozen: Mutex<Frozen>,
     /// What it launches, kernel by kernel.
     trace: Vec<String>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Captures {

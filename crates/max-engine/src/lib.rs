@@ -19,3 +19,8 @@ pub use file::{read_graph, save_graph};
 pub use model::{KernelSummary, MemoryReport, Model, TensorSpec};
 pub use session::{InferenceSession, Source, WeightsRegistry};
 pub use settings::{AssertLevel, LogLevel, ProfilingMode, SplitKReductionPrecision};
+
+/// Locks, whatever happened to a thread that held the lock: what is locked here is whole at every step.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use max_compiler::Program;
 use max_core::{Error, Result};
 
+use crate::lock;
 use crate::model::ops_of;
 
 /// The launches that were timed; the oldest make room for new ones.
@@ -46,7 +47,7 @@ impl Profile {
         let time = started.elapsed();
         let start = started.saturating_duration_since(self.began);
         let id = std::thread::current().id();
-        let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut launches = lock(&self.launches);
         let known = launches.threads.iter().position(|&own| own == id);
         let thread = known.unwrap_or_else(|| {
             launches.threads.push(id);
@@ -59,7 +60,7 @@ impl Profile {
     }
 
     fn launches(&self) -> Vec<Launch> {
-        let launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        let launches = lock(&self.launches);
         launches.kept.iter().copied().collect()
     }
 

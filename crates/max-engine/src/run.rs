@@ -4,7 +4,7 @@
 //! are handed. Any number of executions may run at once; each has its own.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use max_compiler::program::{Origin, Work};
 use max_compiler::{Bound, Data, MemoryPlan, Program};
@@ -16,6 +16,7 @@ use max_graph::op::Run;
 use max_graph::{HostTensor, OpKind};
 use max_kernels::{Memory, Pool, Prepared, prepare};
 
+use crate::lock;
 use crate::observe::{Observer, first_not_finite};
 
 /// How many different sizes of its inputs a program is kept ready for.
@@ -78,10 +79,6 @@ struct State<'a> {
     shapes: Vec<Option<Vec<usize>>>,
     /// Which slots hold values that are not finite, where that is watched.
     known_not_finite: HashMap<Slot, bool>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Runtime {

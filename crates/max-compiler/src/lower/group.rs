@@ -182,8 +182,8 @@ impl Lowering<'_> {
         if let Some(literal) = self.literal(view) {
             return Ok(self.groups[number].push(Instr::Literal(literal)));
         }
-        let wanted = self.use_in(view, number);
         let group = &mut self.groups[number];
+        let wanted = Self::use_of(view, &group.space);
         let at = group.uses.iter().position(|own| *own == wanted).unwrap_or(group.uses.len());
         if at == group.uses.len() {
             group.uses.push(wanted);
@@ -202,12 +202,6 @@ impl Lowering<'_> {
         self.nodes[node.0 as usize].stored = true;
         let reader = self.readers.entry(node).or_insert(number);
         *reader = number.max(*reader);
-    }
-
-    /// How the space of a group walks a view that broadcasts to it.
-    fn use_in(&self, view: &View, number: usize) -> Use {
-        let strides = view.layout.strides_in(&self.groups[number].space);
-        Use { node: view.node, offset: view.layout.offset.clone(), strides }
     }
 
     /// How a space walks a view that broadcasts to it.

@@ -9,6 +9,9 @@ use crate::measure::Measured;
 use crate::options::Options;
 use crate::suite::Bench;
 
+/// How to read a share above one hundred.
+const CACHED: &str = "A share of the copy bandwidth above 100% means that part of the data stayed in the last cache; copies are of memory.";
+
 /// What was found so far.
 pub struct Report {
     command: String,
@@ -118,7 +121,7 @@ impl Report {
         let rules = COLUMNS.map(|(name, _)| if TEXT.contains(&name) { "---".into() } else { "---:".into() });
         let rows: String = self.rows.iter().map(|row| line(self.cells(row))).collect();
         let head = line(COLUMNS.map(|(name, _)| name.to_owned())) + &line(rules);
-        format!("Made by `{}`.\n\n{}.\n\n{head}{rows}", self.command, self.machine())
+        format!("Made by `{}`.\n\n{}. {CACHED}\n\n{head}{rows}", self.command, self.machine())
     }
 }
 
