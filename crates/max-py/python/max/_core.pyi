@@ -143,8 +143,11 @@ class Graph:
         """The text form with all constants, as `parse` reads it."""
     def __str__(self) -> str: ...  # the text form with long constants elided
 
-def op(graph: Graph | None, name: str, *args: Any) -> Any:
-    """Calls an op function by name, with a graph as the current one: a Value, a list of Values or None.
+def op(scope: Graph | Region | None, name: str, *args: Any) -> Any:
+    """Calls an op function by name: a Value or a Tensor, a list of them, or None.
+
+    In a graph the op is recorded there, and the results are Values, or Tensors if there is one among the arguments. In a
+    region the results are Tensors. Without a scope it is a LookupError.
 
     Arguments are converted as the op's parameter wants them: None, bool, int, float, str, slice, Ellipsis, lists and
     tuples of these, NumPy arrays and scalars, objects with `__tensorvalue__()`, native objects, and any object whose
@@ -153,6 +156,53 @@ def op(graph: Graph | None, name: str, *args: Any) -> Any:
 
 def op_params(name: str) -> list[str]:
     """The parameter names of an op function."""
+
+# --- tensors --------------------------------------------------------------------------------------
+
+@final
+class Region:
+    """Where ops on tensors are recorded before they run.
+
+    Kinds: "bare" (an op has run when its call returns), "eager" (ops are recorded, and run when somebody reads a result
+    or at `realize_all`), "lazy" (as "eager", only what is read ever runs).
+    """
+
+    def __new__(cls, kind: str) -> Region: ...
+    kind: str
+    pending: list[Tensor]  # tensors of this region that somebody holds and that have not been realized
+    def realize_all(self) -> None:
+        """Computes all pending tensors of the region in one program. Releases the GIL; Ctrl-C ends it."""
+
+@final
+class Tensor:
+    """A tensor: real (it has memory), pending (recorded in a region), or a value of a graph that is being built."""
+
+    @staticmethod
+    def from_buffer(buffer: Any) -> Tensor: ...
+    @staticmethod
+    def from_value(value: Any) -> Tensor: ...
+    type: Type
+    dtype: DType
+    shape: tuple[int, ...]  # TypeError for a graph value with symbolic dims
+    rank: int
+    device: Device
+    state: str  # "real", "pending" or "value"
+    def realize(self) -> None:
+        """Computes it if it is pending; TypeError if it is a graph value. Releases the GIL; Ctrl-C ends it."""
+    buffer: Buffer | None  # if it is real
+    value: Value | None  # if it is one
+    def item(self) -> float | int | bool:
+        """The one element; realizes. ValueError if there are more or none."""
+    def __repr__(self) -> str: ...  # values like NumPy's, shape, dtype and device; realizes
+
+def tensor_cache_stats() -> tuple[int, int, int]:
+    """Regions that were found compiled, regions that were compiled, and how many are kept."""
+
+def clear_tensor_cache() -> None: ...
+def next_seed() -> int:
+    """The seed of the next random tensor: it follows from `set_seed` and from how many were drawn since."""
+
+def set_seed(seed: int) -> None: ...
 
 # --- driver ---------------------------------------------------------------------------------------
 
