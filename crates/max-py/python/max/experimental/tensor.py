@@ -102,13 +102,11 @@ class Tensor(Operators):
     which has no elements to read. Tensors do not change; `x += 1` makes a new one.
 
     >>> x = Tensor([[1, 2], [3, 4]])
-    >>> x @ x.T + 1
-    Tensor([[ 6., 12.],
-            [12., 26.]], shape=[2, 2], dtype=float32, device=cpu:0)
-    >>> x[:, 0].item()
-    Traceback (most recent call last):
-        ...
-    ValueError: ...
+    >>> (x @ x.T + 1).to_numpy()
+    array([[ 6., 12.],
+           [12., 26.]], dtype=float32)
+    >>> x[:, 0].sum().item()
+    4.0
 
     Args:
         data: Numbers, nested lists of them, an array or a tensor, to be copied. Arrays and tensors keep their dtype.
