@@ -97,6 +97,13 @@ impl Graph {
         self.state().body.clone()
     }
 
+    /// The graph as data, taken out: the graph is empty afterwards.
+    pub fn take_body(&self) -> Body {
+        let mut state = self.state();
+        state.weights.clear();
+        std::mem::take(&mut state.body)
+    }
+
     /// The name.
     pub fn name(&self) -> String {
         self.state().body.name.clone()
@@ -106,6 +113,16 @@ impl Graph {
     pub fn inputs(&self) -> Vec<Value> {
         let state = self.state();
         state.body.block.arguments.iter().map(|&id| self.value(&state.body, id)).collect()
+    }
+
+    /// Adds an input after those there are.
+    #[track_caller]
+    pub fn add_input(&self, ty: impl Into<Type>) -> Result<Value> {
+        let ty = ty.into();
+        ty.validate().map_err(|e| e.at(Location::caller()))?;
+        let body = &mut self.state().body;
+        let input = body.add_argument(ty);
+        Ok(self.value(body, input))
     }
 
     /// Sets what the graph returns.
@@ -176,6 +193,11 @@ impl Graph {
     pub fn enter(&self) -> Scope {
         CURRENT.with_borrow_mut(|stack| stack.push(self.clone()));
         Scope { graph: self.clone(), _not_send: std::marker::PhantomData }
+    }
+
+    /// How many graphs are being built on this thread, one inside the other.
+    pub fn depth() -> usize {
+        CURRENT.with_borrow(Vec::len)
     }
 
     /// The graph that ops record into.

@@ -5,6 +5,7 @@ use std::fmt;
 use max_core::{DType, DeviceRef, QuantizationEncoding, Result, Shape, TensorType};
 
 use crate::graph::{Graph, unique_identity};
+use crate::operand::HasTensorValue;
 use crate::value::TensorValue;
 
 /// A value that is loaded later. It is made outside any graph and joins the current one when it is used.
@@ -59,6 +60,12 @@ impl Weight {
             Ok(graph) => graph.add_weight(self),
             Err(e) => Err(e.context(format!("weight '{}' has no parent graph", self.name))),
         }
+    }
+}
+
+impl HasTensorValue for Weight {
+    fn tensor_value(&self) -> Result<TensorValue> {
+        self.value()
     }
 }
 

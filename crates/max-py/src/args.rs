@@ -1,5 +1,7 @@
 //! Python objects as the arguments that native code takes.
 
+use std::sync::Arc;
+
 use max::dtype::Number;
 use max::graph::door::Arg;
 use max::graph::{Dim, Shape};
@@ -169,7 +171,7 @@ fn native_arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
     }
     try_classes! {
         PyValue => |v| Ok(Arg::Value(v.0.clone()));
-        PyWeight => |w| Ok(Arg::Weight(w.0.clone()));
+        PyWeight => |w| Ok(Arg::Object(Arc::new(w.0.clone())));
         PyDim => |d| Ok(Arg::Dim(d.0.clone()));
         PyShape => |s| Ok(Arg::Shape(s.0.clone()));
         PyDType => |d| Ok(Arg::DType(d.0));
