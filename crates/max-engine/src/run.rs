@@ -201,7 +201,9 @@ impl Runtime {
         let mut state = State::new(self, inputs, scratch);
         let result = self.segments(&ready, &mut state, observer);
         let State { outputs, mut scratch, .. } = state;
-        if self.keep == Keep::Little && scratch.arenas.iter().flatten().any(|arena| arena.num_bytes() > LITTLE) {
+        if self.keep == Keep::Little
+            && scratch.arenas.iter().flatten().any(|arena| arena.num_bytes() > LITTLE)
+        {
             scratch.arenas.clear();
         }
         let mut kept = lock(&self.scratch);

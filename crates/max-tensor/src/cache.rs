@@ -126,7 +126,10 @@ fn buffer(tensor: &HostTensor) -> Result<Buffer> {
 enum Lookup {
     Found(Arc<Family>),
     /// There is no model; one must be made for this.
-    Missing { sizes: Vec<Seen<i64>>, numbers: Vec<Seen<HostTensor>> },
+    Missing {
+        sizes: Vec<Seen<i64>>,
+        numbers: Vec<Seen<HostTensor>>,
+    },
 }
 
 fn look_up(structure: &mut Structure) -> Lookup {
@@ -146,7 +149,8 @@ fn look_up(structure: &mut Structure) -> Lookup {
         return Lookup::Found(family.clone());
     }
     let sizes = family.sizes.iter().cloned().zip(sizes).map(|(seen, size)| seen.and(size)).collect();
-    let numbers = family.numbers.iter().cloned().zip(numbers).map(|(seen, number)| seen.and(number)).collect();
+    let numbers =
+        family.numbers.iter().cloned().zip(numbers).map(|(seen, number)| seen.and(number)).collect();
     Lookup::Missing { sizes, numbers }
 }
 

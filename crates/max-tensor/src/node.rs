@@ -11,9 +11,9 @@ use max_driver::Buffer;
 use max_graph::ops::constant::Constant;
 use max_graph::{Graph, HasTensorValue, HostTensor, OpKind, TensorValue};
 
+use crate::lock;
 use crate::realize::{Reason, realize};
 use crate::scope::Fragment;
-use crate::lock;
 
 /// The content of a tensor, shared by its handles and by the ops that read it.
 pub(crate) struct Cell {

@@ -58,7 +58,8 @@ pub(crate) fn realize(cells: &[Arc<Cell>], reason: Reason, checkpoint: Checkpoin
     let mut filled: Vec<(ValueId, Arc<Cell>)> = Vec::new();
     for (values, results) in nodes.values() {
         let alive = values.iter().zip(results).filter_map(|(&value, cell)| Some((value, cell.upgrade()?)));
-        let wanted = |cell: &Arc<Cell>| cell.is_held() || cells.iter().any(|target| Arc::ptr_eq(target, cell));
+        let wanted =
+            |cell: &Arc<Cell>| cell.is_held() || cells.iter().any(|target| Arc::ptr_eq(target, cell));
         filled.extend(alive.filter(|(_, cell)| wanted(cell)));
     }
     if filled.is_empty() {

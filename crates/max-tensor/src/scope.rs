@@ -194,7 +194,8 @@ impl Region {
 
 /// Whether the ops of a fragment can run later: they only compute, and the sizes of what they compute are known.
 fn can_wait(body: &Body) -> bool {
-    let known = |id: &ValueId| body.type_of(*id).array().is_some_and(|(_, shape)| shape.as_static().is_some());
+    let known =
+        |id: &ValueId| body.type_of(*id).array().is_some_and(|(_, shape)| shape.as_static().is_some());
     body.ops().all(|op| !matches!(op.kind, OpKind::Print(_)) && op.results.iter().all(known))
 }
 
@@ -244,9 +245,7 @@ pub(crate) struct Fragment {
 
 impl Fragment {
     /// What op functions record: the graph, its inputs, and which of its values they gave.
-    fn build(
-        build: impl FnOnce() -> Result<Vec<Value>>,
-    ) -> Result<(Body, Vec<Arc<Cell>>, Vec<ValueId>)> {
+    fn build(build: impl FnOnce() -> Result<Vec<Value>>) -> Result<(Body, Vec<Arc<Cell>>, Vec<ValueId>)> {
         struct Close;
         impl Drop for Close {
             fn drop(&mut self) {

@@ -222,10 +222,12 @@ pub(crate) fn specialize(
     new.reserve_like(body);
     let mut values: Vec<Option<ValueId>> = vec![None; body.num_values()];
     let general = |dim: &Dim| match dim {
-        Dim::Static(size) => match sizes.iter().position(|(own, seen)| own == size && *seen == Seen::Varies) {
-            Some(number) => Dim::symbolic(&symbol(number)),
-            None => Ok(dim.clone()),
-        },
+        Dim::Static(size) => {
+            match sizes.iter().position(|(own, seen)| own == size && *seen == Seen::Varies) {
+                Some(number) => Dim::symbolic(&symbol(number)),
+                None => Ok(dim.clone()),
+            }
+        }
         other => Ok(other.clone()),
     };
     let general_shape = |shape: &Shape| shape.iter().map(general).collect::<Result<Shape>>();

@@ -61,8 +61,8 @@ pub mod graph {
     pub use max_graph::ops::print::set_writer;
     pub use max_graph::ops::slice::{Bound, Index, Indices};
     pub use max_graph::{
-        BufferValue, Graph, HasTensorValue, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value, Weight, door,
-        ops, text,
+        BufferValue, Graph, HasTensorValue, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value,
+        Weight, door, ops, text,
     };
 }
 
