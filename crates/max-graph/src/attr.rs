@@ -46,6 +46,9 @@ impl Attr {
 
 /// A Rust type that attributes can have.
 pub trait AttrType: Sized {
+    /// Whether it holds sizes, which may be symbolic; other whole numbers are axes, counts and the like.
+    const SIZES: bool = false;
+
     /// Writes it as an attribute.
     fn to_attr(&self) -> Attr;
     /// Reads it back; nothing if the attribute is of another type.
@@ -65,8 +68,9 @@ pub fn take<T: AttrType>(attrs: &mut Attrs, name: &str) -> Result<T> {
 }
 
 macro_rules! attr_types {
-    ($($type:ty: $self:ident => $to:expr, $pattern:pat => $from:expr;)*) => {$(
+    ($($type:ty: $self:ident => $to:expr, $pattern:pat => $from:expr $(, $sizes:ident)?;)*) => {$(
         impl AttrType for $type {
+            $(const $sizes: bool = true;)?
             fn to_attr(&$self) -> Attr {
                 $to
             }
@@ -81,10 +85,10 @@ macro_rules! attr_types {
 }
 
 attr_types! {
-    Dim: self => Attr::Dim(self.clone()), Attr::Dim(d) => Some(d);
+    Dim: self => Attr::Dim(self.clone()), Attr::Dim(d) => Some(d), SIZES;
     i64: self => Attr::Dim(Dim::Static(*self)), Attr::Dim(d) => d.as_static();
     usize: self => Attr::Dim(Dim::Static(*self as i64)), Attr::Dim(d) => d.as_static()?.try_into().ok();
-    Shape: self => Attr::Dims(self.clone()), Attr::Dims(d) => Some(d);
+    Shape: self => Attr::Dims(self.clone()), Attr::Dims(d) => Some(d), SIZES;
     Vec<i64>: self => Attr::Dims(self.iter().copied().collect()), Attr::Dims(d) => d.as_static();
     Vec<usize>: self => Attr::Dims(self.iter().map(|&i| i as i64).collect()),
         Attr::Dims(d) => d.as_static()?.into_iter().map(|i| i.try_into().ok()).collect();
@@ -116,8 +120,11 @@ macro_rules! op_struct {
             }
 
             #[allow(unused_variables, reason = "ops without attributes")]
-            fn feed(&self, state: &mut impl std::hash::Hasher) {
-                $($crate::attr::AttrType::to_attr(&self.$field).feed(state);)*
+            fn visit(&self, see: &mut dyn FnMut($crate::attr::Attr, bool)) {
+                $(see(
+                    $crate::attr::AttrType::to_attr(&self.$field),
+                    <$type as $crate::attr::AttrType>::SIZES,
+                );)*
             }
 
             #[allow(unused_variables, reason = "ops without attributes")]

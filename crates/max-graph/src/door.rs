@@ -2,7 +2,7 @@
 //! package and the shared case table come through here; Rust calls the typed functions.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use max_core::{
     ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Result, Shape, TensorType, Type,
@@ -10,11 +10,10 @@ use max_core::{
 };
 
 use crate::host::HostTensor;
-use crate::operand::{Operand, Operands};
+use crate::operand::{HasTensorValue, Operand, Operands};
 use crate::ops;
 use crate::ops::slice::{Bound, Index, Indices};
 use crate::value::{TensorValue, Value};
-use crate::weight::Weight;
 
 /// An argument as it comes from outside.
 #[derive(Clone)]
@@ -24,7 +23,7 @@ pub enum Arg {
     Number(Number),
     Str(String),
     Value(Value),
-    Weight(Weight),
+    Object(Arc<dyn HasTensorValue>),
     Array(HostTensor),
     Dim(Dim),
     Shape(Shape),
@@ -69,7 +68,7 @@ impl Arg {
             Arg::Number(Number::Float(_)) => "a float",
             Arg::Str(_) => "a string",
             Arg::Value(_) => "a graph value",
-            Arg::Weight(_) => "a weight",
+            Arg::Object(_) => "a tensor",
             Arg::Array(_) => "an array",
             Arg::Dim(_) => "a Dim",
             Arg::Shape(_) => "a Shape",
@@ -109,7 +108,7 @@ macro_rules! from_arg {
 from_arg! {
     Operand, "a tensor, a number or an array" {
         Arg::Value(v) => Ok(v.into()),
-        Arg::Weight(w) => Ok((&w).into()),
+        Arg::Object(o) => Ok(o.into()),
         Arg::Array(a) => Ok(a.into()),
         Arg::Number(n) => Ok(n.into()),
         Arg::Dim(d) => Ok(d.into()),
@@ -143,13 +142,13 @@ from_arg! {
         Arg::Dim(d) => Ok(Bound::Dim(d)),
         Arg::Str(name) => Dim::symbolic(&name).map(Bound::Dim),
         Arg::Value(v) => v.tensor().map(Bound::Tensor),
-        Arg::Weight(w) => w.value().map(Bound::Tensor),
+        Arg::Object(o) => o.tensor_value().map(Bound::Tensor),
     }
     Index, "an int, a slice, None, an ellipsis, a scalar tensor or a (slice, dim) pair" {
         Arg::Number(Number::Int(i)) => integer(i).map(|i| Index::At(Dim::Static(i))),
         Arg::Dim(d) => Ok(Index::At(d)),
         Arg::Value(v) => v.tensor().map(Index::Tensor),
-        Arg::Weight(w) => w.value().map(Index::Tensor),
+        Arg::Object(o) => o.tensor_value().map(Index::Tensor),
         Arg::None => Ok(Index::NewAxis),
         Arg::Ellipsis => Ok(Index::Ellipsis),
         Arg::Slice(slice) => slice_index(*slice, None),

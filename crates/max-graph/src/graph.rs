@@ -35,7 +35,17 @@ struct Added {
 
 thread_local! {
     static CURRENT: RefCell<Vec<Graph>> = const { RefCell::new(Vec::new()) };
-    static LOCATION: RefCell<Option<Location>> = const { RefCell::new(None) };
+    static PLACE: RefCell<Place> = const { RefCell::new(Place::Unknown) };
+}
+
+/// What is known about where in the user's program ops come from.
+enum Place {
+    /// Nothing: whoever records an op tells.
+    Unknown,
+    /// It is told elsewhere, so ops and errors do without.
+    Elsewhere,
+    /// They come from here.
+    At(Location),
 }
 
 impl Graph {
@@ -97,6 +107,13 @@ impl Graph {
         self.state().body.clone()
     }
 
+    /// The graph as data, taken out: the graph is empty afterwards.
+    pub fn take_body(&self) -> Body {
+        let mut state = self.state();
+        state.weights.clear();
+        std::mem::take(&mut state.body)
+    }
+
     /// The name.
     pub fn name(&self) -> String {
         self.state().body.name.clone()
@@ -106,6 +123,16 @@ impl Graph {
     pub fn inputs(&self) -> Vec<Value> {
         let state = self.state();
         state.body.block.arguments.iter().map(|&id| self.value(&state.body, id)).collect()
+    }
+
+    /// Adds an input after those there are.
+    #[track_caller]
+    pub fn add_input(&self, ty: impl Into<Type>) -> Result<Value> {
+        let ty = ty.into();
+        ty.validate().map_err(|e| e.at(Location::caller()))?;
+        let body = &mut self.state().body;
+        let input = body.add_argument(ty);
+        Ok(self.value(body, input))
     }
 
     /// Sets what the graph returns.
@@ -178,6 +205,11 @@ impl Graph {
         Scope { graph: self.clone(), _not_send: std::marker::PhantomData }
     }
 
+    /// How many graphs are being built on this thread, one inside the other.
+    pub fn depth() -> usize {
+        CURRENT.with_borrow(Vec::len)
+    }
+
     /// The graph that ops record into.
     pub fn current() -> Result<Graph> {
         let top = CURRENT.with_borrow(|stack| stack.last().cloned());
@@ -216,7 +248,7 @@ pub(crate) fn record(kind: impl Into<OpKind>, operands: &[Value]) -> Result<Vec<
 }
 
 /// Records an op with one tensor as its result.
-pub(crate) fn record_one<'a>(
+pub fn record_one<'a>(
     kind: impl Into<OpKind>,
     operands: impl IntoIterator<Item = &'a TensorValue>,
 ) -> Result<TensorValue> {
@@ -230,22 +262,44 @@ pub(crate) fn record_one<'a>(
 /// Runs a builder under the location of the user's call: ops remember it, errors carry it. An outer location
 /// stays, so composites report where they were called.
 pub fn located<R>(what: &str, location: Location, build: impl FnOnce() -> Result<R>) -> Result<R> {
+    placed(|| Place::At(location.clone()), build).map_err(|(e, outermost)| match outermost {
+        true => e.context_or(|| format!("in {what}")).at(location),
+        false => e,
+    })
+}
+
+/// Runs a builder whose caller is known to whoever handles its errors.
+pub fn unlocated<R>(what: &str, build: impl FnOnce() -> Result<R>) -> Result<R> {
+    placed(|| Place::Elsewhere, build).map_err(|(e, outermost)| match outermost {
+        true => e.context_or(|| format!("in {what}")),
+        false => e,
+    })
+}
+
+/// Runs a builder in a place, unless there is one already; errors say whether this was the outermost.
+fn placed<R>(
+    place: impl FnOnce() -> Place,
+    build: impl FnOnce() -> Result<R>,
+) -> std::result::Result<R, (Error, bool)> {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
-            LOCATION.set(None);
+            PLACE.set(Place::Unknown);
         }
     }
-    if LOCATION.with_borrow(Option::is_some) {
-        return build();
+    if PLACE.with_borrow(|place| !matches!(place, Place::Unknown)) {
+        return build().map_err(|e| (e, false));
     }
-    LOCATION.set(Some(location.clone()));
+    PLACE.set(place());
     let _reset = Reset;
-    build().map_err(|e| e.context_or(|| format!("in {what}")).at(location))
+    build().map_err(|e| (e, true))
 }
 
 fn current_location() -> Option<Location> {
-    LOCATION.with_borrow(Clone::clone)
+    PLACE.with_borrow(|place| match place {
+        Place::At(location) => Some(location.clone()),
+        _ => None,
+    })
 }
 
 /// A number that no other weight has.

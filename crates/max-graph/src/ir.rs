@@ -54,8 +54,17 @@ impl Body {
     /// A body with arguments and nothing in it yet.
     pub fn new(name: impl Into<String>, arguments: impl IntoIterator<Item = Type>) -> Body {
         let mut body = Body { name: name.into(), ..Body::default() };
-        body.block.arguments = arguments.into_iter().map(|ty| body.define(ty)).collect();
+        for ty in arguments {
+            body.add_argument(ty);
+        }
         body
+    }
+
+    /// One more argument, after those there are.
+    pub fn add_argument(&mut self, ty: Type) -> ValueId {
+        let argument = self.define(ty);
+        self.block.arguments.push(argument);
+        argument
     }
 
     fn define(&mut self, ty: Type) -> ValueId {

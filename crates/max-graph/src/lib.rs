@@ -25,7 +25,7 @@ pub use host::HostTensor;
 pub use interpret::{Environment, interpret};
 pub use ir::{Body, OpId, ValueId};
 pub use op::OpKind;
-pub use operand::{Operand, Operands};
+pub use operand::{HasTensorValue, Operand, Operands};
 pub use value::{BufferValue, OpaqueValue, TensorValue, Value};
 pub use verify::verify;
 pub use weight::Weight;

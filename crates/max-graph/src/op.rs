@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use max_core::{Bindings, Result, ScalarOp, Shape, Type, bail};
 
-use crate::attr::Attrs;
+use crate::attr::{Attr, Attrs};
 use crate::host::HostTensor;
 use crate::interpret::Environment;
 use crate::ops;
@@ -17,8 +17,8 @@ pub trait Attributes: Sized {
     /// The attributes, in the order they print.
     fn attrs(&self) -> Attrs;
 
-    /// Adds the attributes to a fingerprint.
-    fn feed(&self, state: &mut impl Hasher);
+    /// Shows each attribute, and whether it holds sizes, in the order they print.
+    fn visit(&self, see: &mut dyn FnMut(Attr, bool));
 
     /// Reads the op back from attributes, taking those it knows.
     fn from_attrs(attrs: &mut Attrs) -> Result<Self>;
@@ -76,18 +76,12 @@ macro_rules! operations {
                 }
             }
 
-            /// A number that equal ops share; ops that differ share it by accident only. Equal constants with
-            /// much data share it only if they share the data.
-            pub fn fingerprint(&self) -> u64 {
-                let mut state = DefaultHasher::new();
+            /// Shows each attribute, and whether it holds sizes, in the order they print.
+            pub fn visit(&self, see: &mut dyn FnMut(Attr, bool)) {
                 match self {
-                    OpKind::Scalar(op) => op.hash(&mut state),
-                    $(OpKind::$name(op) => {
-                        self.name().hash(&mut state);
-                        op.feed(&mut state);
-                    })*
+                    OpKind::Scalar(_) => {}
+                    $(OpKind::$name(op) => op.visit(see),)*
                 }
-                state.finish()
             }
 
             /// The op of a name with attributes, all of which it must know.
@@ -155,6 +149,15 @@ impl OpKind {
         let types = self.operation().infer(operands)?;
         types.iter().try_for_each(Type::validate)?;
         Ok(types)
+    }
+
+    /// A number that equal ops share; ops that differ share it by accident only. Equal constants with much data share
+    /// it only if they share the data.
+    pub fn fingerprint(&self) -> u64 {
+        let mut state = DefaultHasher::new();
+        self.name().hash(&mut state);
+        self.visit(&mut |attr, _| attr.feed(&mut state));
+        state.finish()
     }
 
     /// See [`Operation::eval`].

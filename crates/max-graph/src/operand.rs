@@ -3,6 +3,8 @@
 //! Tensors, dims and shapes are strong: they keep their dtype and promote exactly. Numbers and arrays are
 //! weak: they take the dtype of the tensors beside them, if it can hold their values.
 
+use std::sync::Arc;
+
 use max_core::{DType, DeviceRef, Dim, Error, Number, Result, Shape, bail};
 
 use crate::graph::record_one;
@@ -12,6 +14,12 @@ use crate::ops::constant::{Constant, ShapeToTensor};
 use crate::value::{TensorValue, Value};
 use crate::weight::Weight;
 
+/// Something that stands for a tensor in whatever graph is being built.
+pub trait HasTensorValue: Send + Sync {
+    /// Its value in the current graph.
+    fn tensor_value(self: Arc<Self>) -> Result<TensorValue>;
+}
+
 /// Something an op can take as a tensor. A failed expression is an operand too: its error surfaces in the op.
 #[derive(Clone)]
 pub struct Operand(Result<Kind>);
@@ -19,7 +27,7 @@ pub struct Operand(Result<Kind>);
 #[derive(Clone)]
 enum Kind {
     Value(Value),
-    Weight(Box<Weight>),
+    Object(Arc<dyn HasTensorValue>),
     Number(Number),
     Array(HostTensor),
     Dim(Dim),
@@ -41,7 +49,7 @@ impl Operand {
     fn resolve(self) -> Result<Resolved> {
         Ok(match self.0? {
             Kind::Value(value) => Resolved::Strong(value.tensor()?),
-            Kind::Weight(weight) => Resolved::Strong(weight.value()?),
+            Kind::Object(object) => Resolved::Strong(object.tensor_value()?),
             Kind::Dim(dim) => {
                 Resolved::Strong(record_one(ShapeToTensor { dims: [dim].into(), scalar: true }, [])?)
             }
@@ -189,8 +197,8 @@ operand_from! {
     &TensorValue: v => Ok(Kind::Value(v.into()));
     Value: v => Ok(Kind::Value(v));
     &Value: v => Ok(Kind::Value(v.clone()));
-    Result<TensorValue>: v => v.map(|v| Kind::Value(v.into()));
-    &Weight: w => Ok(Kind::Weight(Box::new(w.clone())));
+    &Weight: w => Ok(Kind::Object(Arc::new(w.clone())));
+    Arc<dyn HasTensorValue>: o => Ok(Kind::Object(o));
     HostTensor: a => Ok(Kind::Array(a));
     bool: b => Ok(Kind::Number(Number::Bool(b)));
     i32: i => Ok(Kind::Number(Number::Int(i.into())));
@@ -200,6 +208,18 @@ operand_from! {
     Dim: d => Ok(Kind::Dim(d));
     Shape: s => Ok(Kind::Shape(s));
     &Shape: s => Ok(Kind::Shape(s.clone()));
+}
+
+impl<T: Into<Operand>> From<Result<T>> for Operand {
+    fn from(operand: Result<T>) -> Operand {
+        operand.map_or_else(|e| Operand(Err(e)), Into::into)
+    }
+}
+
+impl<T: Into<Operand>> From<Result<T>> for Operands {
+    fn from(operand: Result<T>) -> Operands {
+        Operands(vec![operand.into()])
+    }
 }
 
 impl<T: Into<Operand>> From<Vec<T>> for Operands {

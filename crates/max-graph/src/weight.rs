@@ -1,10 +1,12 @@
 //! Weights: named tensors whose values come when a graph is loaded.
 
 use std::fmt;
+use std::sync::Arc;
 
 use max_core::{DType, DeviceRef, QuantizationEncoding, Result, Shape, TensorType};
 
 use crate::graph::{Graph, unique_identity};
+use crate::operand::HasTensorValue;
 use crate::value::TensorValue;
 
 /// A value that is loaded later. It is made outside any graph and joins the current one when it is used.
@@ -59,6 +61,12 @@ impl Weight {
             Ok(graph) => graph.add_weight(self),
             Err(e) => Err(e.context(format!("weight '{}' has no parent graph", self.name))),
         }
+    }
+}
+
+impl HasTensorValue for Weight {
+    fn tensor_value(self: Arc<Self>) -> Result<TensorValue> {
+        self.value()
     }
 }
 

@@ -33,7 +33,7 @@ impl<S: Into<Shape>> From<S> for Target {
 impl FromArg for Target {
     fn from_arg(arg: Arg) -> Result<Target> {
         match arg {
-            Arg::Value(_) | Arg::Weight(_) => {
+            Arg::Value(_) | Arg::Object(_) => {
                 bail!(value, "broadcast_to needs out_dims when the shape is a tensor")
             }
             Arg::List(pair) if matches!(pair.as_slice(), [_, Arg::List(_) | Arg::Shape(_)]) => {
