@@ -213,7 +213,8 @@ class Tensor(Operators):
         if scopes and scopes[-1]._lazy:  # recorded: it takes no memory until somebody wants it
             number = _core.Buffer.scalar(value, native(dtype, _core.DType), device)
             return call("broadcast_to", _core.Tensor.from_buffer(number), dims(shape))
-        buffer = _core.Buffer(native(dtype, _core.DType), dims(shape), device)
+        sizes: Any = dims(shape)
+        buffer = _core.Buffer(native(dtype, _core.DType), sizes, device)
         if value != 0 or isinstance(value, float):  # a new buffer holds zeros, but there is a negative zero
             buffer.set(..., value)
         return wrap(_core.Tensor.from_buffer(buffer))
