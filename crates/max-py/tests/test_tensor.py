@@ -360,8 +360,8 @@ class TestOperators:
             Tensor.ones([2, 3]) @ Tensor.ones([2, 3])
         assert mentions(str(caught.value), [2, 3])
 
-    def test_errors_name_the_op_and_the_line(self) -> None:
-        with pytest.raises(ValueError, match=r"(?s)add.*test_tensor\.py:\d+"):
+    def test_errors_name_the_op_and_its_operands(self) -> None:
+        with pytest.raises(ValueError, match=r"add\(float32\[2\], float32\[3\]\)"):
             Tensor.ones([2]) + Tensor.ones([3])
 
     def test_equality_is_an_op_and_hashing_is_by_identity(self) -> None:
