@@ -520,10 +520,14 @@ class Tensor(Operators):
         return wrap(self._native)  # tensors do not change
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return Tensor(storage=self._read().copy())
+        storage = self.storage
+        return wrap(self._native) if storage is None else Tensor(storage=storage.copy())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self._read(),)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._native.item(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
         return repr(self._native)
