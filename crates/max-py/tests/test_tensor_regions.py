@@ -28,7 +28,7 @@ from max.experimental.realization_context import (
     lazy,
 )
 from max.experimental.tensor import Tensor, default_device, default_dtype, defaults
-from max.graph import Graph, TensorType
+from max.graph import Graph, TensorType, Weight
 
 from helpers import REFUSED, address
 
@@ -176,6 +176,17 @@ class TestErrors:
             z = x + y
             assert not x.real and not y.real
         assert (x.item(), y.item(), z.item()) == (2, 20, 22)
+
+    def test_weights_of_graphs_have_no_data(self) -> None:
+        weight = Weight("scale", DType.float32, [1])
+        for use in (
+            lambda: Tensor([1.0]) * weight,
+            lambda: F.constant_external("scale", weight.type),
+            lambda: F.functional(lambda: F.relu(weight))(),
+        ):
+            with pytest.raises(LookupError, match="'scale'"):
+                use()
+        assert (Tensor([1.0]) + 1).item() == 2
 
     def test_values_of_a_graph_cannot_be_used_outside_it(self) -> None:
         with Graph("g", input_types=[TensorType(DType.float32, [2])]) as graph:
@@ -445,8 +456,6 @@ class TestInterop:
         assert (x + 1).to_numpy().tolist() == [3, 3, 3]
 
     def test_tensors_are_weights_of_models(self) -> None:
-        from max.graph import Weight
-
         with Graph("scaled", input_types=[TensorType(DType.float32, [2])]) as graph:
             graph.output(graph.inputs[0] * Weight("w", DType.float32, [2]))
         weights = {"w": Tensor([2.0, 3.0])}
