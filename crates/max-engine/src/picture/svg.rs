@@ -101,21 +101,10 @@ pub(super) fn document(heading: &str, summary: &str, scene: &Scene, places: &Arr
     let _ = writeln!(svg, "<text class=\"note\" x=\"{MARGIN}\" y=\"43\">{}</text>", escape(&notes));
     let _ = writeln!(svg, "<g transform=\"translate({MARGIN} {ABOVE})\">");
     for (number, (kernel, place)) in scene.kernels.iter().zip(&places.kernels).enumerate() {
-        let _ = write!(
-            svg,
-            "<g class=\"kernel {}\" data-kernel=\"{number}\">{}",
-            kernel.kind,
-            hint(&kernel.hint)
-        );
-        let title = (place.x + 12.0, place.y + 19.0, escape(&kernel.title));
-        let _ = write!(
-            svg,
-            "{}<text class=\"title\" x=\"{}\" y=\"{}\">{}</text>",
-            rect(place, 9.0),
-            title.0,
-            title.1,
-            title.2
-        );
+        let (kind, hint, rect) = (kernel.kind, hint(&kernel.hint), rect(place, 9.0));
+        let (x, y, title) = (place.x + 12.0, place.y + 19.0, escape(&kernel.title));
+        let _ = write!(svg, "<g class=\"kernel {kind}\" data-kernel=\"{number}\">{hint}{rect}");
+        let _ = write!(svg, "<text class=\"title\" x=\"{x}\" y=\"{y}\">{title}</text>");
         svg.push_str("</g>\n");
     }
     for (points, arrow) in &places.strands {
@@ -146,12 +135,8 @@ fn draw(svg: &mut String, node: &Node, place: &Rect) {
     }
     let (x, y) = (place.x + PADDING, place.y + 17.0);
     let name = escape(&shorten(&node.name, LONGEST_NAME));
-    let _ = write!(
-        svg,
-        ">{}{}<text x=\"{x}\" y=\"{y}\">{name}</text>",
-        hint(&full_text(node)),
-        rect(place, round)
-    );
+    let (hint, rect) = (hint(&full_text(node)), rect(place, round));
+    let _ = write!(svg, ">{hint}{rect}<text x=\"{x}\" y=\"{y}\">{name}</text>");
     if !node.detail.is_empty() {
         let detail = shorten(&node.detail, LONGEST_DETAIL);
         let x = place.x + place.width - PADDING - (columns(&detail) * DETAIL).floor();
