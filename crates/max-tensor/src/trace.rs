@@ -80,6 +80,16 @@ impl Trace {
         trace
     }
 
+    /// Keeps nothing more.
+    pub fn stop(&self) {
+        let mut traces = lock(&TRACES);
+        let own = traces.iter().position(|trace| std::ptr::eq(trace.as_ptr(), Arc::as_ptr(&self.0)));
+        if let Some(own) = own {
+            traces.swap_remove(own);
+            STARTED.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// What was realized so far, in order; of very many the first.
     pub fn realizations(&self) -> Vec<Realization> {
         lock(&self.0).realizations.clone()
@@ -112,8 +122,7 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        STARTED.fetch_sub(1, Ordering::Relaxed);
-        lock(&TRACES).retain(|trace| trace.strong_count() > 0 && !std::ptr::eq(trace.as_ptr(), Arc::as_ptr(&self.0)));
+        self.stop();
     }
 }
 
@@ -125,19 +134,19 @@ enum Wanted {
 }
 
 static WANTED: LazyLock<Wanted> = LazyLock::new(|| match std::env::var("MAX_TRACE_REALIZATION") {
-    Ok(path) if path.ends_with(".html") => {
-        match std::fs::write(&path, page_start()) {
-            Ok(()) => Wanted::Page(Mutex::new(path.into())),
-            Err(error) => {
-                complain(&format!("MAX_TRACE_REALIZATION: cannot write {path}: {error}"));
-                Wanted::Nothing
-            }
+    Ok(path) if path.ends_with(".html") => match std::fs::write(&path, page_start()) {
+        Ok(()) => Wanted::Page(Mutex::new(path.into())),
+        Err(error) => {
+            complain(&format!("MAX_TRACE_REALIZATION: cannot write {path}: {error}"));
+            Wanted::Nothing
         }
-    }
+    },
     Ok(mode) if ["text", "1"].contains(&mode.as_str()) => Wanted::Text,
     Ok(mode) if ["", "0"].contains(&mode.as_str()) => Wanted::Nothing,
     Ok(mode) => {
-        complain(&format!("MAX_TRACE_REALIZATION: expected 'text' or the path of an .html file, got '{mode}'"));
+        complain(&format!(
+            "MAX_TRACE_REALIZATION: expected 'text' or the path of an .html file, got '{mode}'"
+        ));
         Wanted::Nothing
     }
     Err(_) => Wanted::Nothing,

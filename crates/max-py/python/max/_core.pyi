@@ -195,6 +195,18 @@ class Tensor:
         """The one element; realizes. ValueError if there are more or none."""
     def __repr__(self) -> str: ...  # values like NumPy's, shape, dtype and device; realizes
 
+@final
+class Trace:
+    """Keeps what is realized, in all threads, from when it is made until `stop`."""
+
+    def __new__(cls) -> Trace: ...
+    def stop(self) -> None: ...
+    # Why, where (file and line), how many ops and tensors, whether compiled, seconds to prepare and to run, kernel names.
+    realizations: list[tuple[str, tuple[str, int] | None, int, int, bool, float, float, list[str]]]
+    def text(self) -> str: ...
+    def html(self) -> str: ...
+    def save(self, path: str | os.PathLike[str]) -> None: ...
+
 def tensor_cache_stats() -> tuple[int, int, int]:
     """Regions that were found compiled, regions that were compiled, and how many are kept."""
 

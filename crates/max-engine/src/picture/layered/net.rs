@@ -147,13 +147,13 @@ impl Net {
             }
         }
         for sweep in 0..PLACE_SWEEPS {
-            // The last sweeps look both ways, to settle between what is above and what is below.
+            // Downwards last, so that chains hang straight; then both ways, to settle between above and below.
             let (above, below) = match sweep {
                 s if s + LAST_SWEEPS >= PLACE_SWEEPS => (true, true),
-                s => (s % 2 == 0, s % 2 == 1),
+                s => (s % 2 == 1, s % 2 == 0),
             };
             for step in 0..self.rows.len() {
-                let row = &self.rows[if sweep % 2 == 0 { step } else { self.rows.len() - 1 - step }];
+                let row = &self.rows[if sweep % 2 == 1 { step } else { self.rows.len() - 1 - step }];
                 let wanted: Vec<(f64, f64)> = row.iter().map(|&v| self.wanted(v, &x, above, below)).collect();
                 let gaps = row.windows(2).map(|pair| self.vertices[pair[0]] + gap(pair[0], pair[1]));
                 for (&vertex, at) in row.iter().zip(spread(&wanted, gaps)) {
@@ -173,7 +173,7 @@ impl Net {
             let lanes = (own.item >= self.items) as usize + (other.item >= self.items) as usize;
             // What hangs on nothing else follows, and does not lead; and chains of items are straighter than lanes.
             let hangs = self.hangs(own.item) || self.hangs(other.item);
-            let strength = if hangs { 0.02 } else { [1.0, 0.03, 30.0][lanes] };
+            let strength = if hangs { 0.02 } else { [1.0, 0.003, 30.0][lanes] };
             let has_width = self.vertices[own.item].min(self.vertices[other.item]) > 0.0;
             let apart = if has_width { other.aim - own.aim } else { other.offset - own.offset };
             sum += strength * (x[other.item] + apart);
