@@ -7,6 +7,8 @@
 mod generate;
 #[path = "random/noise.rs"]
 mod noise;
+#[path = "random/positions.rs"]
+mod positions;
 #[path = "random/recipes.rs"]
 mod recipes;
 #[path = "random/rng.rs"]

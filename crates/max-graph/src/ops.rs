@@ -8,10 +8,12 @@ pub mod constant;
 pub mod conv;
 pub mod elementwise;
 pub mod gather;
+pub mod index;
 pub mod layer_norm;
 pub mod matmul;
 pub mod permute;
 pub mod print;
+pub mod random;
 pub mod rebind;
 pub mod reduce;
 pub mod reshape;
@@ -29,10 +31,12 @@ pub use constant::{constant, constant_external, shape_to_tensor, tensor};
 pub use conv::{ConvOptions, conv2d};
 pub use elementwise::*;
 pub use gather::gather;
+pub use index::range;
 pub use layer_norm::layer_norm;
 pub use matmul::matmul;
 pub use permute::{permute, transpose};
 pub use print::print;
+pub use random::{random_gaussian, random_set_seed, random_uniform};
 pub use rebind::{rebind, rebind_filter};
 pub use reduce::{argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
@@ -57,10 +61,12 @@ pub(crate) fn doors() -> impl Iterator<Item = &'static Door> {
         conv::DOORS,
         elementwise::DOORS,
         gather::DOORS,
+        index::DOORS,
         layer_norm::DOORS,
         matmul::DOORS,
         permute::DOORS,
         print::DOORS,
+        random::DOORS,
         rebind::DOORS,
         reduce::DOORS,
         reshape::DOORS,
