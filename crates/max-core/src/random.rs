@@ -142,7 +142,10 @@ mod tests {
                 let average = draws.iter().sum::<f64>() / COUNT as f64;
                 let moment = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / COUNT as f64;
                 let allowed = 6.0 / (COUNT as f64).sqrt();
-                assert!((average - mean).abs() < allowed * variance.sqrt(), "{distribution:?}: mean {average}");
+                assert!(
+                    (average - mean).abs() < allowed * variance.sqrt(),
+                    "{distribution:?}: mean {average}"
+                );
                 assert!((moment - variance).abs() < allowed * spread, "{distribution:?}: variance {moment}");
             }
         }

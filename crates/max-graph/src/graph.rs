@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use max_core::{Error, Location, Result, TensorType, Type, bail};
 
+use crate::host::HostTensor;
 use crate::ir::{Body, ValueId};
 use crate::op::OpKind;
 use crate::operand::{Operand, Operands};
-use crate::host::HostTensor;
 use crate::ops::constant::{Constant, ConstantExternal};
 use crate::value::{TensorValue, Value};
 use crate::weight::Weight;

@@ -50,8 +50,7 @@ pub(crate) type LoadFn = unsafe fn(dst: *mut u8, src: *const u8, stride: isize, 
 /// # Safety
 ///
 /// `dst` is valid for every group begun.
-pub(crate) type IndexFn =
-    unsafe fn(dst: *mut u8, start: i64, strides: [i64; 2], rows: usize, cols: usize);
+pub(crate) type IndexFn = unsafe fn(dst: *mut u8, start: i64, strides: [i64; 2], rows: usize, cols: usize);
 
 /// Stores elements of a register tile `stride` apart, in elements.
 ///

@@ -99,10 +99,12 @@ impl<D> Loop<D> {
         for instr in &self.code {
             let of = |reg: &Reg| levels.get(reg.0 as usize).copied().unwrap_or(Level::Element);
             let level = match instr {
-                Instr::Load(number) | Instr::Index(number) => match (self.reduce, self.accesses.get(*number as usize)) {
-                    (Some(axis), Some(access)) if repeats(&access.strides[axis]) => Level::Row,
-                    _ => Level::Element,
-                },
+                Instr::Load(number) | Instr::Index(number) => {
+                    match (self.reduce, self.accesses.get(*number as usize)) {
+                        (Some(axis), Some(access)) if repeats(&access.strides[axis]) => Level::Row,
+                        _ => Level::Element,
+                    }
+                }
                 Instr::Product(_) => Level::Element,
                 Instr::Literal(_) | Instr::Size(..) | Instr::Reduce(..) => Level::Row,
                 Instr::Apply(_, args) | Instr::Random(_, _, args) => {

@@ -182,8 +182,7 @@ fn count(limits: &[Limit; 3]) -> Result<Dim> {
         bail!(value, "a range between symbolic dims needs whole numbers beside them, of at most 64 bits");
     };
     let (down, one) = (step.as_static().is_some_and(|step| step < 0), Dim::Static(1));
-    let (distance, step) =
-        if down { (start.sub(&stop)?, step.neg()?) } else { (stop.sub(&start)?, step) };
+    let (distance, step) = if down { (start.sub(&stop)?, step.neg()?) } else { (stop.sub(&start)?, step) };
     if step == Dim::Static(0) {
         bail!(value, "range step cannot be zero");
     }

@@ -112,9 +112,8 @@ fn seed_value(seed: Operand) -> Result<TensorValue> {
     if let Some(number) = seed.as_number() {
         let signed = HostTensor::scalar(number, DType::Int64);
         let value = signed.or_else(|_| HostTensor::scalar(number, DType::UInt64));
-        let value = value.map_err(|_| {
-            Error::value(format!("a seed is a whole number of 64 bits; got {number}"))
-        })?;
+        let value =
+            value.map_err(|_| Error::value(format!("a seed is a whole number of 64 bits; got {number}")))?;
         return record_one(Constant { value, device: max_core::DeviceRef::CPU }, []);
     }
     let seed = seed.tensor()?;

@@ -476,7 +476,8 @@ fn positions_are_right_on_every_way() {
                 let mut code = vec![seed.clone(), Instr::Index(0), normal.clone(), Instr::Load(1)];
                 code.push(Instr::Apply(NumericOp::Add.into(), [Reg(2), Reg(3)]));
                 code.extend([Instr::Store(2, Reg(4)), Instr::Store(3, Reg(1))]);
-                let memory = [elements(&mut Dice(9), DType::Float32, all), vec![0; all * 4], vec![0; all * 8]];
+                let memory =
+                    [elements(&mut Dice(9), DType::Float32, all), vec![0; all * 4], vec![0; all * 8]];
                 check(&Loop { shape: shape.to_vec(), reduce: None, accesses, code }, &memory);
             }
             for reduce in [0, 1] {

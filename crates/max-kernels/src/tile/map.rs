@@ -5,7 +5,9 @@ use std::mem::MaybeUninit;
 
 use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp, RealOp};
-use max_core::{Bool, DType, Distribution, Element, Result, ScalarOp, bail, bf16, dispatch, f16, scalar_table};
+use max_core::{
+    Bool, DType, Distribution, Element, Result, ScalarOp, bail, bf16, dispatch, f16, scalar_table,
+};
 
 use super::lanes::{RealRegister, Register};
 use super::narrow::Narrow;
