@@ -318,6 +318,66 @@ class TestOrder:
                 np.testing.assert_array_equal(result.to_numpy(), want)
 
 
+class Program:
+    """A random program: a list of steps, each on results of steps before it. It runs on tensors and on NumPy arrays."""
+
+    PAIRS = {
+        "add": (F.add, np.add),
+        "sub": (F.sub, np.subtract),
+        "mul": (F.mul, np.multiply),
+        "max": (F.max, np.maximum),
+        "min": (F.min, np.minimum),
+    }
+    SINGLE = {
+        "negate": (F.negate, np.negative),
+        "tanh": (F.tanh, np.tanh),
+        "sum": (lambda x: F.sum(x, 0), lambda x: np.sum(x, 0, keepdims=True)),
+        "transpose": (lambda x: x.T, lambda x: x.T),
+        "part": (lambda x: x[:, ::-1], lambda x: x[:, ::-1]),
+        "twice": (lambda x: F.concat([x, x], axis=0)[: len(x)], lambda x: x),
+        "fold": (lambda x: F.reshape(x, [-1]).reshape(x.shape), lambda x: x),
+    }
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        size = int(rng.integers(1, 6))
+        self.inputs = [rng.uniform(-1, 1, (size, size)).astype(np.float32) for _ in range(rng.integers(1, 4))]
+        self.steps = []
+        for step in range(rng.integers(1, 9)):
+            known = len(self.inputs) + step
+            if rng.random() < 0.6:
+                operands = [int(rng.integers(known)), int(rng.integers(known))]
+                number = float(rng.integers(-3, 4)) if rng.random() < 0.5 else None
+                self.steps.append((str(rng.choice(list(self.PAIRS))), operands, number, int(rng.integers(2))))
+            else:
+                self.steps.append((str(rng.choice(list(self.SINGLE))), [int(rng.integers(known))], None, 0))
+        self.kept = sorted({known, int(rng.integers(known + 1))})
+
+    def run(self, values: list, side: int) -> list:
+        for name, operands, number, place in self.steps:
+            given = [values[operand] for operand in operands]
+            if number is not None:
+                given[place] = number
+            values = [*values, {**self.PAIRS, **self.SINGLE}[name][side](*given)]
+        return [values[index] for index in self.kept]
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_random_programs_agree_with_numpy(part: int) -> None:
+    for seed in range(part * 60, part * 60 + 60):
+        program = Program(seed)
+        expected = program.run(program.inputs, 1)
+        tensors = [Tensor(array) for array in program.inputs]
+        bare = program.run(tensors, 0)
+        together = F.functional(program.run)(tensors, 0)
+        with lazy():
+            waiting = program.run(tensors, 0)
+        for results in (bare, together, waiting):
+            for result, want in zip(results, expected, strict=True):
+                message = f"seed {seed}: {program.steps}"
+                np.testing.assert_allclose(result.to_numpy(), want, rtol=1e-4, atol=1e-4, err_msg=message)
+
+
 class TestManyOps:
     def test_a_long_chain_in_one_block(self) -> None:
         with EagerRealizationContext():
