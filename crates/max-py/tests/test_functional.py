@@ -14,14 +14,11 @@ from max.experimental import functional as F
 from max.experimental.realization_context import EagerRealizationContext, lazy
 from max.experimental.tensor import Tensor, default_device
 from max.graph import Graph, TensorValue, ops
-from max.graph.type import ConvInputLayout, FilterLayout
 
 from helpers import assert_close, dtype_of, tensor, to_array, to_buffer
 from op_cases import Case, Input, all_cases, expand, map_leaves
 from reference import reference, result_dtype
-
-ENUMS = {"dtype": DType, "layout": ConvInputLayout, "filter": FilterLayout}
-
+from test_op_cases import literal
 
 @pytest.fixture(autouse=True)
 def on_the_cpu():
@@ -35,10 +32,7 @@ def call(case: Case, tensors: list[Tensor]) -> list[Any]:
     def leaf(value: Any) -> Any:
         if isinstance(value, Input):
             return next(values)
-        if isinstance(value, str) and ":" in value:
-            kind, name = value.split(":")
-            return getattr(ENUMS[kind], name)
-        return case.symbols.get(value, value) if isinstance(value, str) else value
+        return case.symbols.get(value, literal(value)) if isinstance(value, str) else value
 
     args, kwargs = map_leaves([case.args, case.kwargs], leaf)
     if case.op == "conv2d":  # its strides and paddings are documented as tuples
@@ -100,7 +94,7 @@ class TestFunctions:
         assert pickle.loads(pickle.dumps(F.relu)) is F.relu
 
     def test_every_op_of_graphs_on_tensors_is_a_function(self) -> None:
-        no_tensors = {"TensorType", "shape_to_tensor"}
+        no_tensors = {"TensorType", "random", "shape_to_tensor"}
         assert [name for name in ops.__all__ if not hasattr(F, name) and name not in no_tensors] == []
 
     def test_an_op_of_graphs_needs_a_scope(self) -> None:
@@ -174,8 +168,13 @@ class TestClip:
     def test_bounds(self, function: Any) -> None:
         x = Tensor([-2.0, 0.0, 2.0])
         np.testing.assert_array_equal(function(x, -1, 1).to_numpy(), [-1, 0, 1])
-        np.testing.assert_array_equal(function(x, min=1).to_numpy(), [1, 1, 2])
-        np.testing.assert_array_equal(function(x, max=Tensor([0.0])).to_numpy(), [-2, 0, 0])
+        np.testing.assert_array_equal(function(x, 1).to_numpy(), [1, 1, 2])
+        np.testing.assert_array_equal(function(x, None, Tensor([0.0])).to_numpy(), [-2, 0, 0])
+
+    def test_bounds_have_names(self) -> None:
+        x = Tensor([-2.0, 2.0])
+        assert F.clip(x, min=0).to_numpy().tolist() == F.clamp(x, lower_bound=0).to_numpy().tolist() == [0, 2]
+        assert F.clip(x, max=0).to_numpy().tolist() == F.clamp(x, upper_bound=0).to_numpy().tolist() == [-2, 0]
 
 
 class TestFunctional:

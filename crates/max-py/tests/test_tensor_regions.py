@@ -277,6 +277,47 @@ class TestMutation:
         assert [F.softmax(Tensor(X) * s).to_numpy()[0, 0] == 0 for s in (1e3, 0)] == [True, False]
 
 
+class TestOrder:
+    """Programs that differ only in where their operands stand are told apart."""
+
+    @pytest.mark.parametrize("context", [EagerRealizationContext, lazy])
+    def test_of_numbers_and_tensors(self, context: Any) -> None:
+        x, flags = np.array([5, -7], np.float32), np.array([True, False])
+        for _ in range(2):
+            with context():
+                results = [
+                    Tensor(x) - 1,
+                    1 - Tensor(x),
+                    Tensor(x) / 2,
+                    2 / Tensor(x),
+                    Tensor(x) > 0,
+                    0 > Tensor(x),
+                    F.where(Tensor(flags), Tensor(x), 0),
+                    F.where(Tensor(flags), 0, Tensor(x)),
+                ]
+            expected = [x - 1, 1 - x, x / 2, 2 / x, x > 0, 0 > x, np.where(flags, x, 0), np.where(flags, 0, x)]
+            for result, want in zip(results, expected, strict=True):
+                np.testing.assert_array_equal(result.to_numpy(), want)
+
+    def test_one_after_the_other(self) -> None:
+        x = np.array([5, -7], np.float32)
+        for number in (1, 2, 3):
+            for function in (lambda t, k: t - k, lambda t, k: k - t, lambda t, k: t - t * k, lambda t, k: t * k - t):
+                with EagerRealizationContext():
+                    y = function(Tensor(x), number)
+                np.testing.assert_array_equal(y.to_numpy(), function(x, number))
+
+    def test_of_tensors(self) -> None:
+        a, b = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
+        for first, second in ((a, b), (b, a)):
+            with EagerRealizationContext():
+                x, y = Tensor(first), Tensor(second)
+                results = [x - y, y - x, x - x, F.concat([y, x]), F.concat([x, y]), F.concat([x, x])]
+            joined = [np.concatenate(pair) for pair in ((second, first), (first, second), (first, first))]
+            for result, want in zip(results, [first - second, second - first, first - first, *joined], strict=True):
+                np.testing.assert_array_equal(result.to_numpy(), want)
+
+
 class TestManyOps:
     def test_a_long_chain_in_one_block(self) -> None:
         with EagerRealizationContext():

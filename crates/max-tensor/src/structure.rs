@@ -77,6 +77,8 @@ impl<'a> Structure<'a> {
         let key = Vec::with_capacity(16 + 8 * body.block.ops.len());
         let mut structure = Structure { key, sizes: Vec::new(), numbers: Vec::new(), arrays: Vec::new() };
         structure.key.extend([body.block.arguments.len() as u64, body.block.ops.len() as u64]);
+        // Operands are named by number, and inputs take their numbers from between those of results.
+        structure.key.extend(body.block.arguments.iter().map(|id| id.0 as u64));
         for ty in body.types_of(&body.block.arguments) {
             match ty {
                 Type::Tensor(ty) => structure.tensor(ty),

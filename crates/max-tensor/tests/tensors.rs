@@ -53,6 +53,16 @@ fn reading_in_a_region_computes_what_is_read() {
 }
 
 #[test]
+fn operands_that_change_places_are_other_programs() {
+    for _ in 0..2 {
+        let difference = functional(|| x() - 1.0f64).unwrap();
+        assert_eq!(difference.to_vec::<f32>().unwrap(), [0.0, -3.0, 2.0]);
+        let difference = functional(|| 1.0f64 - x()).unwrap();
+        assert_eq!(difference.to_vec::<f32>().unwrap(), [0.0, 3.0, -2.0]);
+    }
+}
+
+#[test]
 fn what_nobody_holds_is_never_computed() {
     functional(|| {
         drop(doomed()?);

@@ -47,11 +47,15 @@ acos = _single(ops.acos)
 add = _single(ops.add)
 argmax = _single(ops.argmax)
 argmin = _single(ops.argmin)
+as_interleaved_complex = _single(ops.as_interleaved_complex)
 atanh = _single(ops.atanh)
+band_part = _single(ops.band_part)
 broadcast_to = _single(ops.broadcast_to)
 cast = _single(ops.cast)
 ceil = _single(ops.ceil)
 chunk = _single(ops.chunk)
+clamp = _single(ops.clamp)
+complex_mul = _single(ops.complex_mul)
 concat = _single(ops.concat)
 constant = _single(ops.constant)
 constant_external = _single(ops.constant_external)
@@ -68,6 +72,8 @@ gather = _single(ops.gather)
 gelu = _single(ops.gelu)
 greater = _single(ops.greater)
 greater_equal = _single(ops.greater_equal)
+group_norm = _single(ops.group_norm)
+hann_window = _single(ops.hann_window)
 is_inf = _single(ops.is_inf)
 is_nan = _single(ops.is_nan)
 layer_norm = _single(ops.layer_norm)
@@ -86,12 +92,15 @@ mod = _single(ops.mod)
 mul = _single(ops.mul)
 negate = _single(ops.negate)
 not_equal = _single(ops.not_equal)
+outer = _single(ops.outer)
 permute = _single(ops.permute)
 pow = _single(ops.pow)
 print = _single(ops.print)
 prod = _single(ops.prod)
+range = _single(ops.range)
 rebind = _single(ops.rebind)
 relu = _single(ops.relu)
+repeat_interleave = _single(ops.repeat_interleave)
 reshape = _single(ops.reshape)
 rms_norm = _single(ops.rms_norm)
 round = _single(ops.round)
@@ -108,6 +117,7 @@ stack = _single(ops.stack)
 sub = _single(ops.sub)
 sum = _single(ops.sum)
 tanh = _single(ops.tanh)
+tile = _single(ops.tile)
 transfer_to = _single(ops.transfer_to)
 transpose = _single(ops.transpose)
 trunc = _single(ops.trunc)
@@ -115,7 +125,6 @@ unsqueeze = _single(ops.unsqueeze)
 where = _single(ops.where)
 
 
-@functional
 def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
     """The elements, with those below `min` and above `max` replaced by these bounds.
 
@@ -128,8 +137,4 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
         min: The lower bound, a number or a tensor; None for no bound.
         max: The upper bound, a number or a tensor; None for no bound.
     """
-    raised = x if min is None else ops.max(x, min)
-    return raised if max is None else ops.min(raised, max)  # type: ignore[return-value]
-
-
-clamp = clip
+    return clamp(x, min, max)  # type: ignore[no-any-return]

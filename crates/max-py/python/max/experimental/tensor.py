@@ -436,8 +436,7 @@ class Tensor(Operators):
         >>> Tensor([-3.0, 0.5, 3.0]).clip(min=0, max=1).to_numpy()
         array([0. , 0.5, 1. ], dtype=float32)
         """
-        raised = self if min is None else call("max", self, min)
-        return raised if max is None else call("min", raised, max)
+        return call("clamp", self, min, max)
 
     def sum(self, axis: int = -1) -> Tensor:
         """The sum along an axis, whose size becomes 1."""

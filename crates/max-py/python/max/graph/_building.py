@@ -1,4 +1,4 @@
-"""Where ops go: the graphs being built and the realization contexts in use, as a stack for each thread and each task."""
+"""Where ops go: graphs being built and realization contexts in use, as a stack for each thread and each task."""
 
 from __future__ import annotations
 
