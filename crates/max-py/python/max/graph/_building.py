@@ -1,39 +1,54 @@
-"""The graphs that are being built: a stack for each thread and each asyncio task."""
+"""Where ops go: the graphs being built and the realization contexts in use, as a stack for each thread and each task."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from max import _core
     from max.graph.graph import Graph
 
-_stack: ContextVar[tuple[Graph, ...]] = ContextVar("max.graph building", default=())
+
+class Scope(Protocol):
+    """Something that takes ops in: a graph, or a realization context."""
+
+    _native: _core.Graph | _core.Region
+
+    @property
+    def _graph(self) -> Graph | None:
+        """The graph that the ops are recorded into, if it is one."""
+
+    @property
+    def _lazy(self) -> bool:
+        """Whether nothing is computed before somebody asks for it."""
+
+
+stack: ContextVar[tuple[Scope, ...]] = ContextVar("max.graph scopes", default=())
 
 
 def current() -> Graph | None:
-    """The innermost graph, into which ops record themselves."""
-    stack = _stack.get()
-    return stack[-1] if stack else None
+    """The graph into which ops record themselves; None if the innermost scope is no graph."""
+    scopes = stack.get()
+    return scopes[-1]._graph if scopes else None
 
 
-def current_native() -> _core.Graph | None:
-    """The native graph of `current`."""
-    stack = _stack.get()
-    return stack[-1]._native if stack else None
+def current_native() -> _core.Graph | _core.Region | None:
+    """The native object of the innermost scope."""
+    scopes = stack.get()
+    return scopes[-1]._native if scopes else None
 
 
-def enter(graph: Graph) -> None:
-    """Makes a graph the innermost one."""
-    _stack.set((*_stack.get(), graph))
+def enter(scope: Scope) -> None:
+    """Makes a scope the innermost one."""
+    stack.set((*stack.get(), scope))
 
 
-def leave(graph: Graph) -> None:
-    """Takes a graph off the stack, wherever it is: generators and tasks may leave theirs out of order."""
-    stack = list(_stack.get())
-    for at in reversed(range(len(stack))):
-        if stack[at] is graph:
-            del stack[at]
+def leave(scope: Scope) -> None:
+    """Takes a scope off the stack, wherever it is: generators and tasks may leave theirs out of order."""
+    scopes = list(stack.get())
+    for at in reversed(range(len(scopes))):
+        if scopes[at] is scope:
+            del scopes[at]
             break
-    _stack.set(tuple(stack))
+    stack.set(tuple(scopes))

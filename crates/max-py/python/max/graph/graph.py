@@ -11,6 +11,7 @@ from max._native import native
 from max.graph import _building
 from max.graph import type as _type
 from max.graph import value as _value
+from max.graph._operators import Operators
 from max.graph.value import TensorValue, TensorValueLike, Value
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Graph:
     _native: _core.Graph
     _inputs: list[Value[Any]]
 
+    _lazy = True
+
     current = _Current()
     """The graph that is being built, that of the innermost `with` block; LookupError if there is none."""
 
@@ -98,7 +101,8 @@ class Graph:
             with self:
                 result = forward(*self.inputs, *args, **kwargs)
                 if result is not None:
-                    self.output(*(result if isinstance(result, Iterable) else [result]))
+                    one = isinstance(result, Operators) or not isinstance(result, Iterable)
+                    self.output(*([result] if one else result))
 
     def _adopt(self, native: _core.Graph) -> None:
         self._native = native
@@ -149,6 +153,10 @@ class Graph:
             ValueError: If another weight has its name.
         """
         return _value.wrap(self._native.add_weight(native(weight, _core.Weight))).tensor
+
+    @property
+    def _graph(self) -> Graph:
+        return self
 
     def __enter__(self) -> Graph:
         _building.enter(self)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, Un
 from max import _core
 from max import dtype as _dtype
 from max.graph import type as _type
-from max.graph._building import current_native
+from max.graph._building import current_native, stack
+from max.graph._operators import Operators
 from max.graph.shape import Shape, ShapeLike, dims
 from max.graph.type import BufferType, DeviceRef, TensorType, Type
 
@@ -45,6 +46,28 @@ TensorValueLike: TypeAlias = Union[
     "Buffer",
 ]
 """What ops take as a tensor. Numbers, arrays and buffers take the dtype of the tensors beside them."""
+
+
+_SHELLS: dict[Any, Any] = {}
+"""The class for the results of ops, by their native class."""
+
+
+def call(op: str, *args: Any) -> TensorValue:
+    """Runs or records an op that gives one result, in the innermost scope; LookupError if there is none."""
+    scopes = stack.get()
+    return wrap_result(_core.op(scopes[-1]._native if scopes else None, op, *args))
+
+
+def call_many(op: str, *args: Any) -> list[TensorValue]:
+    """Runs or records an op that gives several results."""
+    return [wrap_result(native) for native in _core.op(current_native(), op, *args)]
+
+
+def wrap_result(native: Any) -> TensorValue:
+    """The object for the native result of an op: a graph value or a tensor."""
+    result: TensorValue = object.__new__(_SHELLS[type(native)])
+    result._native = native
+    return result
 
 
 class Value(Generic[T]):
@@ -115,7 +138,7 @@ class _ArrayValue(Value[T]):
         return DeviceRef._wrap(self._native.type.device)
 
 
-class TensorValue(_ArrayValue[TensorType]):
+class TensorValue(Operators, _ArrayValue[TensorType]):
     """A tensor that exists while a graph runs.
 
     It has the operators of numbers and of NumPy arrays, with numbers and arrays on either side, and the methods
@@ -133,17 +156,14 @@ class TensorValue(_ArrayValue[TensorType]):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # NumPy leaves `array + value` to the value
     __iter__ = None
-    __contains__ = None
-    __hash__ = object.__hash__
+    _call = staticmethod(call)
 
     def __init__(self, value: TensorValueLike) -> None:
-        self._native = _core.op(current_native(), "tensor", value)
-
-    def cast(self, dtype: DType) -> TensorValue:
-        """The elements converted to another dtype; the tensor itself if it has it."""
-        return self if dtype is self.dtype else call("cast", self, dtype)
+        native = _core.op(current_native(), "tensor", value)
+        self._native = getattr(native, "value", native)  # what stands for a tensor in the graph, if it is one
+        if self._native is None:
+            raise TypeError(f"no graph is being built here, so {type(value).__name__} has no value in one")
 
     def to(self, device: Device | DeviceRef) -> TensorValue:
         """The tensor on a device; itself if it is there."""
@@ -152,10 +172,6 @@ class TensorValue(_ArrayValue[TensorType]):
     def print(self, label: str = "debug_tensor") -> None:
         """Writes the elements to standard output whenever the graph runs."""
         _core.op(current_native(), "print", self, label)
-
-    def reshape(self, shape: ShapeLike) -> TensorValue:
-        """The same elements in another shape; one dim may be -1 and is then worked out."""
-        return call("reshape", self, dims(shape))
 
     def rebind(self, shape: ShapeLike, message: str = "") -> TensorValue:
         """The tensor with other dims of the same sizes, which is checked at run time.
@@ -166,146 +182,9 @@ class TensorValue(_ArrayValue[TensorType]):
         """
         return call("rebind", self, dims(shape), message)
 
-    def broadcast_to(self, shape: ShapeLike) -> TensorValue:
-        """The tensor repeated to a larger shape: along new leading axes, and along axes of size 1."""
-        return call("broadcast_to", self, dims(shape))
-
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> TensorValue:
-        """The axes from `start_dim` to `end_dim`, both included, merged into one."""
-        return call("flatten", self, start_dim, end_dim)
-
     def transpose(self, dim_1: int, dim_2: int) -> TensorValue:
         """The tensor with two axes swapped."""
         return call("transpose", self, dim_1, dim_2)
-
-    @property
-    def T(self) -> TensorValue:
-        """The tensor with its last two axes swapped."""
-        return call("transpose", self, -1, -2)
-
-    def permute(self, dims: list[int]) -> TensorValue:
-        """The tensor with its axes in another order."""
-        return call("permute", self, list(dims))
-
-    def argmax(self, axis: int = -1) -> TensorValue:
-        """Where the greatest elements are along an axis, whose size becomes 1."""
-        return call("argmax", self, axis)
-
-    def max(self, axis: int = -1) -> TensorValue:
-        """The greatest elements along an axis, whose size becomes 1."""
-        return call("reduce_max", self, axis)
-
-    def min(self, axis: int = -1) -> TensorValue:
-        """The least elements along an axis, whose size becomes 1."""
-        return call("reduce_min", self, axis)
-
-    def mean(self, axis: int = -1) -> TensorValue:
-        """The mean along an axis, whose size becomes 1."""
-        return call("mean", self, axis)
-
-    def var(self, axis: int = -1) -> TensorValue:
-        """The population variance along an axis, whose size becomes 1."""
-        return call("var", self, axis)
-
-    def stdev(self, axis: int = -1) -> TensorValue:
-        """The population standard deviation along an axis, whose size becomes 1."""
-        return call("stdev", self, axis)
-
-    def __getitem__(self, index: Any) -> TensorValue:
-        return call("slice_tensor", self, index if isinstance(index, tuple) else (index,))
-
-    def __neg__(self) -> TensorValue:
-        return call("negate", self)
-
-    def __abs__(self) -> TensorValue:
-        return call("abs", self)
-
-    def __invert__(self) -> TensorValue:
-        return call("logical_not", self)
-
-    def __add__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("add", self, rhs)
-
-    def __radd__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("add", lhs, self)
-
-    def __sub__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("sub", self, rhs)
-
-    def __rsub__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("sub", lhs, self)
-
-    def __mul__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("mul", self, rhs)
-
-    def __rmul__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("mul", lhs, self)
-
-    def __truediv__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("div", self, rhs)
-
-    def __rtruediv__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("div", lhs, self)
-
-    def __floordiv__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("floor_div", self, rhs)
-
-    def __rfloordiv__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("floor_div", lhs, self)
-
-    def __mod__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("mod", self, rhs)
-
-    def __rmod__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("mod", lhs, self)
-
-    def __pow__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("pow", self, rhs)
-
-    def __rpow__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("pow", lhs, self)
-
-    def __matmul__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("matmul", self, rhs)
-
-    def __rmatmul__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("matmul", lhs, self)
-
-    def __and__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("logical_and", self, rhs)
-
-    def __rand__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("logical_and", lhs, self)
-
-    def __or__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("logical_or", self, rhs)
-
-    def __ror__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("logical_or", lhs, self)
-
-    def __xor__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("logical_xor", self, rhs)
-
-    def __rxor__(self, lhs: TensorValueLike) -> TensorValue:
-        return call("logical_xor", lhs, self)
-
-    def __eq__(self, rhs: TensorValueLike) -> TensorValue:  # type: ignore[override]
-        return call("equal", self, rhs)
-
-    def __ne__(self, rhs: TensorValueLike) -> TensorValue:  # type: ignore[override]
-        return call("not_equal", self, rhs)
-
-    def __gt__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("greater", self, rhs)
-
-    def __ge__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("greater_equal", self, rhs)
-
-    def __lt__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("greater", rhs, self)
-
-    def __le__(self, rhs: TensorValueLike) -> TensorValue:
-        return call("greater_equal", rhs, self)
 
 
 class BufferValue(_ArrayValue[BufferType]):
@@ -337,17 +216,4 @@ def wrap(native: _core.Value) -> Value[Any]:
     return value
 
 
-def call(op: str, *args: Any) -> TensorValue:
-    """Records an op that gives one tensor."""
-    return _tensor(_core.op(current_native(), op, *args))
-
-
-def call_many(op: str, *args: Any) -> list[TensorValue]:
-    """Records an op that gives several tensors."""
-    return [_tensor(native) for native in _core.op(current_native(), op, *args)]
-
-
-def _tensor(native: _core.Value) -> TensorValue:
-    value = object.__new__(TensorValue)
-    value._native = native
-    return value
+_SHELLS[_core.Value] = TensorValue

@@ -1,0 +1,123 @@
+"""The dtype and device that tensors get when nobody says which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from max.driver import CPU, Accelerator, Device, accelerator_count
+from max.dtype import DType
+from max.graph.type import DeviceRef, TensorType
+
+if TYPE_CHECKING:
+    from max.driver import Buffer
+    from max.experimental.tensor import Tensor
+    from max.graph.value import TensorValue
+
+T = TypeVar("T")
+
+_dtype: ContextVar[DType | None] = ContextVar("max.experimental default dtype", default=None)
+_device: ContextVar[Device | None] = ContextVar("max.experimental default device", default=None)
+
+
+@cache
+def _machine_device() -> Device:
+    """The first accelerator of this machine, or its CPU."""
+    return Accelerator() if accelerator_count() else CPU()
+
+
+def as_device(device: Device | DeviceRef) -> Device:
+    """The device that is meant."""
+    if isinstance(device, DeviceRef):
+        return device.to_device()
+    if isinstance(device, Device):
+        return device
+    raise TypeError(f"expected a device, got {type(device).__name__}: {device!r}")
+
+
+def defaults(dtype: DType | None = None, device: Device | DeviceRef | None = None) -> tuple[DType, Device]:
+    """The dtype and device of a tensor, with the defaults where there is None.
+
+    The default device is an accelerator if there is one, else the CPU; the default dtype is float32 on the CPU and
+    bfloat16 on accelerators. `default_device` and `default_dtype` change them.
+
+    >>> from max.driver import CPU
+    >>> defaults(device=CPU())
+    (float32, Device(type=cpu,id=0))
+    """
+    place = (_device.get() or _machine_device()) if device is None else as_device(device)
+    if dtype is None:
+        dtype = _dtype.get() or (DType.float32 if place.is_host else DType.bfloat16)
+    return dtype, place
+
+
+@contextmanager
+def contextvar_context(var: ContextVar[T], value: T) -> Iterator[T]:
+    """A block in which a context variable has a value.
+
+    >>> from contextvars import ContextVar
+    >>> depth = ContextVar("depth", default=0)
+    >>> with contextvar_context(depth, 1):
+    ...     depth.get()
+    1
+    >>> depth.get()
+    0
+    """
+    token = var.set(value)
+    try:
+        yield value
+    finally:
+        var.reset(token)
+
+
+def default_device(device: Device | DeviceRef) -> AbstractContextManager[Any]:
+    """A block in which tensors are made on a device unless told otherwise.
+
+    >>> from max.driver import CPU
+    >>> from max.experimental.tensor import Tensor
+    >>> with default_device(CPU()):
+    ...     Tensor.ones([2]).device
+    Device(type=cpu,id=0)
+    """
+    return contextvar_context(_device, as_device(device))
+
+
+def default_dtype(dtype: DType) -> AbstractContextManager[Any]:
+    """A block in which tensors are made with a dtype unless told otherwise.
+
+    >>> from max.experimental.tensor import Tensor
+    >>> with default_dtype(DType.float64):
+    ...     Tensor.ones([2]).dtype
+    float64
+    """
+    if not isinstance(dtype, DType):
+        raise TypeError(f"expected a DType, got {type(dtype).__name__}: {dtype!r}")
+    return contextvar_context(_dtype, dtype)
+
+
+@contextmanager
+def defaults_like(like: Tensor | TensorValue | TensorType | Buffer) -> Iterator[None]:
+    """A block in which tensors are made with the dtype of another, and on its device, unless told otherwise.
+
+    >>> from max.driver import CPU
+    >>> from max.experimental.tensor import Tensor
+    >>> x = Tensor.ones([2], dtype=DType.int32, device=CPU())
+    >>> with defaults_like(x):
+    ...     Tensor(3).dtype
+    int32
+    """
+    with default_dtype(like.dtype), default_device(like.device):
+        yield
+
+
+def driver_tensor_type(t: Buffer) -> TensorType:
+    """The type of a tensor with the dtype and shape of a buffer, on its device.
+
+    >>> from max.driver import Buffer
+    >>> driver_tensor_type(Buffer(DType.int8, [2, 3]))
+    TensorType(dtype=int8, shape=[Dim(2), Dim(3)], device=cpu:0)
+    """
+    return TensorType(t.dtype, t.shape, t.device)

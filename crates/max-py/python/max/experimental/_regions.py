@@ -1,0 +1,75 @@
+"""Functions whose ops run at once, or together."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from max.experimental import realization_context as _realization
+from max.graph._building import stack
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def functional(op: F) -> F:
+    """Lets the ops of a function share one context, so that they run as one program when it returns.
+
+    It is used as a decorator of functions and methods, or on a function of graph values to make one of tensors. In a
+    context, or while a graph is built, the function's ops join that. What runs is what the tensors need that somebody
+    still holds when the function returns; if it raises, nothing runs. Coroutines are taken as a whole; the steps of a
+    generator each run by themselves.
+
+    >>> from max.experimental.tensor import Tensor
+    >>> from max.graph import ops
+    >>> functional(ops.relu)(Tensor([-1.0, 1.0])).to_numpy()
+    array([0., 1.], dtype=float32)
+
+    Args:
+        op: The function.
+    """
+    if isinstance(op, (classmethod, staticmethod)):
+        return type(op)(functional(op.__func__))  # type: ignore[return-value]
+    if not callable(op):
+        raise TypeError(f"functional() takes a function, got {type(op).__name__}")
+    if inspect.iscoroutinefunction(op):
+
+        @functools.wraps(op)
+        async def together_async(*args: Any, **kwargs: Any) -> Any:
+            with _realization.ensure_context():
+                return await op(*args, **kwargs)
+
+        return together_async  # type: ignore[return-value]
+
+    @functools.wraps(op)
+    def together(*args: Any, **kwargs: Any) -> Any:
+        if stack.get():
+            return op(*args, **kwargs)
+        with _realization.new_context():
+            return op(*args, **kwargs)
+
+    return together  # type: ignore[return-value]
+
+
+_BARE_STACK = (_realization.BARE,)
+
+
+def single(op: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors for a single op, which needs no context of its own to run at once."""
+
+    @functools.wraps(op)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if stack.get():
+            return op(*args, **kwargs)
+        if _realization._default is not None:
+            with _realization.new_context():
+                return op(*args, **kwargs)
+        token = stack.set(_BARE_STACK)
+        try:
+            return op(*args, **kwargs)
+        finally:
+            stack.reset(token)
+
+    run.__module__ = "max.experimental.functional"
+    return run

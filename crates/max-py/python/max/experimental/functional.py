@@ -1,0 +1,135 @@
+"""Ops on tensors, as functions.
+
+They are the ops of `max.graph.ops`, and take the same arguments. Outside any context they have run when they return;
+in a context, or while a graph is built, they are recorded there.
+
+>>> from max.experimental import functional as F
+>>> from max.experimental.tensor import Tensor
+>>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+>>> F.softmax(x - x).to_numpy()
+array([[0.5, 0.5],
+       [0.5, 0.5]], dtype=float32)
+
+`functional` makes a function's ops run together, as one program:
+
+>>> @F.functional
+... def gelu_bias(x, bias):
+...     return F.gelu(x + bias)
+>>> gelu_bias(x, 1).real
+True
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from max.experimental import random as _random
+from max.experimental._regions import functional
+from max.experimental._regions import single as _single
+from max.experimental.realization_context import lazy as lazy
+from max.experimental.tensor import Tensor
+from max.graph import ops
+
+arange = Tensor.arange
+full = Tensor.full
+full_like = Tensor.full_like
+ones = Tensor.ones
+ones_like = Tensor.ones_like
+zeros = Tensor.zeros
+zeros_like = Tensor.zeros_like
+
+gaussian = _random.gaussian
+normal = _random.normal
+uniform = _random.uniform
+
+abs = _single(ops.abs)
+acos = _single(ops.acos)
+add = _single(ops.add)
+argmax = _single(ops.argmax)
+argmin = _single(ops.argmin)
+atanh = _single(ops.atanh)
+broadcast_to = _single(ops.broadcast_to)
+cast = _single(ops.cast)
+ceil = _single(ops.ceil)
+chunk = _single(ops.chunk)
+concat = _single(ops.concat)
+constant = _single(ops.constant)
+constant_external = _single(ops.constant_external)
+conv2d = _single(ops.conv2d)
+cos = _single(ops.cos)
+div = _single(ops.div)
+equal = _single(ops.equal)
+erf = _single(ops.erf)
+exp = _single(ops.exp)
+flatten = _single(ops.flatten)
+floor = _single(ops.floor)
+floor_div = _single(ops.floor_div)
+gather = _single(ops.gather)
+gelu = _single(ops.gelu)
+greater = _single(ops.greater)
+greater_equal = _single(ops.greater_equal)
+is_inf = _single(ops.is_inf)
+is_nan = _single(ops.is_nan)
+layer_norm = _single(ops.layer_norm)
+log = _single(ops.log)
+log1p = _single(ops.log1p)
+logical_and = _single(ops.logical_and)
+logical_not = _single(ops.logical_not)
+logical_or = _single(ops.logical_or)
+logical_xor = _single(ops.logical_xor)
+logsoftmax = _single(ops.logsoftmax)
+matmul = _single(ops.matmul)
+max = _single(ops.max)
+mean = _single(ops.mean)
+min = _single(ops.min)
+mod = _single(ops.mod)
+mul = _single(ops.mul)
+negate = _single(ops.negate)
+not_equal = _single(ops.not_equal)
+permute = _single(ops.permute)
+pow = _single(ops.pow)
+print = _single(ops.print)
+prod = _single(ops.prod)
+rebind = _single(ops.rebind)
+relu = _single(ops.relu)
+reshape = _single(ops.reshape)
+rms_norm = _single(ops.rms_norm)
+round = _single(ops.round)
+rsqrt = _single(ops.rsqrt)
+sigmoid = _single(ops.sigmoid)
+silu = _single(ops.silu)
+sin = _single(ops.sin)
+slice_tensor = _single(ops.slice_tensor)
+softmax = _single(ops.softmax)
+split = _single(ops.split)
+sqrt = _single(ops.sqrt)
+squeeze = _single(ops.squeeze)
+stack = _single(ops.stack)
+sub = _single(ops.sub)
+sum = _single(ops.sum)
+tanh = _single(ops.tanh)
+transfer_to = _single(ops.transfer_to)
+transpose = _single(ops.transpose)
+trunc = _single(ops.trunc)
+unsqueeze = _single(ops.unsqueeze)
+where = _single(ops.where)
+
+
+@functional
+def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
+    """The elements, with those below `min` and above `max` replaced by these bounds.
+
+    >>> from max.experimental.tensor import Tensor
+    >>> clip(Tensor([-3.0, 0.5, 3.0]), 0, 1).to_numpy()
+    array([0. , 0.5, 1. ], dtype=float32)
+
+    Args:
+        x: The tensor.
+        min: The lower bound, a number or a tensor; None for no bound.
+        max: The upper bound, a number or a tensor; None for no bound.
+    """
+    raised = x if min is None else ops.max(x, min)
+    return raised if max is None else ops.min(raised, max)  # type: ignore[return-value]
+
+
+clamp = clip
