@@ -8,7 +8,10 @@ import pytest
 HEAVY = ["torch", "scipy", "pandas", "matplotlib", "transformers", "tensorflow", "jax", "PIL", "requests", "sympy"]
 
 
-@pytest.mark.parametrize("module", ["max", "max.dtype", "max.driver", "max.engine", "max.graph", "max.graph.ops"])
+PUBLIC = ["max", "max.dtype", "max.driver", "max.engine", "max.graph", "max.graph.ops", "max.experimental.nn"]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
 def test_brings_no_heavy_module(module: str) -> None:
     code = f"import sys; import {module}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

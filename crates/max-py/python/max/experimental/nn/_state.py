@@ -108,8 +108,8 @@ def _fit(name: str, expected: TensorType, value: Any, auto_cast: bool) -> Tensor
 def _as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, np.ndarray):
-        value = Buffer.from_numpy(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = Buffer.from_numpy(np.asarray(value))
     if isinstance(value, Buffer):
         return Tensor(storage=value)
     if hasattr(value, "__dlpack__"):

@@ -62,7 +62,7 @@ def _flatten(value: Any, source: str, path: str, tensors: list[Tensor]) -> Rebui
 
 def _instance(cls: type, fields: dict[str, Any]) -> Any:
     """A dataclass with these fields, frozen or not."""
-    made = object.__new__(cls)
+    made: Any = object.__new__(cls)
     for name, value in fields.items():
         object.__setattr__(made, name, value)
     return made

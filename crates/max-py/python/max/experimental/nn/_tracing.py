@@ -1,7 +1,7 @@
 """Recording the `forward` of a module as a graph, without touching the module.
 
-While a module is traced, reading one of its parameters gives the graph's weight in its place. Which weights those are is
-a context variable, so other threads and tasks, and other traces inside of this one, see the module as it is.
+While a module is traced, reading one of its parameters gives the graph's weight in its place. Which weights those are
+is a context variable, so other threads and tasks, and other traces inside of this one, see the module as it is.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def trace(
         if id(parameter.tensor) not in weights:
             weights[id(parameter.tensor)] = _weight(graph, parameter)
     with _without_leaks(module), GraphRealizationContext(graph), _substituting(weights):
-        result = module(*map(Tensor.from_graph_value, graph.inputs))
+        result = module(*(Tensor.from_graph_value(value.tensor) for value in graph.inputs))
         outputs, rebuild = _structure.flatten(result, f"forward of {type(module).__name__}")
         graph.output(*outputs)
     return Trace(graph, tuple(input_types), parameters, rebuild)

@@ -23,8 +23,8 @@ class Place(NamedTuple):
 
 def attributes(module: Module) -> Iterator[tuple[str, Any]]:
     """Names and values of the attributes of a module: the fields of a dataclass, then all others as they were set."""
-    fields = [field.name for field in dataclasses.fields(module)] if dataclasses.is_dataclass(module) else []
-    for name in dict.fromkeys([*fields, *vars(module)]):
+    fields = dataclasses.fields(module) if dataclasses.is_dataclass(module) else ()
+    for name in dict.fromkeys([*(field.name for field in fields), *vars(module)]):
         try:
             yield name, getattr(module, name)
         except AttributeError:  # a field that has not been set

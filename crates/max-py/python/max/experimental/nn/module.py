@@ -152,8 +152,8 @@ class Module:
 
         Args:
             state: Tensors, buffers, NumPy arrays or other DLPack arrays by the qualified names of the parameters; or a
-                function that is called with such names, and may raise a KeyError for those it has nothing for. Where one
-                tensor has several names, one of them is enough.
+                function that is called with such names, and may raise a KeyError for those it has nothing for. Where
+                one tensor has several names, one of them is enough.
             strict: Whether there must be a value for each parameter, and a parameter for each value.
             auto_cast: Whether values are cast to the dtypes of the parameters.
 
@@ -201,8 +201,8 @@ class Module:
     ) -> CompiledModule:
         """Makes one program of `forward`, which is called once for that, with tensors that have no data.
 
-        The program keeps the parameters it was compiled with. What `forward` decides in Python is decided now: it must not
-        look at data.
+        The program keeps the parameters it was compiled with. What `forward` decides in Python is decided now: it must
+        not look at data.
 
         Args:
             *input_types: The types of the arguments of `forward`; sizes may be symbolic.
@@ -231,8 +231,15 @@ class Module:
 
     @reprlib.recursive_repr()
     def __repr__(self) -> str:
-        parts = [f"{name}={_show(value)}" for name, value in attributes(self) if not name.startswith("_")]
-        return _show_call(type(self).__name__, parts)
+        parts = self._parts()
+        line = f"{type(self).__name__}({', '.join(parts)})"
+        if "\n" not in line and len(line) <= 100:
+            return line
+        return f"{type(self).__name__}(\n" + textwrap.indent("".join(f"{part},\n" for part in parts), "    ") + ")"
+
+    def _parts(self) -> list[str]:
+        """What the text of the module shows between its brackets."""
+        return [f"{name}={_show(value)}" for name, value in attributes(self) if not name.startswith("_")]
 
 
 def _refuse_device_graph(is_device_graph: bool, signal_buffer_index: int | None) -> None:
@@ -243,14 +250,6 @@ def _refuse_device_graph(is_device_graph: bool, signal_buffer_index: int | None)
 def _show(value: Any) -> str:
     """A value in the text of a module; of a tensor only the type, as its data may not exist."""
     return type_text(value.type) if isinstance(value, Tensor) else repr(value)
-
-
-def _show_call(name: str, parts: list[str]) -> str:
-    """`Name(a, b)`, on several lines if a part has several or it gets long."""
-    line = f"{name}({', '.join(parts)})"
-    if "\n" not in line and len(line) <= 100:
-        return line
-    return f"{name}(\n" + textwrap.indent("".join(f"{part},\n" for part in parts), "    ") + ")"
 
 
 if TYPE_CHECKING:

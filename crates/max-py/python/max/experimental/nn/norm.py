@@ -58,8 +58,8 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """`x / sqrt(mean(x * x) + eps) * weight` along the last axis.
 
-    >>> RMSNorm(3)(Tensor.full([3], 5.0))
-    Tensor([1. 1. 1.], dtype=float32, device=cpu:0)
+    >>> RMSNorm(3)(Tensor.full([3], 5.0)).to_numpy()
+    array([1., 1., 1.], dtype=float32)
 
     Args:
         dim: The size of the last axis.

@@ -49,6 +49,6 @@ class RotaryEmbedding(Module):
             raise ValueError(f"RotaryEmbedding rotates [batch, sequence, heads, {self.dim}]; got {x.shape}")
         length = x.shape[1]
         rows = slice(start_pos, start_pos + length)
-        table = self.weight[(rows, length) if isinstance(start_pos, Tensor) else rows]
+        table = self.weight[((rows, length) if isinstance(start_pos, Tensor) else rows,)]
         rotated = F.complex_mul(F.as_interleaved_complex(x), F.unsqueeze(table, 1))
         return F.reshape(rotated, x.shape).cast(x.dtype)

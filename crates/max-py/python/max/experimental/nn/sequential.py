@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from max.experimental import functional as F
-from max.experimental.nn.module import Module, _show_call
+from max.experimental.nn.module import Module
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,8 +56,8 @@ class ModuleList(Module, list[Module]):
     def _of(cls, modules: list[Module]) -> Self:
         return cls(modules)
 
-    def __repr__(self) -> str:
-        return _show_call(type(self).__name__, [repr(module) for module in self])
+    def _parts(self) -> list[str]:
+        return [*map(repr, self), *super()._parts()]
 
 
 class Sequential(ModuleList):
