@@ -187,6 +187,17 @@ pub enum Number {
     Float(f64),
 }
 
+macro_rules! number_from {
+    ($($type:ty => $kind:ident),*) => {$(
+        impl From<$type> for Number {
+            fn from(value: $type) -> Number {
+                Number::$kind(value.into())
+            }
+        }
+    )*};
+}
+number_from!(bool => Bool, i32 => Int, i64 => Int, f32 => Float, f64 => Float);
+
 impl Number {
     /// The dtype it takes when nothing else decides.
     pub fn natural_dtype(self) -> DType {

@@ -14,7 +14,7 @@ use max_kernels::Pool;
 use crate::capture::Captures;
 use crate::observe::Observer;
 use crate::profile::Profile;
-use crate::run::Runtime;
+use crate::run::{Keep, Runtime};
 use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings};
 
 /// What a model says about one of its inputs or outputs.
@@ -74,13 +74,14 @@ impl Model {
         devices: Vec<Device>,
         pool: Arc<Pool>,
         settings: Arc<Settings>,
+        keep: Keep,
     ) -> Result<Model> {
         let inputs = specs("input", program.inputs.iter())?;
         let outputs = specs("output", program.outputs.iter())?;
         let (profiling, asserts) = (settings.profiling(), settings.assert_level());
         let check_plans = matches!(asserts, AssertLevel::Safe | AssertLevel::All);
         Ok(Model {
-            runtime: Runtime::new(program, weights, pool, check_plans)?,
+            runtime: Runtime::new(program, weights, pool, keep, check_plans)?,
             devices,
             inputs,
             outputs,

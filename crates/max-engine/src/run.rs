@@ -25,12 +25,25 @@ const KEPT_SIZES: usize = 32;
 /// How many arenas wait for the next execution.
 const KEPT_SCRATCH: usize = 4;
 
+/// What becomes of the memory of temporaries after an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// It waits for the next one.
+    Arenas,
+    /// Unless there is little of it, it goes back to where all memory comes from.
+    Little,
+}
+
+/// As much memory as a model keeps that keeps little.
+const LITTLE: usize = 64 << 10;
+
 /// A program with its weights, ready to run from any thread.
 #[derive(Debug)]
 pub(crate) struct Runtime {
     pub(crate) program: Arc<Program>,
     weights: Vec<HostTensor>,
     pool: Arc<Pool>,
+    keep: Keep,
     /// Whether every memory plan is proven.
     check_plans: bool,
     /// The memory of constants and weights, by slot.
@@ -86,6 +99,7 @@ impl Runtime {
         program: Arc<Program>,
         weights: Vec<HostTensor>,
         pool: Arc<Pool>,
+        keep: Keep,
         check_plans: bool,
     ) -> Result<Runtime> {
         let fixed = program.slots.iter().map(|slot| match &slot.origin {
@@ -98,6 +112,7 @@ impl Runtime {
             program,
             weights,
             pool,
+            keep,
             check_plans,
             fixed,
             ready: Mutex::default(),
@@ -185,7 +200,12 @@ impl Runtime {
         scratch.memory.extend_from_slice(&self.fixed);
         let mut state = State::new(self, inputs, scratch);
         let result = self.segments(&ready, &mut state, observer);
-        let State { outputs, scratch, .. } = state;
+        let State { outputs, mut scratch, .. } = state;
+        if self.keep == Keep::Little
+            && scratch.arenas.iter().flatten().any(|arena| arena.num_bytes() > LITTLE)
+        {
+            scratch.arenas.clear();
+        }
         let mut kept = lock(&self.scratch);
         if kept.len() < KEPT_SCRATCH {
             kept.push(scratch);

@@ -8,13 +8,14 @@ use std::time::Instant;
 use max_compiler::{Options, Program, Target, compile};
 use max_core::{Bindings, Error, Result, TensorType, bail};
 use max_driver::{Buffer, Device};
-use max_graph::{Graph, HostTensor};
+use max_graph::{Body, Graph, HostTensor};
 use max_kernels::Pool;
 
 use crate::cache::{self, Key};
 use crate::dump;
 use crate::file::read_graph;
 use crate::model::Model;
+use crate::run::Keep;
 use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings, SplitKReductionPrecision};
 use crate::threads::physical_cores;
 
@@ -107,30 +108,49 @@ impl InferenceSession {
         let program = self.compile(&graph)?;
         let bound = program.weights.iter().map(|(name, ty)| bind_weight(name, ty, weights));
         let bound = bound.collect::<Result<Vec<_>>>()?;
-        Model::new(program, bound, self.devices.clone(), self.pool(), self.settings.clone())
+        self.model(program, bound, Keep::Arenas)
+    }
+
+    /// Compiles a graph without weights, as data and past the cache of programs: for callers that keep many models
+    /// themselves. Such a model returns the memory of its temporaries after each execution.
+    pub fn load_body(&self, body: Body) -> Result<Model> {
+        let program = self.compile_new(body, &self.target())?;
+        self.model(program, Vec::new(), Keep::Little)
+    }
+
+    fn model(&self, program: Arc<Program>, weights: Vec<HostTensor>, keep: Keep) -> Result<Model> {
+        Model::new(program, weights, self.devices.clone(), self.pool(), self.settings.clone(), keep)
+    }
+
+    fn target(&self) -> Target {
+        let devices = self.devices.iter().map(Device::device_ref).collect();
+        // Where values are checked, every op is a kernel, so that the one that made a value is known.
+        let fuse = matches!(self.settings.assert_level(), AssertLevel::None | AssertLevel::Safe);
+        Target { devices, options: Options { fuse } }
     }
 
     /// The program of a graph: kept from before, or compiled now.
     fn compile(&self, graph: &Graph) -> Result<Arc<Program>> {
-        let body = graph.body();
-        let devices = self.devices.iter().map(Device::device_ref).collect();
-        // Where values are checked, every op is a kernel, so that the one that made a value is known.
-        let fuse = matches!(self.settings.assert_level(), AssertLevel::None | AssertLevel::Safe);
-        let target = Target { devices, options: Options { fuse } };
+        let (body, target) = (graph.body(), self.target());
         let key = Key::of(&body, &target);
         if !dump::is_wanted()
             && let Some(program) = cache::find(&key)
         {
             return Ok(program);
         }
+        let program = self.compile_new(body, &target)?;
+        cache::keep(key, &program);
+        Ok(program)
+    }
+
+    fn compile_new(&self, body: Body, target: &Target) -> Result<Arc<Program>> {
         let (name, ops, start) = (body.name.clone(), body.block.ops.len(), Instant::now());
-        let program = Arc::new(compile(body, &target, &mut |stage, text| dump::dump(&name, stage, text))?);
+        let program = Arc::new(compile(body, target, &mut |stage, text| dump::dump(&name, stage, text))?);
         self.settings.log(LogLevel::Info, || {
             let kernels = program.steps.len();
             format!("compiled '{name}': {ops} ops to {kernels} kernels in {:?}", start.elapsed())
         });
         self.settings.log(LogLevel::Debug, || program.to_string());
-        cache::keep(key, &program);
         Ok(program)
     }
 

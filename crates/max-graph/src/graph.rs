@@ -35,7 +35,17 @@ struct Added {
 
 thread_local! {
     static CURRENT: RefCell<Vec<Graph>> = const { RefCell::new(Vec::new()) };
-    static LOCATION: RefCell<Option<Location>> = const { RefCell::new(None) };
+    static PLACE: RefCell<Place> = const { RefCell::new(Place::Unknown) };
+}
+
+/// What is known about where in the user's program ops come from.
+enum Place {
+    /// Nothing: whoever records an op tells.
+    Unknown,
+    /// It is told elsewhere, so ops and errors do without.
+    Elsewhere,
+    /// They come from here.
+    At(Location),
 }
 
 impl Graph {
@@ -238,7 +248,7 @@ pub(crate) fn record(kind: impl Into<OpKind>, operands: &[Value]) -> Result<Vec<
 }
 
 /// Records an op with one tensor as its result.
-pub(crate) fn record_one<'a>(
+pub fn record_one<'a>(
     kind: impl Into<OpKind>,
     operands: impl IntoIterator<Item = &'a TensorValue>,
 ) -> Result<TensorValue> {
@@ -252,22 +262,44 @@ pub(crate) fn record_one<'a>(
 /// Runs a builder under the location of the user's call: ops remember it, errors carry it. An outer location
 /// stays, so composites report where they were called.
 pub fn located<R>(what: &str, location: Location, build: impl FnOnce() -> Result<R>) -> Result<R> {
+    placed(|| Place::At(location.clone()), build).map_err(|(e, outermost)| match outermost {
+        true => e.context_or(|| format!("in {what}")).at(location),
+        false => e,
+    })
+}
+
+/// Runs a builder whose caller is known to whoever handles its errors.
+pub fn unlocated<R>(what: &str, build: impl FnOnce() -> Result<R>) -> Result<R> {
+    placed(|| Place::Elsewhere, build).map_err(|(e, outermost)| match outermost {
+        true => e.context_or(|| format!("in {what}")),
+        false => e,
+    })
+}
+
+/// Runs a builder in a place, unless there is one already; errors say whether this was the outermost.
+fn placed<R>(
+    place: impl FnOnce() -> Place,
+    build: impl FnOnce() -> Result<R>,
+) -> std::result::Result<R, (Error, bool)> {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
-            LOCATION.set(None);
+            PLACE.set(Place::Unknown);
         }
     }
-    if LOCATION.with_borrow(Option::is_some) {
-        return build();
+    if PLACE.with_borrow(|place| !matches!(place, Place::Unknown)) {
+        return build().map_err(|e| (e, false));
     }
-    LOCATION.set(Some(location.clone()));
+    PLACE.set(place());
     let _reset = Reset;
-    build().map_err(|e| e.context_or(|| format!("in {what}")).at(location))
+    build().map_err(|e| (e, true))
 }
 
 fn current_location() -> Option<Location> {
-    LOCATION.with_borrow(Clone::clone)
+    PLACE.with_borrow(|place| match place {
+        Place::At(location) => Some(location.clone()),
+        _ => None,
+    })
 }
 
 /// A number that no other weight has.

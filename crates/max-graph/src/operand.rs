@@ -17,7 +17,7 @@ use crate::weight::Weight;
 /// Something that stands for a tensor in whatever graph is being built.
 pub trait HasTensorValue: Send + Sync {
     /// Its value in the current graph.
-    fn tensor_value(&self) -> Result<TensorValue>;
+    fn tensor_value(self: Arc<Self>) -> Result<TensorValue>;
 }
 
 /// Something an op can take as a tensor. A failed expression is an operand too: its error surfaces in the op.

@@ -103,6 +103,11 @@ impl OpaqueValue {
 }
 
 impl TensorValue {
+    /// The graph it belongs to.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
     /// Its type.
     pub fn tensor_type(&self) -> &TensorType {
         &self.ty

@@ -1,6 +1,7 @@
 //! Weights: named tensors whose values come when a graph is loaded.
 
 use std::fmt;
+use std::sync::Arc;
 
 use max_core::{DType, DeviceRef, QuantizationEncoding, Result, Shape, TensorType};
 
@@ -64,7 +65,7 @@ impl Weight {
 }
 
 impl HasTensorValue for Weight {
-    fn tensor_value(&self) -> Result<TensorValue> {
+    fn tensor_value(self: Arc<Self>) -> Result<TensorValue> {
         self.value()
     }
 }

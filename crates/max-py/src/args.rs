@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use max::driver::Buffer;
 use max::dtype::Number;
 use max::graph::door::Arg;
 use max::graph::{Dim, Shape};
@@ -15,6 +16,7 @@ use crate::array;
 use crate::driver::{PyBuffer, PyDevice};
 use crate::error::Raise;
 use crate::graph::{PyValue, PyWeight};
+use crate::tensor::PyTensor;
 use crate::types::{PyDType, PyDeviceRef, PyDim, PyShape, PyType};
 
 /// The native object behind a Python shell, or the object itself.
@@ -112,22 +114,45 @@ const MAX_DEPTH: usize = 6;
 
 /// Any argument of an op function.
 pub fn arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
-    nested_arg(object, MAX_DEPTH)
+    Reader::default().arg(object)
 }
 
-fn nested_arg(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Arg> {
+/// Reads the arguments of a call.
+#[derive(Default)]
+pub struct Reader {
+    /// Whether arrays may be read where they are: the call has done its work when it returns.
+    pub share_arrays: bool,
+    /// Whether there was a tensor among the arguments.
+    pub met_tensor: bool,
+}
+
+impl Reader {
+    /// Any argument of an op function.
+    pub fn arg(&mut self, object: &Bound<'_, PyAny>) -> PyResult<Arg> {
+        nested_arg(self, object, MAX_DEPTH)
+    }
+
+    /// The data of an array: a copy, unless it is used up before anybody can write to the array.
+    fn array(&self, buffer: &Buffer) -> PyResult<Arg> {
+        // Single elements may be remembered for what follows.
+        let shared = self.share_arrays && buffer.is_contiguous() && buffer.rank() > 0;
+        if shared { array::shared_tensor(buffer) } else { array::host_tensor(buffer) }.map(Arg::Array)
+    }
+}
+
+fn nested_arg(reader: &mut Reader, object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Arg> {
     let py = object.py();
     let Some(depth) = depth.checked_sub(1) else {
         return Err(PyTypeError::new_err(format!("an argument is nested more than {MAX_DEPTH} deep")));
     };
     if let Some(inner) = object.getattr_opt(intern!(py, "_native"))? {
-        return native_arg(&inner);
+        return native_arg(reader, &inner);
     }
     if object.is_none() {
         return Ok(Arg::None);
     }
     if let Ok(array) = object.cast::<PyUntypedArray>() {
-        return array::host_tensor(&array::from_numpy(array)?).map(Arg::Array);
+        return reader.array(&array::from_numpy(array)?);
     }
     if let Some(number) = number(object)? {
         return Ok(Arg::Number(number));
@@ -137,11 +162,11 @@ fn nested_arg(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Arg> {
     }
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
         return Ok(Arg::List(
-            object.try_iter()?.map(|item| nested_arg(&item?, depth)).collect::<PyResult<_>>()?,
+            object.try_iter()?.map(|item| nested_arg(reader, &item?, depth)).collect::<PyResult<_>>()?,
         ));
     }
     if object.is_instance_of::<PySlice>() {
-        let part = |name| nested_arg(&object.getattr(name)?, depth);
+        let mut part = |name| nested_arg(reader, &object.getattr(name)?, depth);
         let parts = [part(intern!(py, "start"))?, part(intern!(py, "stop"))?, part(intern!(py, "step"))?];
         return Ok(Arg::Slice(Box::new(parts)));
     }
@@ -149,18 +174,18 @@ fn nested_arg(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Arg> {
         return Ok(Arg::Ellipsis);
     }
     if let Some(convert) = object.getattr_opt(intern!(py, "__tensorvalue__"))? {
-        return nested_arg(&convert.call0()?, depth);
+        return nested_arg(reader, &convert.call0()?, depth);
     }
     if object.hasattr(intern!(py, "__dlpack__"))? {
-        return array::host_tensor(&array::from_dlpack(object)?).map(Arg::Array);
+        return reader.array(&array::from_dlpack(object)?);
     }
     if let Some(value) = index(object)? {
         return Ok(Arg::Number(Number::Int(value.into())));
     }
-    native_arg(object)
+    native_arg(reader, object)
 }
 
-fn native_arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
+fn native_arg(reader: &mut Reader, object: &Bound<'_, PyAny>) -> PyResult<Arg> {
     macro_rules! try_classes {
         ($($class:ty => |$x:ident| $arg:expr;)*) => {
             $(if let Ok(bound) = object.cast::<$class>() {
@@ -168,6 +193,10 @@ fn native_arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
                 return $arg;
             })*
         };
+    }
+    if let Ok(tensor) = object.cast::<PyTensor>() {
+        reader.met_tensor = true;
+        return Ok(Arg::Object((&tensor.get().0).into()));
     }
     try_classes! {
         PyValue => |v| Ok(Arg::Value(v.0.clone()));
@@ -178,7 +207,7 @@ fn native_arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
         PyDeviceRef => |d| Ok(Arg::Device(d.0));
         PyDevice => |d| Ok(Arg::Device((&d.0).into()));
         PyType => |t| Ok(Arg::Type(t.0.clone()));
-        PyBuffer => |b| array::host_tensor(&b.0).map(Arg::Array);
+        PyBuffer => |b| reader.array(&b.0);
     }
     Err(PyTypeError::new_err(format!(
         "an object of type {} cannot be an argument of an op",

@@ -181,6 +181,11 @@ unsafe extern "C" fn release(capsule: *mut ffi::PyObject) {
     }
 }
 
+/// The data of a contiguous buffer where it is.
+pub fn shared_tensor(buffer: &Buffer) -> PyResult<HostTensor> {
+    HostTensor::new(buffer.dtype(), buffer.shape(), buffer.host_bytes().raise()?).raise()
+}
+
 /// The data of a buffer for a graph: a copy, since its memory may be written to through other handles.
 pub fn host_tensor(buffer: &Buffer) -> PyResult<HostTensor> {
     let copy = buffer.copy(None).raise()?;

@@ -375,7 +375,7 @@ impl PyBuffer {
     }
 }
 
-fn python_number(py: Python<'_>, number: Number) -> PyResult<Bound<'_, PyAny>> {
+pub fn python_number(py: Python<'_>, number: Number) -> PyResult<Bound<'_, PyAny>> {
     Ok(match number {
         Number::Bool(b) => PyBool::new(py, b).to_owned().into_any(),
         Number::Int(i) => i.into_pyobject(py)?.into_any(),

@@ -1,9 +1,7 @@
 //! Sessions and models.
 
-use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
 
 use max::driver::{Buffer, Device};
 use max::engine::{self, InferenceSession, Model, TensorSpec, WeightsRegistry};
@@ -17,6 +15,7 @@ use crate::array;
 use crate::driver::{PyBuffer, PyDevice};
 use crate::error::Raise;
 use crate::graph::PyGraph;
+use crate::interrupt::interruptible;
 use crate::types::{PyDType, PyDeviceRef};
 
 /// A set of devices on which models run.
@@ -233,15 +232,7 @@ impl PyModel {
         work: impl FnOnce(&Model, &[Buffer], &dyn Fn() -> max::Result<()>) -> max::Result<T> + Send,
     ) -> PyResult<T> {
         let buffers = self.inputs_from(inputs)?;
-        let (result, interrupt) = inputs.py().detach(|| {
-            let interrupt = Interrupt::default();
-            let result = work(&self.0, &buffers, &|| interrupt.check());
-            (result, interrupt.raised.into_inner())
-        });
-        match interrupt {
-            Some(exception) => Err(exception),
-            None => result.raise(),
-        }
+        interruptible(inputs.py(), |checkpoint| work(&self.0, &buffers, checkpoint))
     }
 }
 
@@ -264,33 +255,6 @@ fn graph_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
             error
         }
     })
-}
-
-/// Lets Ctrl-C end an execution: looks for signals from time to time, and keeps the exception of one.
-struct Interrupt {
-    looked: Cell<Instant>,
-    raised: RefCell<Option<PyErr>>,
-}
-
-impl Default for Interrupt {
-    fn default() -> Interrupt {
-        Interrupt { looked: Cell::new(Instant::now()), raised: RefCell::new(None) }
-    }
-}
-
-impl Interrupt {
-    const PAUSE: Duration = Duration::from_millis(20);
-
-    fn check(&self) -> max::Result<()> {
-        if self.looked.get().elapsed() < Interrupt::PAUSE {
-            return Ok(());
-        }
-        self.looked.set(Instant::now());
-        Python::attach(|py| py.check_signals()).map_err(|exception| {
-            self.raised.replace(Some(exception));
-            max::Error::runtime("interrupted")
-        })
-    }
 }
 
 /// An input of a model: an array of any kind, or a number in the dtype the model wants.

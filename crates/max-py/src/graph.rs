@@ -8,6 +8,7 @@ use max::engine::{read_graph, save_graph};
 use max::graph::door::{self, Output};
 use max::graph::text::{self, Constants};
 use max::graph::{Graph, Operand, Type, Value, Weight, located};
+use max::tensor::Tensor;
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
 use pyo3::ffi;
 use pyo3::intern;
@@ -15,8 +16,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyString, PyTuple};
 
-use crate::args::{self, native};
+use crate::args::{self, Reader, native};
 use crate::error::Raise;
+use crate::tensor::{PyRegion, PyTensor};
 use crate::types::{PyDType, PyDeviceRef, PyType};
 
 /// A value of a graph.
@@ -142,26 +144,39 @@ impl PyGraph {
     }
 }
 
-/// Calls an op function by name, with a graph as the current one.
+/// Calls an op function by name, in a graph or in a region.
 #[pyfunction]
-#[pyo3(signature = (graph, name, *args))]
+#[pyo3(signature = (scope, name, *args))]
 pub fn op<'py>(
-    graph: Option<&PyGraph>,
+    scope: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,
     args: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = name.py();
     let name = name.to_cow()?;
-    let args = args.iter().map(|item| args::arg(&item)).collect::<PyResult<Vec<_>>>();
+    let region = scope.cast::<PyRegion>().ok().map(|region| region.get());
+    let mut reader = Reader { share_arrays: region.is_some_and(PyRegion::is_bare), met_tensor: false };
+    let args = args.iter().map(|item| reader.arg(&item)).collect::<PyResult<Vec<_>>>();
     let args =
         args.map_err(|e| if e.is_instance_of::<PyTypeError>(py) { in_op(py, &name, &e) } else { e })?;
-    let _scope = graph.map(|graph| graph.0.enter());
-    match located(&name, caller(py)?, || door::call(&name, args, Vec::new())).raise()? {
+    if let Some(region) = region {
+        return region.call(py, &name, args);
+    }
+    let graph = match scope.is_none() {
+        true => None,
+        false => Some(scope.cast::<PyGraph>()?.get().0.clone()),
+    };
+    let _scope = graph.as_ref().map(Graph::enter);
+    let output = located(&name, caller(py)?, || door::call(&name, args, Vec::new())).raise()?;
+    let object = |value: Value| match reader.met_tensor {
+        true => Ok(Bound::new(py, PyTensor(Tensor::from_value(value.tensor().raise()?)))?.into_any()),
+        false => Ok(Bound::new(py, PyValue(value))?.into_any()),
+    };
+    match output {
         Output::None => Ok(py.None().into_bound(py)),
-        Output::One(value) => Ok(Bound::new(py, PyValue(value))?.into_any()),
+        Output::One(value) => object(value),
         Output::Many(values) => {
-            let values =
-                values.into_iter().map(|v| Bound::new(py, PyValue(v))).collect::<PyResult<Vec<_>>>()?;
+            let values = values.into_iter().map(object).collect::<PyResult<Vec<_>>>()?;
             Ok(PyList::new(py, values)?.into_any())
         }
     }
@@ -180,7 +195,7 @@ pub fn op_params(name: &str) -> PyResult<Vec<&'static str>> {
 }
 
 /// The line of the user's program: the innermost frame outside the modules of this package.
-fn caller(py: Python<'_>) -> PyResult<Location> {
+pub fn caller(py: Python<'_>) -> PyResult<Location> {
     static GETFRAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let getframe = GETFRAME.import(py, "sys", "_getframe")?;
     let mut frame = getframe.call0()?;

@@ -8,6 +8,8 @@ mod driver;
 mod engine;
 mod error;
 mod graph;
+mod interrupt;
+mod tensor;
 mod types;
 
 /// The native module.
@@ -21,6 +23,8 @@ mod _core {
     use crate::engine::{PyModel, PySession, clear_program_cache, program_cache_stats};
     #[pymodule_export]
     use crate::graph::{PyGraph, PyValue, PyWeight, op, op_params};
+    #[pymodule_export]
+    use crate::tensor::{PyRegion, PyTensor, clear_tensor_cache, next_seed, set_seed, tensor_cache_stats};
     #[pymodule_init]
     fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         max::graph::set_writer(crate::graph::write_line);

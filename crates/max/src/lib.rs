@@ -57,18 +57,23 @@ pub mod graph {
         BlockParameters, BufferType, ConvInputLayout, DeviceKind, DeviceRef, Dim, FilterLayout,
         QuantizationConfig, QuantizationEncoding, Shape, TensorType, Type,
     };
-    pub use max_graph::graph::located;
+    pub use max_graph::graph::{located, unlocated};
     pub use max_graph::ops::print::set_writer;
     pub use max_graph::ops::slice::{Bound, Index, Indices};
     pub use max_graph::{
-        BufferValue, Graph, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value, Weight, door,
-        ops, text,
+        BufferValue, Graph, HasTensorValue, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value,
+        Weight, door, ops, text,
     };
 }
 
 /// Sessions and models.
 pub mod engine {
     pub use max_engine::*;
+}
+
+/// Eager-like tensors.
+pub mod tensor {
+    pub use max_tensor::*;
 }
 
 /// The Rust code of the README, run as a test.

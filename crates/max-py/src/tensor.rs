@@ -1,0 +1,219 @@
+//! Tensors and regions.
+
+use max::graph::door::{self, Arg, Output};
+use max::graph::{Type, Value, located, unlocated};
+use max::tensor::{self, Region, RegionKind, Tensor};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::args::native;
+use crate::array;
+use crate::driver::{PyBuffer, PyDevice, python_number};
+use crate::error::Raise;
+use crate::graph::{PyValue, caller};
+use crate::interrupt::interruptible;
+use crate::types::{PyDType, PyType};
+
+/// Where ops on tensors are recorded before they run.
+#[pyclass(frozen, name = "Region", module = "max._core")]
+pub struct PyRegion(Region);
+
+#[pymethods]
+impl PyRegion {
+    #[new]
+    fn new(kind: &str) -> PyResult<PyRegion> {
+        let kind = match kind {
+            "bare" => RegionKind::Bare,
+            "eager" => RegionKind::Eager,
+            "lazy" => RegionKind::Lazy,
+            other => {
+                return Err(PyValueError::new_err(format!("there are no regions of the kind '{other}'")));
+            }
+        };
+        Ok(PyRegion(Region::new(kind)))
+    }
+
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match self.0.kind() {
+            RegionKind::Bare => "bare",
+            RegionKind::Eager => "eager",
+            RegionKind::Lazy => "lazy",
+        }
+    }
+
+    #[getter]
+    fn pending(&self) -> Vec<PyTensor> {
+        self.0.pending().into_iter().map(PyTensor).collect()
+    }
+
+    fn realize_all(&self, py: Python<'_>) -> PyResult<()> {
+        interruptible(py, |checkpoint| self.0.realize_all_until(checkpoint))
+    }
+}
+
+impl PyRegion {
+    /// Whether ops have run when their calls return.
+    pub fn is_bare(&self) -> bool {
+        self.0.kind() == RegionKind::Bare
+    }
+
+    /// Calls an op function by name.
+    pub fn call<'py>(&self, py: Python<'py>, name: &str, args: Vec<Arg>) -> PyResult<Bound<'py, PyAny>> {
+        let location = if self.is_bare() { None } else { Some(caller(py)?) };
+        let (tensors, one) = interruptible(py, |checkpoint| {
+            let mut one = false;
+            let build = || {
+                Ok(match door::call(name, args, Vec::new())? {
+                    Output::None => Vec::new(),
+                    Output::One(value) => {
+                        one = true;
+                        vec![value]
+                    }
+                    Output::Many(values) => values,
+                })
+            };
+            let record = || self.0.record_until(build, checkpoint);
+            let tensors = match location {
+                Some(location) => located(name, location, record),
+                None => unlocated(name, record),
+            }?;
+            Ok((tensors, one))
+        })?;
+        let mut objects = tensors.into_iter().map(|tensor| Bound::new(py, PyTensor(tensor)));
+        if one && let Some(object) = objects.next() {
+            return Ok(object?.into_any());
+        }
+        match objects.len() {
+            0 => Ok(py.None().into_bound(py)),
+            _ => Ok(PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)?.into_any()),
+        }
+    }
+}
+
+/// A tensor.
+#[pyclass(frozen, name = "Tensor", module = "max._core")]
+pub struct PyTensor(pub Tensor);
+
+#[pymethods]
+impl PyTensor {
+    #[staticmethod]
+    fn from_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+        let buffer = native(buffer)?;
+        if let Ok(buffer) = buffer.cast::<PyBuffer>() {
+            return Ok(PyTensor(Tensor::from_buffer(buffer.get().0.clone())));
+        }
+        match array::from_any(&buffer)? {
+            Some(buffer) => Ok(PyTensor(Tensor::from_buffer(buffer))),
+            None => {
+                Err(PyTypeError::new_err(format!("a tensor is made of a buffer, got {}", buffer.get_type())))
+            }
+        }
+    }
+
+    #[staticmethod]
+    fn from_value(value: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+        let value = native(value)?;
+        let Ok(value) = value.cast::<PyValue>() else {
+            return Err(PyTypeError::new_err(format!("expected a graph value, got {}", value.get_type())));
+        };
+        value.get().0.tensor().map(Tensor::from_value).map(PyTensor).raise()
+    }
+
+    #[getter]
+    fn r#type(&self) -> PyType {
+        PyType(Type::Tensor(self.0.tensor_type().clone()))
+    }
+
+    #[getter]
+    fn dtype(&self) -> PyDType {
+        PyDType(self.0.dtype())
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        match self.0.shape().as_static() {
+            Some(sizes) => PyTuple::new(py, sizes),
+            None => Err(PyTypeError::new_err(format!("the sizes of {} are not known yet", self.0.shape()))),
+        }
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    #[getter]
+    fn device(&self) -> PyResult<PyDevice> {
+        max::driver::Device::from_ref(self.0.device()).map(PyDevice).raise()
+    }
+
+    #[getter]
+    fn state(&self) -> &'static str {
+        match (self.0.is_real(), self.0.value()) {
+            (true, _) => "real",
+            (false, None) => "pending",
+            (false, Some(_)) => "value",
+        }
+    }
+
+    fn realize(&self, py: Python<'_>) -> PyResult<()> {
+        if self.0.is_real() {
+            return Ok(());
+        }
+        interruptible(py, |checkpoint| self.0.realize_until(checkpoint).map(|_| ()))
+    }
+
+    #[getter]
+    fn buffer(&self) -> Option<PyBuffer> {
+        self.0.storage().map(PyBuffer)
+    }
+
+    #[getter]
+    fn value(&self) -> Option<PyValue> {
+        self.0.value().map(|value| PyValue(Value::from(value)))
+    }
+
+    fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.realize(py)?;
+        python_number(py, self.0.item().raise()?)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        if self.0.value().is_none() {
+            self.realize(py)?;
+        }
+        Ok(self.0.to_string())
+    }
+}
+
+/// How often compiled regions were found, how often not, and how many are kept.
+#[pyfunction]
+pub fn tensor_cache_stats() -> (u64, u64, usize) {
+    let stats = tensor::cache_stats();
+    (stats.hits, stats.misses, stats.size)
+}
+
+/// Forgets compiled regions.
+#[pyfunction]
+pub fn clear_tensor_cache() {
+    tensor::clear_cache();
+}
+
+/// The seed of the next random tensor.
+#[pyfunction]
+pub fn next_seed() -> i64 {
+    tensor::next_seed()
+}
+
+/// Starts the sequence of seeds over.
+#[pyfunction]
+pub fn set_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
+    let seed: i128 =
+        seed.extract().map_err(|_| PyValueError::new_err("a seed is an int of up to 64 bits"))?;
+    let bits = u64::try_from(seed).or_else(|_| i64::try_from(seed).map(|seed| seed as u64));
+    let seed = bits.map_err(|_| PyValueError::new_err(format!("a seed has up to 64 bits; got {seed}")))?;
+    tensor::set_seed(seed);
+    Ok(())
+}

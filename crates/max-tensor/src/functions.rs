@@ -1,0 +1,118 @@
+//! The ops as functions of tensors: what `max::graph::ops` has for graphs, under the same names.
+//!
+//! Outside any region a function has run when it returns; in a region it is recorded; in a graph that is being built
+//! it is recorded there.
+
+use max_core::{DType, DeviceRef, Location, Result, Shape, scalar_table};
+use max_graph::graph::located;
+use max_graph::ops::broadcast::Target;
+use max_graph::ops::conv::ConvOptions;
+use max_graph::ops::slice::Indices;
+use max_graph::{Operand, Operands, Value, ops};
+
+use crate::scope::{call, call_one};
+use crate::tensor::Tensor;
+
+macro_rules! elementwise {
+    ($($(#[$table_doc:meta])* $table:ident<$L:ident: $bound:ident> -> $out:ty {
+        $(#[doc = $doc:literal] $variant:ident = $function:ident($($x:ident),+) $($name:literal)? => $body:expr;)*
+    })*) => {
+        functions! {
+            $($(#[doc = $doc] $function($($x: Operand),+);)*)*
+        }
+    };
+}
+
+/// One line a function: its operands are converted, its location is the caller's.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $function:ident($($x:ident: $type:ty),+);)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $function($($x: impl Into<$type>),+) -> Result<Tensor> {
+            let location = Location::caller();
+            $(let $x: $type = $x.into();)+
+            located(stringify!($function), location, || call_one(|| ops::$function($($x),+)))
+        }
+    )*};
+}
+
+scalar_table!(elementwise);
+
+functions! {
+    /// See [`ops::argmax()`].
+    argmax(x: Operand, axis: i64);
+    /// See [`ops::argmin()`].
+    argmin(x: Operand, axis: i64);
+    /// See [`ops::broadcast_to()`].
+    broadcast_to(x: Operand, shape: Target);
+    /// See [`ops::cast()`].
+    cast(x: Operand, dtype: DType);
+    /// See [`ops::concat()`].
+    concat(values: Operands, axis: i64);
+    /// See [`ops::conv2d()`].
+    conv2d(x: Operand, filter: Operand, bias: Option<Operand>, options: ConvOptions);
+    /// See [`ops::flatten()`].
+    flatten(x: Operand, start_dim: i64, end_dim: i64);
+    /// See [`ops::gather()`].
+    gather(input: Operand, indices: Operand, axis: i64);
+    /// See [`ops::layer_norm()`].
+    layer_norm(input: Operand, gamma: Operand, beta: Operand, epsilon: f64);
+    /// See [`ops::logsoftmax()`].
+    logsoftmax(x: Operand, axis: i64);
+    /// See [`ops::matmul()`].
+    matmul(lhs: Operand, rhs: Operand);
+    /// See [`ops::mean()`].
+    mean(x: Operand, axis: i64);
+    /// See [`ops::permute()`].
+    permute(x: Operand, dims: Vec<i64>);
+    /// See [`ops::prod()`].
+    prod(x: Operand, axis: i64);
+    /// See [`ops::reduce_max()`].
+    reduce_max(x: Operand, axis: i64);
+    /// See [`ops::reduce_min()`].
+    reduce_min(x: Operand, axis: i64);
+    /// See [`ops::reshape()`].
+    reshape(x: Operand, shape: Shape);
+    /// See [`ops::rms_norm()`].
+    rms_norm(input: Operand, weight: Operand, epsilon: f64, weight_offset: f64, multiply_before_cast: bool);
+    /// See [`ops::slice_tensor()`].
+    slice_tensor(x: Operand, indices: Indices);
+    /// See [`ops::softmax()`].
+    softmax(x: Operand, axis: i64);
+    /// See [`ops::squeeze()`].
+    squeeze(x: Operand, axis: i64);
+    /// See [`ops::stack()`].
+    stack(values: Operands, axis: i64);
+    /// See [`ops::stdev()`].
+    stdev(x: Operand, axis: i64);
+    /// See [`ops::sum()`].
+    sum(x: Operand, axis: i64);
+    /// See [`ops::transfer_to()`].
+    transfer_to(x: Operand, device: DeviceRef);
+    /// See [`ops::transpose()`].
+    transpose(x: Operand, axis_1: i64, axis_2: i64);
+    /// See [`ops::unsqueeze()`].
+    unsqueeze(x: Operand, axis: i64);
+    /// See [`ops::var()`].
+    var(x: Operand, axis: i64);
+    /// See [`ops::where_()`].
+    where_(condition: Operand, x: Operand, y: Operand);
+}
+
+/// See [`ops::chunk()`].
+#[track_caller]
+pub fn chunk(x: impl Into<Operand>, chunks: i64, axis: i64) -> Result<Vec<Tensor>> {
+    let (location, x) = (Location::caller(), x.into());
+    located("chunk", location, || call(|| many(ops::chunk(x, chunks, axis)?)))
+}
+
+/// See [`ops::split()`].
+#[track_caller]
+pub fn split(x: impl Into<Operand>, sizes: impl Into<Shape>, axis: i64) -> Result<Vec<Tensor>> {
+    let (location, x, sizes) = (Location::caller(), x.into(), sizes.into());
+    located("split", location, || call(|| many(ops::split(x, sizes, axis)?)))
+}
+
+fn many(values: Vec<max_graph::TensorValue>) -> Result<Vec<Value>> {
+    Ok(values.into_iter().map(Value::from).collect())
+}

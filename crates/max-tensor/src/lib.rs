@@ -1,0 +1,47 @@
+//! Eager-like tensors: code that runs at once, at graph speed.
+//!
+//! A [`Tensor`] is *real* (it has memory) or *pending* (it is recorded and will be computed when somebody reads it).
+//! An op outside any region has run when its call returns. Inside [`functional`] ops are recorded and run
+//! together at the end as one program, so that they fuse; inside [`lazy`] only what is read ever runs.
+//!
+//! ```
+//! use max_tensor::{Tensor, functional as region, functions as F};
+//!
+//! let x = Tensor::from([1.0f32, -2.0, 3.0]);
+//! let y = F::relu(&x)?; // has run
+//! assert_eq!(y.to_vec::<f32>()?, [1.0, 0.0, 3.0]);
+//!
+//! // One kernel: nothing is written to memory in between.
+//! let z = region(|| F::tanh((&x * 2.0)? + &y))?;
+//! assert!(z.is_real());
+//! # Ok::<(), max_core::Error>(())
+//! ```
+//!
+//! How it works: a recorded op is a [`node::Node`] that holds what it reads, so what nobody holds any more is gone. To
+//! realize a tensor, [`realize`] walks from it to real tensors, makes a graph of what it met, and asks [`cache`] for
+//! the compiled model of a graph of this structure. Sizes and numbers that are seen to vary become symbols and inputs of
+//! the model ([`structure`]), so that a loop compiles its body once or twice, whatever it counts.
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod create;
+mod defaults;
+pub mod functions;
+mod node;
+mod random;
+mod realize;
+mod scope;
+mod structure;
+mod tensor;
+
+pub use cache::{CacheStats, cache_stats, clear_cache};
+pub use defaults::{Defaults, defaults};
+pub use random::{next_seed, set_seed};
+pub use scope::{Region, RegionKind, functional, lazy};
+pub use tensor::Tensor;
+
+/// Locks, whatever happened to a thread that held the lock: what is locked here is whole at every step.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

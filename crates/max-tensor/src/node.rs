@@ -1,0 +1,135 @@
+//! What a tensor is made of: a cell that holds memory or knows the op that will fill it.
+//!
+//! Cells point at the nodes that compute them, nodes at the cells they read; nothing points the other way but weakly. So
+//! a recorded op lives exactly as long as somebody may still want its result.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use max_core::{Location, Result, TensorType, bail};
+use max_driver::Buffer;
+use max_graph::ops::constant::Constant;
+use max_graph::{Graph, HasTensorValue, HostTensor, OpKind, TensorValue};
+
+use crate::lock;
+use crate::realize::{Reason, realize};
+use crate::scope::Fragment;
+
+/// The content of a tensor, shared by its handles and by the ops that read it.
+pub(crate) struct Cell {
+    /// Its type; of static sizes, unless it is a value of a graph.
+    pub(crate) ty: TensorType,
+    state: Mutex<State>,
+    /// How many tensors the user holds on it.
+    users: AtomicUsize,
+}
+
+/// Where the elements of a cell are.
+#[derive(Clone)]
+pub(crate) enum State {
+    /// In memory.
+    Real(Buffer),
+    /// They are this result of an op that has not run.
+    Pending(Arc<Node>, usize),
+    /// They will be, when a graph runs that is being built.
+    Value(TensorValue),
+}
+
+/// A recorded op.
+pub(crate) struct Node {
+    pub(crate) kind: OpKind,
+    pub(crate) operands: Vec<Arc<Cell>>,
+    pub(crate) location: Option<Location>,
+    /// How many ops in a row wait to be computed, with this one.
+    pub(crate) depth: usize,
+    /// The cells of its results.
+    pub(crate) results: OnceLock<Vec<Weak<Cell>>>,
+}
+
+impl Cell {
+    pub(crate) fn new(ty: TensorType, state: State) -> Arc<Cell> {
+        Arc::new(Cell { ty, state: Mutex::new(state), users: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn real(buffer: Buffer) -> Arc<Cell> {
+        let ty = TensorType::new(buffer.dtype(), sizes(&buffer), buffer.device().device_ref());
+        Cell::new(ty, State::Real(buffer))
+    }
+
+    pub(crate) fn state(&self) -> State {
+        lock(&self.state).clone()
+    }
+
+    /// The memory, if it has some.
+    pub(crate) fn buffer(&self) -> Option<Buffer> {
+        match &*lock(&self.state) {
+            State::Real(buffer) => Some(buffer.clone()),
+            _ => None,
+        }
+    }
+
+    /// How many ops in a row wait to be computed before it has memory.
+    pub(crate) fn depth(&self) -> usize {
+        match &*lock(&self.state) {
+            State::Pending(node, _) => node.depth,
+            _ => 0,
+        }
+    }
+
+    /// Gives it its memory. What another thread was faster to compute stays.
+    pub(crate) fn fill(&self, buffer: Buffer) {
+        let mut state = lock(&self.state);
+        if let State::Real(_) = *state {
+            return;
+        }
+        let computed_by = std::mem::replace(&mut *state, State::Real(buffer));
+        drop(state);
+        // Only now, without the lock: ops that nobody else needs go with it.
+        drop(computed_by);
+    }
+
+    /// Whether the user holds a tensor on it.
+    pub(crate) fn is_held(&self) -> bool {
+        self.users.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn hold(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The sizes of a buffer as dims.
+fn sizes(buffer: &Buffer) -> max_core::Shape {
+    buffer.shape().iter().copied().collect()
+}
+
+/// In an op on tensors a cell is one of its operands; in a graph that is built explicitly it is a constant.
+impl HasTensorValue for Cell {
+    fn tensor_value(self: Arc<Self>) -> Result<TensorValue> {
+        let graph = Graph::current()?;
+        if let Some(value) = Fragment::operand(&graph, &self) {
+            return value;
+        }
+        if let State::Value(value) = self.state() {
+            if value.graph() == &graph {
+                return Ok(value);
+            }
+            bail!(
+                value,
+                "a tensor that stands for a value of graph '{}' ({}) is used in graph '{}'",
+                value.graph().name(),
+                self.ty,
+                graph.name()
+            );
+        }
+        realize(std::slice::from_ref(&self), Reason::UsedInGraph, &|| Ok(()))?;
+        let Some(buffer) = self.buffer() else { bail!(internal, "a realized tensor has no memory") };
+        let copy = buffer.copy(None)?;
+        let value = HostTensor::new(copy.dtype(), copy.shape(), copy.host_bytes()?)?;
+        max_graph::graph::record_one(Constant { value, device: self.ty.device }, [])
+    }
+}

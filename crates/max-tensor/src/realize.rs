@@ -1,0 +1,177 @@
+//! From pending tensors to real ones: a graph of what they need, a model for it, one execution.
+//!
+//! What is computed on the way and somebody holds becomes real too, so that nothing is computed twice; what nobody holds
+//! is never computed for its own sake. Nothing is locked while a model runs: two threads that need the same tensor
+//! both compute it, and the first result stays.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use max_core::{Error, Result, bail};
+use max_driver::Buffer;
+use max_graph::{Body, ValueId};
+
+use crate::cache;
+use crate::node::{Cell, Node, State};
+
+/// Asked before each kernel; an error ends the execution.
+pub type Checkpoint<'a> = &'a dyn Fn() -> Result<()>;
+
+/// Why something was computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// An op was called outside any region.
+    BareOp,
+    /// A region ended.
+    EndOfRegion,
+    /// Somebody read a pending tensor.
+    Read,
+    /// An op that had to run at once read a pending tensor.
+    ReadByOp,
+    /// A pending tensor was used in a graph that is being built.
+    UsedInGraph,
+    /// Too many ops in a row were waiting.
+    ManyOpsWaiting,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::BareOp => "a bare op",
+            Reason::EndOfRegion => "the end of a region",
+            Reason::Read => "a tensor was read",
+            Reason::ReadByOp => "an op that runs at once read a tensor",
+            Reason::UsedInGraph => "a tensor was used in a graph",
+            Reason::ManyOpsWaiting => "many ops in a row were waiting",
+        })
+    }
+}
+
+/// Gives cells their memory, together with whatever else is held and computed on the way.
+pub(crate) fn realize(cells: &[Arc<Cell>], reason: Reason, checkpoint: Checkpoint) -> Result<()> {
+    let mut staged = Staged::default();
+    for cell in cells {
+        staged.stage(cell)?;
+    }
+    let Staged { mut body, sources, nodes, .. } = staged;
+    let mut filled: Vec<(ValueId, Arc<Cell>)> = Vec::new();
+    for (values, results) in nodes.values() {
+        let alive = values.iter().zip(results).filter_map(|(&value, cell)| Some((value, cell.upgrade()?)));
+        let wanted =
+            |cell: &Arc<Cell>| cell.is_held() || cells.iter().any(|target| Arc::ptr_eq(target, cell));
+        filled.extend(alive.filter(|(_, cell)| wanted(cell)));
+    }
+    if filled.is_empty() {
+        return Ok(());
+    }
+    // The order of a map is not one to compile by.
+    filled.sort_by_key(|(value, _)| *value);
+    body.block.results = Some(filled.iter().map(|(value, _)| *value).collect());
+    let buffers = execute(&body, sources, reason, checkpoint)?;
+    for ((_, cell), buffer) in filled.iter().zip(buffers) {
+        cell.fill(buffer);
+    }
+    Ok(())
+}
+
+/// Runs a graph on its inputs.
+pub(crate) fn execute(
+    body: &Body,
+    inputs: Vec<Buffer>,
+    reason: Reason,
+    checkpoint: Checkpoint,
+) -> Result<Vec<Buffer>> {
+    let found = cache::find(body, inputs)?;
+    let _ = reason;
+    found.model.execute_until(&found.inputs, checkpoint)
+}
+
+/// The graph of pending tensors, as it is put together.
+#[derive(Default)]
+struct Staged {
+    body: Body,
+    sources: Vec<Buffer>,
+    /// What the cells were when they were met; other threads may realize them meanwhile.
+    seen: HashMap<*const Cell, Seen>,
+    /// The results of each op: their values and their cells.
+    nodes: HashMap<*const Node, (Vec<ValueId>, Vec<Weak<Cell>>)>,
+}
+
+#[derive(Clone)]
+enum Seen {
+    Source(ValueId),
+    Result(*const Node, usize),
+}
+
+/// What is left to do, deepest last: no recursion, since there may be many ops in a row.
+enum Todo {
+    Visit(Arc<Cell>),
+    Emit(Arc<Node>),
+}
+
+impl Staged {
+    /// Adds a cell and all it needs.
+    fn stage(&mut self, cell: &Arc<Cell>) -> Result<()> {
+        let mut todo = vec![Todo::Visit(cell.clone())];
+        while let Some(next) = todo.pop() {
+            match next {
+                Todo::Visit(cell) => self.visit(&cell, &mut todo)?,
+                Todo::Emit(node) => self.emit(&node)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, cell: &Arc<Cell>, todo: &mut Vec<Todo>) -> Result<()> {
+        if self.seen.contains_key(&Arc::as_ptr(cell)) {
+            return Ok(());
+        }
+        let seen = match cell.state() {
+            State::Real(buffer) => {
+                self.sources.push(buffer);
+                Seen::Source(self.body.add_argument(cell.ty.clone().into()))
+            }
+            State::Pending(node, number) => {
+                let address = Arc::as_ptr(&node);
+                if !self.nodes.contains_key(&address) {
+                    todo.push(Todo::Emit(node.clone()));
+                    todo.extend(node.operands.iter().rev().cloned().map(Todo::Visit));
+                }
+                Seen::Result(address, number)
+            }
+            State::Value(value) => bail!(
+                type_,
+                "this tensor stands for a value of graph '{}' ({}), which is only being built: it has no elements to read",
+                value.graph().name(),
+                cell.ty
+            ),
+        };
+        self.seen.insert(Arc::as_ptr(cell), seen);
+        Ok(())
+    }
+
+    fn emit(&mut self, node: &Arc<Node>) -> Result<()> {
+        let address = Arc::as_ptr(node);
+        if self.nodes.contains_key(&address) {
+            return Ok(());
+        }
+        let operands = node.operands.iter().map(|cell| self.value(cell)).collect::<Result<Vec<_>>>()?;
+        let op = self.body.push(node.kind.clone(), operands, node.location.clone())?;
+        let values = self.body.op(op).results.clone();
+        let cells = node.results.get().cloned().unwrap_or_default();
+        self.nodes.insert(address, (values, cells));
+        Ok(())
+    }
+
+    fn value(&self, cell: &Arc<Cell>) -> Result<ValueId> {
+        let value = match self.seen.get(&Arc::as_ptr(cell)) {
+            Some(Seen::Source(value)) => Some(*value),
+            Some(Seen::Result(node, number)) => {
+                self.nodes.get(node).and_then(|(values, _)| values.get(*number).copied())
+            }
+            None => None,
+        };
+        value.ok_or_else(|| Error::internal("an op was staged before what it reads"))
+    }
+}

@@ -1,0 +1,318 @@
+//! Where ops on tensors go: into the graph that is being built, into a region, or straight to the machine.
+//!
+//! An op function records into a graph. For tensors that graph is a *fragment*, made for the one call: its inputs are
+//! the tensors among the operands. Outside any region the fragment is run at once; in a region its ops become nodes.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use max_core::{Result, Type, bail};
+use max_graph::{Body, Graph, OpKind, TensorValue, Value, ValueId};
+
+use crate::lock;
+use crate::node::{Cell, Node, State};
+use crate::realize::{Checkpoint, Reason, execute, realize};
+use crate::tensor::Tensor;
+
+/// When the ops of a region run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RegionKind {
+    /// Before their call returns.
+    Bare,
+    /// When a result is read, or together when the region ends.
+    Eager,
+    /// When a result is read.
+    Lazy,
+}
+
+/// A stretch of a program whose ops are recorded first and run later. Cloning makes another handle on it.
+#[derive(Clone)]
+pub struct Region(Arc<Inner>);
+
+struct Inner {
+    kind: RegionKind,
+    recorded: Mutex<Vec<Weak<Cell>>>,
+}
+
+/// More ops in a row than this do not wait: what they need is computed first.
+const MOST_WAITING: usize = 1000;
+
+thread_local! {
+    static FRAGMENTS: RefCell<Vec<Fragment>> = const { RefCell::new(Vec::new()) };
+    /// The regions entered on this thread, each with the number of graphs entered before it.
+    static REGIONS: RefCell<Vec<(Region, usize)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs a function as one region: its ops are recorded, and what is still held of them at its end is computed by one
+/// program. Inside another region, or inside a graph, it joins that.
+///
+/// If the function fails nothing is computed.
+pub fn functional<R>(function: impl FnOnce() -> Result<R>) -> Result<R> {
+    if !matches!(Scope::current(), Scope::None) {
+        return function();
+    }
+    let region = Region::new(RegionKind::Eager);
+    let entered = region.enter();
+    let result = function()?;
+    drop(entered);
+    region.realize_all()?;
+    Ok(result)
+}
+
+/// Runs a function whose tensors are computed only if and when they are read.
+pub fn lazy<R>(function: impl FnOnce() -> R) -> R {
+    let _entered = Region::new(RegionKind::Lazy).enter();
+    function()
+}
+
+/// Where an op goes that is called now.
+enum Scope {
+    None,
+    Graph,
+    Region(Region),
+}
+
+impl Scope {
+    /// The innermost region or graph on this thread.
+    fn current() -> Scope {
+        let graphs = Graph::depth();
+        REGIONS.with_borrow(|regions| match regions.last() {
+            Some((region, outside)) if *outside == graphs => Scope::Region(region.clone()),
+            _ if graphs > 0 => Scope::Graph,
+            _ => Scope::None,
+        })
+    }
+}
+
+/// Calls op functions with tensors among their operands, wherever they belong now.
+pub(crate) fn call(build: impl FnOnce() -> Result<Vec<Value>>) -> Result<Vec<Tensor>> {
+    static BARE: OnceLock<Region> = OnceLock::new();
+    match Scope::current() {
+        Scope::Graph => build()?.into_iter().map(|value| value.tensor().map(Tensor::from_value)).collect(),
+        Scope::Region(region) => region.record(build),
+        Scope::None => BARE.get_or_init(|| Region::new(RegionKind::Bare)).record(build),
+    }
+}
+
+/// As [`call`], with one result.
+pub(crate) fn call_one(build: impl FnOnce() -> Result<TensorValue>) -> Result<Tensor> {
+    match call(|| Ok(vec![build()?.into()]))?.pop() {
+        Some(tensor) => Ok(tensor),
+        None => bail!(internal, "an op on tensors gave no result"),
+    }
+}
+
+impl Region {
+    /// A region in which nothing has been recorded.
+    pub fn new(kind: RegionKind) -> Region {
+        Region(Arc::new(Inner { kind, recorded: Mutex::default() }))
+    }
+
+    /// When its ops run.
+    pub fn kind(&self) -> RegionKind {
+        self.0.kind
+    }
+
+    /// Makes it the one that ops of this thread go to, until the guard is dropped.
+    pub fn enter(&self) -> Entered {
+        REGIONS.with_borrow_mut(|regions| regions.push((self.clone(), Graph::depth())));
+        Entered { region: self.clone(), _not_send: std::marker::PhantomData }
+    }
+
+    /// The tensors recorded here that somebody holds and that have not been computed.
+    pub fn pending(&self) -> Vec<Tensor> {
+        let cells = lock(&self.0.recorded).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        let wanted = |cell: &Arc<Cell>| cell.is_held() && matches!(cell.state(), State::Pending(..));
+        cells.into_iter().filter(wanted).map(Tensor::of).collect()
+    }
+
+    /// Computes all pending tensors, in one program.
+    pub fn realize_all(&self) -> Result<()> {
+        self.realize_all_until(&|| Ok(()))
+    }
+
+    /// As [`Region::realize_all`], and asks before each kernel whether to go on; an error ends it.
+    pub fn realize_all_until(&self, checkpoint: Checkpoint) -> Result<()> {
+        let cells: Vec<_> = self.pending().iter().map(|tensor| tensor.cell().clone()).collect();
+        realize(&cells, Reason::EndOfRegion, checkpoint)?;
+        lock(&self.0.recorded).clear();
+        Ok(())
+    }
+
+    /// Records what op functions do to tensors; gives the tensors they give.
+    pub fn record(&self, build: impl FnOnce() -> Result<Vec<Value>>) -> Result<Vec<Tensor>> {
+        self.record_until(build, &|| Ok(()))
+    }
+
+    /// As [`Region::record`], and asks before each kernel that must run now whether to go on.
+    pub fn record_until(
+        &self,
+        build: impl FnOnce() -> Result<Vec<Value>>,
+        checkpoint: Checkpoint,
+    ) -> Result<Vec<Tensor>> {
+        let (body, operands, results) = Fragment::build(build)?;
+        if self.0.kind == RegionKind::Bare || !can_wait(&body) {
+            return run(body, &operands, &results, checkpoint);
+        }
+        let deep = operands.iter().filter(|cell| cell.depth() >= MOST_WAITING).cloned().collect::<Vec<_>>();
+        realize(&deep, Reason::ManyOpsWaiting, checkpoint)?;
+        Ok(self.keep(&body, operands, &results))
+    }
+
+    /// Makes nodes of the ops of a fragment.
+    fn keep(&self, body: &Body, operands: Vec<Arc<Cell>>, results: &[ValueId]) -> Vec<Tensor> {
+        let mut cells: Vec<Option<Arc<Cell>>> = vec![None; body.num_values()];
+        for (argument, cell) in body.block.arguments.iter().zip(operands) {
+            cells[argument.0 as usize] = Some(cell);
+        }
+        for op in body.ops() {
+            let operands: Vec<_> = op.operands.iter().filter_map(|id| cells[id.0 as usize].clone()).collect();
+            let depth = 1 + operands.iter().map(|cell| cell.depth()).max().unwrap_or(0);
+            let (kind, location) = (op.kind.clone(), op.location.clone());
+            let node = Arc::new(Node { kind, operands, location, depth, results: OnceLock::new() });
+            let made = op.results.iter().enumerate().filter_map(|(number, id)| match body.type_of(*id) {
+                Type::Tensor(ty) => {
+                    let cell = Cell::new(ty.clone(), State::Pending(node.clone(), number));
+                    cells[id.0 as usize] = Some(cell.clone());
+                    Some(Arc::downgrade(&cell))
+                }
+                _ => None,
+            });
+            let made = made.collect();
+            node.results.get_or_init(|| made);
+        }
+        let results: Vec<_> = results.iter().filter_map(|id| cells[id.0 as usize].clone()).collect();
+        let mut recorded = lock(&self.0.recorded);
+        // What nobody can want any more is forgotten from time to time, so that a long region stays small.
+        if recorded.len() == recorded.capacity() {
+            recorded.retain(|cell| cell.strong_count() > 0);
+        }
+        recorded.extend(results.iter().map(Arc::downgrade));
+        results.into_iter().map(Tensor::of).collect()
+    }
+}
+
+/// Whether the ops of a fragment can run later: they only compute, and the sizes of what they compute are known.
+fn can_wait(body: &Body) -> bool {
+    let known =
+        |id: &ValueId| body.type_of(*id).array().is_some_and(|(_, shape)| shape.as_static().is_some());
+    body.ops().all(|op| !matches!(op.kind, OpKind::Print(_)) && op.results.iter().all(known))
+}
+
+/// Runs a fragment now.
+fn run(
+    mut body: Body,
+    operands: &[Arc<Cell>],
+    results: &[ValueId],
+    checkpoint: Checkpoint,
+) -> Result<Vec<Tensor>> {
+    let mut inputs = Vec::with_capacity(operands.len());
+    for cell in operands {
+        if cell.buffer().is_none() {
+            realize(std::slice::from_ref(cell), Reason::ReadByOp, checkpoint)?;
+        }
+        match cell.buffer() {
+            Some(buffer) => inputs.push(buffer),
+            None => bail!(internal, "a realized tensor has no memory"),
+        }
+    }
+    let given = |id: &ValueId| body.block.arguments.iter().position(|argument| argument == id);
+    let mut computed: Vec<ValueId> = results.iter().filter(|id| given(id).is_none()).copied().collect();
+    computed.sort();
+    computed.dedup();
+    let tensors = |outputs: &[Tensor]| {
+        let result = |id: &ValueId| match (given(id), computed.binary_search(id)) {
+            (Some(operand), _) => Some(Tensor::of(operands[operand].clone())),
+            (None, Ok(output)) => outputs.get(output).cloned(),
+            (None, Err(_)) => None,
+        };
+        results.iter().filter_map(result).collect()
+    };
+    if computed.is_empty() && body.block.ops.is_empty() {
+        return Ok(tensors(&[]));
+    }
+    body.block.results = Some(computed.clone());
+    let outputs = execute(&body, inputs, Reason::BareOp, checkpoint)?;
+    let outputs: Vec<_> = outputs.into_iter().map(Tensor::from_buffer).collect();
+    Ok(tensors(&outputs))
+}
+
+/// The graph that the op functions of one call record into, with the tensors that are its inputs.
+pub(crate) struct Fragment {
+    graph: Graph,
+    operands: Vec<(Arc<Cell>, TensorValue)>,
+}
+
+impl Fragment {
+    /// What op functions record: the graph, its inputs, and which of its values they gave.
+    fn build(build: impl FnOnce() -> Result<Vec<Value>>) -> Result<(Body, Vec<Arc<Cell>>, Vec<ValueId>)> {
+        struct Close;
+        impl Drop for Close {
+            fn drop(&mut self) {
+                FRAGMENTS.with_borrow_mut(|fragments| fragments.pop());
+            }
+        }
+        let graph = Graph::from_body(Body::default());
+        let fragment = Fragment { graph: graph.clone(), operands: Vec::new() };
+        FRAGMENTS.with_borrow_mut(|fragments| fragments.push(fragment));
+        let close = Close;
+        let entered = graph.enter();
+        let results = build()?;
+        drop(entered);
+        for value in &results {
+            if value.graph() != &graph {
+                bail!(value, "an op on tensors gave a value of graph '{}'", value.graph().name());
+            }
+        }
+        let results = results.iter().map(Value::id).collect();
+        let operands = FRAGMENTS.with_borrow_mut(|fragments| {
+            let operands = fragments.last_mut().map(|fragment| std::mem::take(&mut fragment.operands));
+            operands.unwrap_or_default().into_iter().map(|(cell, _)| cell).collect()
+        });
+        drop(close);
+        Ok((graph.take_body(), operands, results))
+    }
+
+    /// The value of a cell in the fragment of a graph; nothing if the graph is no fragment.
+    pub(crate) fn operand(graph: &Graph, cell: &Arc<Cell>) -> Option<Result<TensorValue>> {
+        FRAGMENTS.with_borrow_mut(|fragments| {
+            let fragment = fragments.last_mut().filter(|fragment| fragment.graph == *graph)?;
+            let known = fragment.operands.iter().find(|(operand, _)| Arc::ptr_eq(operand, cell));
+            if let Some((_, value)) = known {
+                return Some(Ok(value.clone()));
+            }
+            Some(fragment.add(cell))
+        })
+    }
+
+    fn add(&mut self, cell: &Arc<Cell>) -> Result<TensorValue> {
+        if let State::Value(value) = cell.state() {
+            bail!(
+                value,
+                "a tensor that stands for a value of graph '{}' ({}) is used outside of that graph",
+                value.graph().name(),
+                cell.ty
+            );
+        }
+        let value = self.graph.add_input(cell.ty.clone())?.tensor()?;
+        self.operands.push((cell.clone(), value.clone()));
+        Ok(value)
+    }
+}
+
+/// While it lives, ops of this thread go to a region.
+pub struct Entered {
+    region: Region,
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // Its own entry, wherever it is: guards may be dropped in any order.
+        REGIONS.with_borrow_mut(|regions| {
+            if let Some(at) = regions.iter().rposition(|(region, _)| Arc::ptr_eq(&region.0, &self.region.0)) {
+                regions.remove(at);
+            }
+        });
+    }
+}

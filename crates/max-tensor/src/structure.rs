@@ -1,0 +1,317 @@
+//! What graphs have in common that differ in sizes and numbers only.
+//!
+//! The *structure* of a graph is all of it but the sizes of its inputs and the values of its numbers. Equal sizes are
+//! one *size* of the structure, wherever they appear, so that a graph is its structure with sizes and numbers put in.
+//! Sizes of 0 and 1 are part of the structure: they decide how shapes broadcast. [`specialize`] makes a graph to
+//! compile, in which the sizes that vary are symbols and the numbers that vary are inputs.
+
+use std::hash::{Hash, Hasher};
+
+use max_core::scalar::NumericOp;
+use max_core::{Bindings, Dim, Error, Result, ScalarOp, Shape, TensorType, Type, bail};
+use max_graph::attr::Attr;
+use max_graph::ir::Op;
+use max_graph::{Body, HostTensor, OpKind, ValueId};
+
+/// The structure of a graph, and what is put into it.
+pub(crate) struct Structure<'a> {
+    /// The structure, as words that are equal for equal structures only.
+    pub(crate) key: Vec<u64>,
+    /// The sizes of inputs, in order of appearance.
+    pub(crate) sizes: Vec<i64>,
+    /// Rank-0 constants, in order.
+    pub(crate) numbers: Vec<&'a HostTensor>,
+    /// Other constants, in order; they are inputs of the model.
+    pub(crate) arrays: Vec<&'a HostTensor>,
+}
+
+/// What has been seen of a size or a number over several graphs of one structure.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Seen<T> {
+    /// It was always this.
+    Always(T),
+    /// It varied.
+    Varies,
+}
+
+impl<T: PartialEq> Seen<T> {
+    /// Whether a model made for what was seen serves a value, too.
+    pub(crate) fn covers(&self, value: &T) -> bool {
+        match self {
+            Seen::Always(known) => known == value,
+            Seen::Varies => true,
+        }
+    }
+
+    /// What has been seen with one more value.
+    pub(crate) fn and(self, value: &T) -> Seen<T> {
+        if self.covers(value) { self } else { Seen::Varies }
+    }
+}
+
+/// The kinds of constants that a structure tells apart.
+enum Role {
+    /// A number that may vary.
+    Number,
+    /// A number that decides how its op is compiled.
+    Fixed,
+    Array,
+}
+
+fn role(constant: &HostTensor, value: ValueId, exponents: &[ValueId]) -> Role {
+    match constant.shape() {
+        [] if exponents.contains(&value) => Role::Fixed,
+        [] => Role::Number,
+        _ => Role::Array,
+    }
+}
+
+/// The exponents of powers: a square is not computed as any other power.
+fn exponents(body: &Body) -> Vec<ValueId> {
+    let power = |op: &&Op| op.kind == OpKind::Scalar(ScalarOp::NumericOp(NumericOp::Pow));
+    body.ops().filter(power).filter_map(|op| op.operands.last().copied()).collect()
+}
+
+impl<'a> Structure<'a> {
+    pub(crate) fn of(body: &'a Body) -> Structure<'a> {
+        let key = Vec::with_capacity(16 + 8 * body.block.ops.len());
+        let mut structure = Structure { key, sizes: Vec::new(), numbers: Vec::new(), arrays: Vec::new() };
+        structure.key.extend([body.block.arguments.len() as u64, body.block.ops.len() as u64]);
+        for ty in body.types_of(&body.block.arguments) {
+            match ty {
+                Type::Tensor(ty) => structure.tensor(ty),
+                other => structure.hash(&other),
+            }
+        }
+        let exponents = exponents(body);
+        for op in body.ops() {
+            structure.op(op, &exponents);
+        }
+        let results = body.block.results.iter().flatten();
+        structure.key.extend(results.map(|id| id.0 as u64));
+        structure
+    }
+
+    /// The key for graphs of these sizes only.
+    pub(crate) fn make_rigid(&mut self) {
+        self.key.push(u64::MAX);
+        self.key.extend(self.sizes.iter().map(|&size| size as u64));
+    }
+
+    fn hash(&mut self, value: &(impl Hash + ?Sized)) {
+        value.hash(&mut Words(&mut self.key));
+    }
+
+    fn tensor(&mut self, ty: &TensorType) {
+        self.hash(&(ty.dtype, ty.device, ty.layout));
+        self.key.push(ty.shape.rank() as u64);
+        for dim in ty.shape.iter() {
+            self.input_dim(dim);
+        }
+    }
+
+    fn input_dim(&mut self, dim: &Dim) {
+        if let Dim::Static(size @ 2..) = dim
+            && !self.sizes.contains(size)
+        {
+            self.sizes.push(*size);
+        }
+        self.dim(dim);
+    }
+
+    /// A size of the structure by its number, any other dim as it is.
+    fn dim(&mut self, dim: &Dim) {
+        match dim {
+            Dim::Static(size) => match self.sizes.iter().position(|known| known == size) {
+                Some(number) => self.key.extend([1, number as u64]),
+                None => self.key.extend([0, *size as u64]),
+            },
+            other => {
+                self.key.push(2);
+                self.hash(other);
+            }
+        }
+    }
+
+    fn op(&mut self, op: &'a Op, exponents: &[ValueId]) {
+        match &op.kind {
+            OpKind::Constant(constant) => {
+                self.hash(&(std::mem::discriminant(&op.kind), constant.device, constant.value.dtype()));
+                match role(&constant.value, op.results[0], exponents) {
+                    Role::Number => self.numbers.push(&constant.value),
+                    Role::Fixed => {
+                        self.key.push(u64::MAX);
+                        self.hash(&**constant.value.bytes());
+                    }
+                    Role::Array => {
+                        self.arrays.push(&constant.value);
+                        self.key.push(constant.value.shape().len() as u64);
+                        for &size in constant.value.shape() {
+                            self.input_dim(&Dim::Static(size as i64));
+                        }
+                    }
+                }
+            }
+            OpKind::Scalar(scalar) => self.hash(&(std::mem::discriminant(&op.kind), scalar)),
+            kind => {
+                self.hash(&std::mem::discriminant(kind));
+                kind.visit(&mut |attr, sizes| match attr {
+                    Attr::Dim(dim) if sizes => self.dim(&dim),
+                    Attr::Dims(dims) if sizes => {
+                        self.key.push(dims.rank() as u64);
+                        dims.iter().for_each(|dim| self.dim(dim));
+                    }
+                    other => other.feed(&mut Words(&mut self.key)),
+                });
+            }
+        }
+        self.key.push(op.operands.len() as u64);
+        self.key.extend(op.operands.iter().map(|id| id.0 as u64));
+    }
+}
+
+/// Keeps everything that is hashed.
+struct Words<'a>(&'a mut Vec<u64>);
+
+impl Hasher for Words<'_> {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.push(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0.push(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, i: u8) {
+        self.0.push(i.into());
+    }
+
+    fn write_u32(&mut self, i: u32) {
+        self.0.push(i.into());
+    }
+
+    fn write_u64(&mut self, i: u64) {
+        self.0.push(i);
+    }
+
+    fn write_usize(&mut self, i: usize) {
+        self.0.push(i as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        0
+    }
+}
+
+/// The name of a size that varies.
+fn symbol(number: usize) -> String {
+    format!("s{number}")
+}
+
+/// A graph to compile for all graphs of a structure whose sizes and numbers are covered by what was seen. Its inputs are
+/// those of the graph, then its arrays, then the numbers that vary.
+///
+/// It fails where an op cannot be recorded for sizes that vary.
+pub(crate) fn specialize(
+    body: &Body,
+    sizes: &[(i64, Seen<i64>)],
+    numbers: &[Seen<HostTensor>],
+) -> Result<Body> {
+    let mut new = Body::default();
+    new.reserve_like(body);
+    let mut values: Vec<Option<ValueId>> = vec![None; body.num_values()];
+    let general = |dim: &Dim| match dim {
+        Dim::Static(size) => {
+            match sizes.iter().position(|(own, seen)| own == size && *seen == Seen::Varies) {
+                Some(number) => Dim::symbolic(&symbol(number)),
+                None => Ok(dim.clone()),
+            }
+        }
+        other => Ok(other.clone()),
+    };
+    let general_shape = |shape: &Shape| shape.iter().map(general).collect::<Result<Shape>>();
+    let general_type = |ty: &Type| match ty {
+        Type::Tensor(ty) => Ok(Type::from(TensorType { shape: general_shape(&ty.shape)?, ..ty.clone() })),
+        other => Ok(other.clone()),
+    };
+    for &argument in &body.block.arguments {
+        values[argument.0 as usize] = Some(new.add_argument(general_type(body.type_of(argument))?));
+    }
+    let exponents = exponents(body);
+    // Twice over the constants: all arrays come before all numbers.
+    for lift_arrays in [true, false] {
+        let mut number = 0..;
+        for op in body.ops() {
+            let OpKind::Constant(constant) = &op.kind else { continue };
+            let result = op.results[0];
+            let lift = match role(&constant.value, result, &exponents) {
+                Role::Array => lift_arrays,
+                Role::Number => {
+                    let seen = number.next().and_then(|number: usize| numbers.get(number));
+                    !lift_arrays && seen == Some(&Seen::Varies)
+                }
+                Role::Fixed => false,
+            };
+            if lift {
+                values[result.0 as usize] = Some(new.add_argument(general_type(body.type_of(result))?));
+            }
+        }
+    }
+    let bindings: Bindings =
+        sizes.iter().enumerate().map(|(number, (own, _))| (symbol(number).into(), *own)).collect();
+    let missing = || Error::internal("an op reads a value that is not there");
+    for op in body.ops() {
+        if op.results.first().is_some_and(|id| values[id.0 as usize].is_some()) {
+            continue;
+        }
+        let operands = op.operands.iter().map(|id| values[id.0 as usize].ok_or_else(missing));
+        let operands = operands.collect::<Result<Vec<_>>>()?;
+        // Places in the program are those of one graph, and this is for many.
+        let pushed = new.push(general_kind(&op.kind, &general)?, operands, None)?;
+        for (old, &new_result) in op.results.iter().zip(&new.op(pushed).results) {
+            same_sizes(body.type_of(*old), new.type_of(new_result), &bindings)?;
+            values[old.0 as usize] = Some(new_result);
+        }
+    }
+    let results = body.block.results.iter().flatten().map(|id| values[id.0 as usize].ok_or_else(missing));
+    new.block.results = Some(results.collect::<Result<_>>()?);
+    Ok(new)
+}
+
+/// The op with sizes that vary in place of those they are now.
+fn general_kind(kind: &OpKind, general: &dyn Fn(&Dim) -> Result<Dim>) -> Result<OpKind> {
+    let (mut flags, mut any) = (Vec::new(), false);
+    kind.visit(&mut |_, sizes| {
+        flags.push(sizes);
+        any |= sizes;
+    });
+    if !any {
+        return Ok(kind.clone());
+    }
+    let attrs = kind.attrs().into_iter().zip(flags).map(|((name, attr), sizes)| {
+        let attr = match attr {
+            Attr::Dim(dim) if sizes => Attr::Dim(general(&dim)?),
+            Attr::Dims(dims) if sizes => Attr::Dims(dims.iter().map(general).collect::<Result<_>>()?),
+            other => other,
+        };
+        Ok((name, attr))
+    });
+    OpKind::from_attrs(kind.name(), attrs.collect::<Result<_>>()?)
+}
+
+/// Checks that a general type is the type it stands for, now.
+fn same_sizes(own: &Type, general: &Type, bindings: &Bindings) -> Result<()> {
+    match (own.array(), general.array()) {
+        (Some((dtype, own)), Some((general_dtype, general))) if dtype == general_dtype => {
+            let known = own.evaluate(&Bindings::new());
+            // A size that depends on data is checked when it is known.
+            if known.is_err() || known == general.evaluate(bindings) {
+                return Ok(());
+            }
+        }
+        _ if own == general => return Ok(()),
+        _ => {}
+    }
+    bail!(internal, "{general} does not stand for {own}")
+}
