@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 from typing import Any
 
 import numpy as np
@@ -280,6 +281,12 @@ def test_modules_can_be_copied() -> None:
     other.load_state_dict(state_of(other))
     assert not np.array_equal(other.tokens.weight.to_numpy(), model.tokens.weight.to_numpy())
     assert names(other.parameters) == names(model.parameters)
+    again = pickle.loads(pickle.dumps(model))
+    assert_same(values(again), values(model))
+    tokens = Tensor(np.array([[1, 2, 3]]))
+    np.testing.assert_array_equal(again(tokens).to_numpy(), model(tokens).to_numpy())
+    head = copy.copy(model.head)
+    assert type(head) is Sequential and head is not model.head and head[1] is model.head[1]
 
 
 # --- state dicts ----------------------------------------------------------------------------------
@@ -350,7 +357,7 @@ def test_strict_and_not() -> None:
     before = values(linear)
     with pytest.raises(ValueError, match="Unexpected keys in state_dict: extra, more"):
         linear.load_state_dict({**state_of(linear), "extra": array(1), "more": array(1)})
-    with pytest.raises(ValueError, match="Missing required weights.*bias"):
+    with pytest.raises(ValueError, match=r"Missing required weights.*bias"):
         linear.load_state_dict({"weight": array(3, 2)})
     assert_same(values(linear), before)
     linear.load_state_dict({"weight": array(3, 2), "extra": array(1)}, strict=False)

@@ -7,7 +7,6 @@ import pytest
 
 HEAVY = ["torch", "scipy", "pandas", "matplotlib", "transformers", "tensorflow", "jax", "PIL", "requests", "sympy"]
 
-
 PUBLIC = ["max", "max.dtype", "max.driver", "max.engine", "max.graph", "max.graph.ops", "max.experimental.nn"]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from max.driver import Buffer
 from max.experimental.nn._tree import Place, below, type_text
 from max.experimental.tensor import Tensor
@@ -106,6 +104,8 @@ def _fit(name: str, expected: TensorType, value: Any, auto_cast: bool) -> Tensor
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:
+    import numpy as np
+
     if isinstance(value, Tensor):
         return value
     if isinstance(value, (np.ndarray, np.generic)):

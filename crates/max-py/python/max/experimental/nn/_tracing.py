@@ -20,7 +20,8 @@ from max.graph import Graph, TensorType, Weight
 if TYPE_CHECKING:
     from max.experimental.nn.module import Module
 
-_weights: ContextVar[Mapping[int, Tensor]] = ContextVar("max.experimental.nn tracing", default={})  # noqa: B039
+weights: ContextVar[Mapping[int, Tensor] | None] = ContextVar("max.experimental.nn weights", default=None)
+"""What stands for parameters here, by their `id`."""
 
 
 class Trace(NamedTuple):
@@ -34,11 +35,6 @@ class Trace(NamedTuple):
     """What `forward` returns, from the outputs of the graph."""
 
 
-def substitute(parameter: Tensor) -> Tensor:
-    """What stands for a parameter here."""
-    return _weights.get().get(id(parameter), parameter)
-
-
 def trace(
     module: Module,
     input_types: Sequence[TensorType],
@@ -50,14 +46,14 @@ def trace(
         if not isinstance(type_, TensorType):
             raise TypeError(f"input {position} must be a TensorType; got {type(type_).__name__}: {type_!r}")
     title = name or type(module).__name__
-    with _substituting({}):
+    with _substituting(None):
         parameters = list(_state.parameters(module))
     graph = Graph(title, input_types=input_types, custom_extensions=custom_extensions)
-    weights: dict[int, Tensor] = {}
+    stand_ins: dict[int, Tensor] = {}
     for parameter in parameters:
-        if id(parameter.tensor) not in weights:
-            weights[id(parameter.tensor)] = _weight(graph, parameter)
-    with _without_leaks(module), GraphRealizationContext(graph), _substituting(weights):
+        if id(parameter.tensor) not in stand_ins:
+            stand_ins[id(parameter.tensor)] = _weight(graph, parameter)
+    with _without_leaks(module), GraphRealizationContext(graph), _substituting(stand_ins):
         result = module(*(Tensor.from_graph_value(value.tensor) for value in graph.inputs))
         outputs, rebuild = _structure.flatten(result, f"forward of {type(module).__name__}")
         graph.output(*outputs)
@@ -70,13 +66,13 @@ def _weight(graph: Graph, parameter: _state.Parameter) -> Tensor:
 
 
 @contextmanager
-def _substituting(weights: Mapping[int, Tensor]) -> Iterator[None]:
+def _substituting(stand_ins: Mapping[int, Tensor] | None) -> Iterator[None]:
     """Makes these, and no others, stand for parameters."""
-    token = _weights.set(weights)
+    token = weights.set(stand_ins)
     try:
         yield
     finally:
-        _weights.reset(token)
+        weights.reset(token)
 
 
 @contextmanager

@@ -51,5 +51,5 @@ class Linear(Module):
     @F.functional
     def forward(self, x: Tensor) -> Tensor:
         """The product, and the bias added to it."""
-        product = x @ self.weight.T
-        return product + self.bias if isinstance(self.bias, Tensor) else product
+        product, bias = x @ self.weight.T, self.bias
+        return product + bias if isinstance(bias, Tensor) else product

@@ -30,6 +30,8 @@ else:
 
 C = TypeVar("C", bound="type[Module]")
 
+_get = object.__getattribute__
+
 
 class Module:
     """A model, or a part of one: a class with a `forward` method.
@@ -65,8 +67,9 @@ class Module:
 
     def __getattribute__(self, name: str) -> Any:
         # While a module is traced, its parameters stand for weights of the graph, and only where it is traced.
-        value = super().__getattribute__(name)
-        return _tracing.substitute(value) if isinstance(value, Tensor) else value
+        value = _get(self, name)
+        weights = _tracing.weights.get()
+        return value if weights is None or not isinstance(value, Tensor) else weights.get(id(value), value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls `forward`."""
