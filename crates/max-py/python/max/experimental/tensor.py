@@ -214,7 +214,7 @@ class Tensor(Operators):
             number = _core.Buffer.scalar(value, native(dtype, _core.DType), device)
             return call("broadcast_to", _core.Tensor.from_buffer(number), dims(shape))
         buffer = _core.Buffer(native(dtype, _core.DType), dims(shape), device)
-        if value != 0:
+        if value != 0 or isinstance(value, float):  # a new buffer holds zeros, but there is a negative zero
             buffer.set(..., value)
         return wrap(_core.Tensor.from_buffer(buffer))
 
@@ -548,7 +548,7 @@ def _from_data(data: Any, dtype: DType | None, device: Device | DeviceRef | None
         kept = data if dtype is None else data.cast(dtype)
         return kept if device is None else kept.to(device)
     kind, place = defaults(dtype, device)
-    if isinstance(data, (bool, int, float)):
+    if type(data) in (bool, int, float):  # and none of NumPy's numbers, which have a dtype
         return wrap(_core.Tensor.from_buffer(_core.Buffer.scalar(data, kind._native, place)))
     if isinstance(data, (list, tuple)):
         import numpy as np
