@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -336,7 +337,7 @@ def test_looking_at_data(look: Any) -> None:
     curious = Curious()
     before = dict(curious.parameters)
     np.testing.assert_array_equal(curious(Tensor.ones([1])).to_numpy(), [1])
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="no elements to read"):
         curious.compile(tensor("float32", 1))
     assert_unchanged(curious, before)
     np.testing.assert_array_equal(curious(Tensor.ones([1])).to_numpy(), [1])
@@ -382,6 +383,55 @@ def test_a_forward_that_sets_tensors() -> None:
         remembering.compile(tensor("float32", 1))
     assert remembering.scale is scale and remembering.last is None and not hasattr(remembering, "new")
     assert remembering(Tensor.ones([1])).item() == 2
+
+
+def test_cached_properties_are_no_parameters() -> None:
+    class Cached(Module):
+        def __init__(self) -> None:
+            self.weight = Tensor.full([2], 3.0)
+
+        @functools.cached_property
+        def square(self) -> Tensor:
+            return self.weight * self.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.square
+
+    cached = Cached()
+    compiled = cached.compile(tensor("float32", 2), weights={"weight": np.full(2, 5, np.float32)})
+    np.testing.assert_array_equal(compiled(np.ones(2, np.float32)).to_numpy(), [25, 25])
+    np.testing.assert_array_equal(cached(Tensor.ones([2])).to_numpy(), [9, 9])
+    assert [name for name, _ in cached.parameters] == ["weight"]
+
+
+def test_a_parameter_that_is_not_used() -> None:
+    class Idle(Module):
+        def __init__(self) -> None:
+            self.used, self.unused = Tensor.ones([1]), Tensor.ones([7])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.used
+
+    assert Idle().compile(tensor("float32", 1))(np.zeros(1, np.float32)).item() == 1
+
+
+def test_a_compiled_module_inside_a_trace() -> None:
+    inner = Scaled([2.0]).compile(tensor("float32", 1))
+
+    class Outer(Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return inner(x)
+
+    assert Outer()(Tensor.ones([1])).item() == 2
+    with pytest.raises(TypeError, match="no elements to read"):
+        Outer().compile(tensor("float32", 1))
+
+    class Making(Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return Linear(1, 1).compile(tensor("float32", 1))(x)
+
+    with pytest.raises(TypeError, match="no elements to read"):
+        Making().compile(tensor("float32", 1))
 
 
 def test_wrong_shapes_are_found_when_tracing() -> None:

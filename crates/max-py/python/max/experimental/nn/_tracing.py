@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from max.experimental.nn import _state, _structure
+from max.experimental.nn._tree import is_cache
 from max.experimental.realization_context import GraphRealizationContext
 from max.experimental.tensor import Tensor
 from max.graph import Graph, TensorType, Weight
@@ -77,9 +78,10 @@ def _substituting(stand_ins: Mapping[int, Tensor] | None) -> Iterator[None]:
 
 @contextmanager
 def _without_leaks(module: Module) -> Iterator[None]:
-    """Takes values of a graph out of a module again if `forward` sets attributes to them, and refuses to go on then.
+    """Takes values of a graph out of a module again if `forward` leaves them there: they are worth nothing elsewhere.
 
-    They are worth nothing outside the graph, and what `forward` sets in a call is nothing a program could set.
+    Raises:
+        TypeError: If `forward` sets attributes to them, which is nothing a program could do.
     """
     before = [(part, dict(vars(part))) for part in (module, *(part for _, part in module.descendants))]
     leaked: list[str] = []
@@ -87,8 +89,10 @@ def _without_leaks(module: Module) -> Iterator[None]:
         yield
     finally:
         for part, attributes in before:
-            for name in [name for name, value in vars(part).items() if _is_graph_value(value)]:
-                leaked.append(f"{type(part).__name__}.{name}")
+            now = vars(part)
+            for name in [name for name in now if now[name] is not attributes.get(name) and _is_graph_value(now[name])]:
+                if not is_cache(part, name):
+                    leaked.append(f"{type(part).__name__}.{name}")
                 if name in attributes:
                     setattr(part, name, attributes[name])
                 else:

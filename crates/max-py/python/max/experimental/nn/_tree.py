@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,13 +23,23 @@ class Place(NamedTuple):
 
 
 def attributes(module: Module) -> Iterator[tuple[str, Any]]:
-    """Names and values of the attributes of a module: the fields of a dataclass, then all others as they were set."""
+    """Names and values of the attributes of a module: the fields of a dataclass, then all others as they were set.
+
+    What a `cached_property` keeps is not among them: it follows from the others.
+    """
     fields = dataclasses.fields(module) if dataclasses.is_dataclass(module) else ()
     for name in dict.fromkeys([*(field.name for field in fields), *vars(module)]):
+        if is_cache(module, name):
+            continue
         try:
             yield name, getattr(module, name)
         except AttributeError:  # a field that has not been set
             continue
+
+
+def is_cache(module: Module, name: str) -> bool:
+    """Whether an attribute is a `cached_property`."""
+    return isinstance(getattr(type(module), name, None), functools.cached_property)
 
 
 def below(module: Module, prefix: str = "", above: tuple[Module, ...] = ()) -> Iterator[Place]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from max.driver import CPU, Accelerator, Buffer, accelerator_count
+from max import _core
+from max.driver import CPU, Accelerator, accelerator_count
 from max.engine import InferenceSession, Model
 from max.experimental.nn._state import fit_all
 from max.experimental.nn._structure import Rebuild
 from max.experimental.nn._tracing import Trace
-from max.experimental.tensor import Tensor
+from max.experimental.tensor import Tensor, wrap
 from max.graph import Graph, TensorType
 
 __all__ = ["CompiledModule"]
@@ -45,8 +46,9 @@ class CompiledModule:
             TypeError: If an input is none of these.
             ValueError: If their number, a dtype or a shape is not what the program takes.
         """
-        outputs = self.model.execute(*(_storage(x) if isinstance(x, Tensor) else x for x in inputs))
-        return self._rebuild(Tensor(storage=output) for output in outputs)
+        given = tuple([_storage(x) if isinstance(x, Tensor) else x for x in inputs])
+        outputs = self.model._native.execute(given)
+        return self._rebuild(map(wrap, map(_core.Tensor.from_buffer, outputs)))
 
     def __repr__(self) -> str:
         return f"CompiledModule({self.model!r})"
@@ -76,7 +78,8 @@ def _shared_session() -> InferenceSession:
     return InferenceSession(devices=[CPU(), *map(Accelerator, range(accelerator_count()))])
 
 
-def _storage(tensor: Tensor) -> Buffer:
+def _storage(tensor: Tensor) -> _core.Buffer:
     """The memory of a tensor, which is computed if it has none."""
-    tensor._native.realize()
-    return tensor.driver_tensor
+    native = tensor._native
+    native.realize()
+    return native.buffer  # type: ignore[no-any-return]

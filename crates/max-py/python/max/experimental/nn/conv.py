@@ -65,18 +65,19 @@ class Conv2d(Module):
             raise ValueError(
                 f"Conv2d cannot divide {in_channels} input and {out_channels} output channels into {num_groups} groups"
             )
-        self.kernel_size = height, width = _pair("kernel_size", kernel_size)
+        height, width = _pair("kernel_size", kernel_size)
+        inputs = in_channels // num_groups
+        shape = [out_channels, inputs, height, width] if permute else [height, width, inputs, out_channels]
+        std = max(inputs * height * width, 1) ** -0.5
+        self.weight = random.gaussian(shape, std=std, dtype=dtype, device=device)
+        self.bias = Tensor.zeros([out_channels], dtype=dtype, device=device) if has_bias else 0
+        self.kernel_size = height, width
         self.stride = _pair("stride", stride)
         self.padding = _padding(padding)
         self.dilation = _pair("dilation", dilation)
         self.num_groups = num_groups
         self.permute = permute
         self.name = name
-        inputs = in_channels // num_groups
-        shape = [out_channels, inputs, height, width] if permute else [height, width, inputs, out_channels]
-        std = max(inputs * height * width, 1) ** -0.5
-        self.weight = random.gaussian(shape, std=std, dtype=dtype, device=device)
-        self.bias = Tensor.zeros([out_channels], dtype=dtype, device=device) if has_bias else 0
 
     @F.functional
     def forward(self, x: Tensor) -> Tensor:
