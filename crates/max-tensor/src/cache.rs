@@ -215,3 +215,6 @@ impl Cache {
         self.entries.extract_if(|_, entry| used(entry) <= middle).map(|(_, entry)| entry).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -206,7 +206,7 @@ impl Hasher for Words<'_> {
 
 /// The name of a size that varies.
 fn symbol(number: usize) -> String {
-    format!("s{number}")
+    format!("_size{number}")
 }
 
 /// A graph to compile for all graphs of a structure whose sizes and numbers are covered by what was seen. Its inputs are
@@ -276,6 +276,28 @@ pub(crate) fn specialize(
     }
     let results = body.block.results.iter().flatten().map(|id| values[id.0 as usize].ok_or_else(missing));
     new.block.results = Some(results.collect::<Result<_>>()?);
+    Ok(new)
+}
+
+/// The same graph with other dims.
+#[cfg(test)]
+pub(crate) fn at_sizes(body: &Body, dim: &dyn Fn(&Dim) -> Result<Dim>) -> Result<Body> {
+    let mut new = Body::default();
+    let mut values: Vec<ValueId> = vec![ValueId(0); body.num_values()];
+    for &argument in &body.block.arguments {
+        let Type::Tensor(ty) = body.type_of(argument) else { bail!(type_, "an input is no tensor") };
+        let shape = ty.shape.iter().map(dim).collect::<Result<Shape>>()?;
+        values[argument.0 as usize] = new.add_argument(TensorType { shape, ..ty.clone() }.into());
+    }
+    for op in body.ops() {
+        let operands = op.operands.iter().map(|id| values[id.0 as usize]).collect();
+        let pushed = new.push(general_kind(&op.kind, dim)?, operands, None)?;
+        for (old, new) in op.results.iter().zip(&new.op(pushed).results) {
+            values[old.0 as usize] = *new;
+        }
+    }
+    let results = body.block.results.iter().flatten().map(|id| values[id.0 as usize]);
+    new.block.results = Some(results.collect());
     Ok(new)
 }
 

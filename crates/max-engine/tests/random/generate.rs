@@ -10,8 +10,8 @@ use max_core::{
 };
 use max_graph::{Graph, HostTensor, TensorValue};
 
-use crate::recipes::RECIPES;
-use crate::rng::Rng;
+use super::recipes::RECIPES;
+use super::rng::Rng;
 
 /// The most elements of a value, in an ordinary graph and in one with a large input.
 const ORDINARY: usize = 20_000;

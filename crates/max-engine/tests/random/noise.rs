@@ -8,8 +8,8 @@ use max_graph::op::Run;
 use max_graph::ops::reduce::ReduceKind;
 use max_graph::{Body, HostTensor, OpKind, ValueId};
 
-use crate::generate::unit;
-use crate::rng::Rng;
+use super::generate::unit;
+use super::rng::Rng;
 
 /// How far an op may be off in units of rounding: relative to each element, and to the largest.
 fn looseness(kind: &OpKind, operand: Option<DType>, dtype: DType) -> (f64, f64) {

@@ -4,8 +4,8 @@
 use max_core::{DType, DeviceRef, Dim, Number, Result, Shape};
 use max_graph::{HostTensor, TensorValue, ops};
 
-use crate::generate::{Maker, Node, random_tensor, slack, unit};
-use crate::shapes;
+use super::generate::{Maker, Node, random_tensor, slack, unit};
+use super::shapes;
 
 /// Adds a value to the graph, or nothing where no operands suit.
 pub type Recipe = fn(&mut Maker) -> Option<()>;

@@ -5,8 +5,8 @@ use max_graph::ops::broadcast::Target;
 use max_graph::ops::slice::{Bound, Index};
 use max_graph::{HostTensor, TensorValue, ops};
 
-use crate::generate::{Maker, Node};
-use crate::recipes::axis_of;
+use super::generate::{Maker, Node};
+use super::recipes::axis_of;
 
 /// Adds a value whose elements are those of another.
 fn moved(m: &mut Maker, x: &Node, value: max_core::Result<TensorValue>) -> Option<()> {
