@@ -16,6 +16,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict, PyType};
 
 use crate::error::Raise;
+use crate::tensor::PyTensor;
 
 /// The dtype of a NumPy dtype; extension types such as bfloat16 go by their names.
 pub fn numpy_dtype(descr: &Bound<'_, PyArrayDescr>) -> PyResult<DType> {
@@ -80,8 +81,12 @@ pub fn element_strides(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> Optio
         .collect()
 }
 
-/// A buffer for anything that is an array; NumPy's arrays may have strides, others come by DLPack.
+/// A buffer for anything that is an array; NumPy's arrays may have strides, tensors of this package have their own
+/// memory, others come by DLPack.
 pub fn from_any(object: &Bound<'_, PyAny>) -> PyResult<Option<Buffer>> {
+    if let Ok(tensor) = object.cast::<PyTensor>() {
+        return tensor.get().read(object.py()).map(Some);
+    }
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         return from_numpy(array).map(Some);
     }

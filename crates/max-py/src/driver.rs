@@ -14,6 +14,7 @@ use pyo3::types::{PyBool, PyCapsule, PyDict, PySlice, PyTuple};
 use crate::args::{self, native};
 use crate::array;
 use crate::error::Raise;
+use crate::tensor::PyTensor;
 use crate::types::{PyDType, PyDeviceRef};
 
 /// A device.
@@ -189,6 +190,8 @@ impl PyBuffer {
         let array = native(array)?;
         let buffer = if let Ok(buffer) = array.cast::<PyBuffer>() {
             buffer.get().0.clone()
+        } else if let Ok(tensor) = array.cast::<PyTensor>() {
+            tensor.get().read(array.py())?
         } else if let Ok(array) = array.cast::<PyUntypedArray>() {
             let dtype = array::numpy_dtype(&array.dtype())?;
             if copy == Some(false) && array::element_strides(array, dtype).is_none() {

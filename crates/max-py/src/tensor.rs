@@ -1,5 +1,6 @@
 //! Tensors and regions.
 
+use max::driver::Buffer;
 use max::graph::door::{self, Arg, Output};
 use max::graph::{Type, Value, located, unlocated};
 use max::tensor::{self, Region, RegionKind, Tensor};
@@ -95,6 +96,14 @@ impl PyRegion {
 /// A tensor.
 #[pyclass(frozen, name = "Tensor", module = "max._core")]
 pub struct PyTensor(pub Tensor);
+
+impl PyTensor {
+    /// Its memory, after computing it if that has not been done.
+    pub fn read(&self, py: Python<'_>) -> PyResult<Buffer> {
+        self.realize(py)?;
+        self.0.buffer().raise()
+    }
+}
 
 #[pymethods]
 impl PyTensor {

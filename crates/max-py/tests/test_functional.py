@@ -128,6 +128,23 @@ class TestFunctions:
             assert isinstance(F.add(graph.inputs[0], Tensor([1.0])), Tensor)
 
 
+class TestShapesAsTensors:
+    def test_broadcast_to(self) -> None:
+        shape = Tensor(np.array([2, 3]))
+        for out_dims in (["a", "b"], [2, 3]):
+            y = F.broadcast_to(Tensor([1.0, 2.0, 3.0]), shape, out_dims)
+            np.testing.assert_array_equal(y.to_numpy(), [[1, 2, 3]] * 2)
+            with lazy():
+                z = F.broadcast_to(Tensor([1.0, 2.0, 3.0]), shape + 0, out_dims) + 1
+            np.testing.assert_array_equal(z.to_numpy(), [[2, 3, 4]] * 2)
+
+    def test_slices(self) -> None:
+        x, start = np.arange(12, dtype=np.float32).reshape(3, 4), Tensor(np.array(1))
+        y = Tensor(x)[:, (slice(start, None), "n")]
+        assert y.shape == [3, 3]
+        np.testing.assert_array_equal(y.to_numpy(), x[:, 1:])
+
+
 class TestMadeFromNothing:
     @pytest.mark.parametrize(
         "made, expected",

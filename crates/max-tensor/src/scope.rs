@@ -264,13 +264,23 @@ impl Fragment {
                 bail!(value, "an op on tensors gave a value of graph '{}'", value.graph().name());
             }
         }
+        let body = graph.take_body();
+        for op in body.ops() {
+            if let OpKind::ConstantExternal(weight) = &op.kind {
+                bail!(
+                    lookup,
+                    "weight '{}' has no data here: it gets it when a graph that uses it is loaded",
+                    weight.name
+                );
+            }
+        }
         let results = results.iter().map(Value::id).collect();
         let operands = FRAGMENTS.with_borrow_mut(|fragments| {
             let operands = fragments.last_mut().map(|fragment| std::mem::take(&mut fragment.operands));
             operands.unwrap_or_default().into_iter().map(|(cell, _)| cell).collect()
         });
         drop(close);
-        Ok((graph.take_body(), operands, results))
+        Ok((body, operands, results))
     }
 
     /// The value of a cell in the fragment of a graph; nothing if the graph is no fragment.

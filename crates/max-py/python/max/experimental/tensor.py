@@ -213,7 +213,8 @@ class Tensor(Operators):
         if scopes and scopes[-1]._lazy:  # recorded: it takes no memory until somebody wants it
             number = _core.Buffer.scalar(value, native(dtype, _core.DType), device)
             return call("broadcast_to", _core.Tensor.from_buffer(number), dims(shape))
-        buffer = _core.Buffer(native(dtype, _core.DType), dims(shape), device)
+        sizes: Any = dims(shape)
+        buffer = _core.Buffer(native(dtype, _core.DType), sizes, device)
         if value != 0 or isinstance(value, float):  # a new buffer holds zeros, but there is a negative zero
             buffer.set(..., value)
         return wrap(_core.Tensor.from_buffer(buffer))
@@ -519,10 +520,14 @@ class Tensor(Operators):
         return wrap(self._native)  # tensors do not change
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return Tensor(storage=self._read().copy())
+        storage = self.storage
+        return wrap(self._native) if storage is None else Tensor(storage=storage.copy())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self._read(),)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._native.item(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
         return repr(self._native)

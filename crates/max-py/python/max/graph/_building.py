@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 class Scope(Protocol):
     """Something that takes ops in: a graph, or a realization context."""
 
-    _native: _core.Graph | _core.Region
+    @property
+    def _native(self) -> _core.Graph | _core.Region:
+        """What takes the ops in."""
 
     @property
     def _graph(self) -> Graph | None:

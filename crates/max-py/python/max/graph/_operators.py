@@ -84,6 +84,9 @@ class Operators:
     def __neg__(self: S) -> S:
         return self._call("negate", self)
 
+    def __pos__(self: S) -> S:
+        return self
+
     def __abs__(self: S) -> S:
         return self._call("abs", self)
 

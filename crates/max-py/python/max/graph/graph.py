@@ -101,8 +101,8 @@ class Graph:
             with self:
                 result = forward(*self.inputs, *args, **kwargs)
                 if result is not None:
-                    one = isinstance(result, Operators) or not isinstance(result, Iterable)
-                    self.output(*([result] if one else result))
+                    many = isinstance(result, Iterable) and not isinstance(result, Operators)
+                    self.output(*(result if many else [result]))  # type: ignore[misc]
 
     def _adopt(self, native: _core.Graph) -> None:
         self._native = native

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from max.graph._operators import Operators
 from max.graph.shape import ShapeLike, dims
-from max.graph.value import TensorValue, TensorValueLike, Value, call, call_many
+from max.graph.value import TensorValue, TensorValueLike, call, call_many
 
 if TYPE_CHECKING:
     from max.driver import Device
@@ -73,7 +74,7 @@ def broadcast_to(
         shape: The new shape, or a vector that holds it at run time.
         out_dims: The dims of the result if `shape` is a vector.
     """
-    if not isinstance(shape, Value):
+    if not isinstance(shape, Operators):
         return call("broadcast_to", x, dims(shape))
     return call("broadcast_to", x, shape if out_dims is None else [shape, dims(out_dims)])
 

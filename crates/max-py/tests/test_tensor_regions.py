@@ -1,0 +1,491 @@
+"""What users must be able to rely on when ops on tensors are recorded, run together, run at once, or never run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from max.driver import CPU, Buffer
+from max.dtype import DType
+from max.engine import InferenceSession
+from max.experimental import functional as F
+from max.experimental.realization_context import (
+    EagerRealizationContext,
+    clear_compile_cache,
+    compile_cache_stats,
+    lazy,
+)
+from max.experimental.tensor import Tensor, default_device, default_dtype, defaults
+from max.graph import Graph, TensorType, Weight
+
+from helpers import REFUSED, address
+
+X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    with default_device(CPU()):
+        yield
+
+
+def out_of_range() -> Tensor:
+    """A gather that fails when it runs, and only then."""
+    return F.gather(Tensor(ROWS), Tensor(np.array([0, 99])), axis=0)
+
+
+class TestPages:
+    def test_the_eager_example_of_the_overview(self) -> None:
+        code = """
+        from max.experimental import functional as F
+        from max.experimental.tensor import Tensor
+        x = Tensor.ones([5])
+        y = F.relu(x)
+        print(y) # Result is available immediately
+        """
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "1" in done.stdout and "Tensor" in done.stdout
+
+    def test_a_bare_op_has_run_when_it_returns(self) -> None:
+        y = F.relu(Tensor.ones([5]))
+        assert y.real
+
+    def test_the_layer_of_the_page_on_realization(self) -> None:
+        nn = pytest.importorskip("max.experimental.nn")
+
+        @nn.module_dataclass
+        class MyLayer(nn.Module):
+            weight: Tensor
+            bias: Tensor
+
+            @F.functional
+            def forward(self, x: Tensor) -> Tensor:
+                return x @ self.weight.T + self.bias
+
+        weight, bias = np.array([[1, 2, 3], [4, 5, 6]], np.float32), np.array([1, -1], np.float32)
+        y = MyLayer(weight=Tensor(weight), bias=Tensor(bias))(Tensor(X))
+        assert y.real
+        np.testing.assert_allclose(y.to_numpy(), X @ weight.T + bias)
+
+    def test_the_example_of_the_tensor_module(self) -> None:
+        from max.experimental import tensor
+
+        x = tensor.Tensor.ones((2, 3), dtype=DType.float32, device=CPU())
+        y = tensor.Tensor.zeros((2, 3), dtype=DType.float32, device=CPU())
+        result = x + y  # Eager execution with automatic compilation
+        np.testing.assert_array_equal(result.to_numpy(), np.ones((2, 3), np.float32))
+
+
+class TestDeadTensors:
+    """What nobody holds is never computed."""
+
+    def test_in_a_context(self) -> None:
+        with EagerRealizationContext():
+            out_of_range()
+            broken = out_of_range()
+            y = broken + 1
+            del broken, y
+            kept = Tensor([1.0]) + 1
+        assert kept.item() == 2
+
+    def test_in_a_function(self) -> None:
+        @F.functional
+        def wasteful(x: Tensor) -> Tensor:
+            unused = out_of_range() * 2  # noqa: F841
+            return x + 1
+
+        assert wasteful(Tensor([1.0])).item() == 2
+
+    def test_in_a_lazy_block(self) -> None:
+        with lazy():
+            broken = out_of_range()
+            fine = Tensor([1.0]) + 1
+        assert fine.item() == 2 and not broken.real
+
+    def test_one_result_of_several(self) -> None:
+        with EagerRealizationContext():
+            first, second = Tensor(X).split([1, 2], axis=1)
+            del second
+        np.testing.assert_array_equal(first.to_numpy(), X[:, :1])
+
+    def test_sources_are_let_go(self) -> None:
+        x = Tensor(X)
+        alive = weakref.ref(x)
+        with EagerRealizationContext():
+            y = x + 1
+            del x
+        gc.collect()
+        assert alive() is None
+        np.testing.assert_array_equal(y.to_numpy(), X + 1)
+
+
+class TestErrors:
+    def test_at_run_time_in_a_bare_op(self) -> None:
+        with pytest.raises(REFUSED, match="99"):
+            out_of_range()
+        assert (Tensor([1.0]) + 1).item() == 2
+
+    def test_at_the_end_of_a_context(self) -> None:
+        with pytest.raises(REFUSED, match="99"):
+            with EagerRealizationContext():
+                broken = out_of_range()
+                fine = Tensor([1.0]) + 1
+        assert not broken.real
+        assert fine.item() == 2
+        with pytest.raises(REFUSED, match="99"):
+            broken.to_numpy()
+        assert (Tensor([1.0]) + 1).real
+
+    def test_when_a_lazy_tensor_is_read(self) -> None:
+        with lazy():
+            broken = out_of_range()
+        for read in (lambda: broken.realize, broken.to_numpy, lambda: repr(broken), lambda: broken + 1):
+            with pytest.raises(REFUSED, match="99"):
+                read()
+
+    def test_mistakes_are_told_where_they_are_made(self) -> None:
+        with lazy():
+            with pytest.raises(ValueError, match="broadcast"):
+                Tensor.ones([2]) + Tensor.ones([3])
+            with pytest.raises(ValueError, match="Unsafe cast"):
+                Tensor.ones([2], dtype=DType.int32) + Tensor.ones([2])
+            fine = Tensor([1.0]) + 1
+        assert fine.item() == 2
+
+    def test_an_exception_in_a_nested_context_leaves_the_outer_one(self) -> None:
+        with EagerRealizationContext():
+            x = Tensor([1.0]) + 1
+            with pytest.raises(KeyError), EagerRealizationContext():
+                y = x * 10
+                raise KeyError
+            z = x + y
+            assert not x.real and not y.real
+        assert (x.item(), y.item(), z.item()) == (2, 20, 22)
+
+    def test_weights_of_graphs_have_no_data(self) -> None:
+        weight = Weight("scale", DType.float32, [1])
+        for use in (
+            lambda: Tensor([1.0]) * weight,
+            lambda: F.constant_external("scale", weight.type),
+            lambda: F.functional(lambda: F.relu(weight))(),
+        ):
+            with pytest.raises(LookupError, match="'scale'"):
+                use()
+        assert (Tensor([1.0]) + 1).item() == 2
+
+    def test_values_of_a_graph_cannot_be_used_outside_it(self) -> None:
+        with Graph("g", input_types=[TensorType(DType.float32, [2])]) as graph:
+            value = Tensor.from_graph_value(graph.inputs[0]) + 1
+        for use in (lambda: value + 1, lambda: F.relu(value), lambda: F.functional(lambda: value * 2)()):
+            with pytest.raises(REFUSED, match="'g'"):
+                use()
+
+
+class TestReadingInside:
+    """Reading a tensor in a block computes it there; the block goes on."""
+
+    @pytest.mark.parametrize("context", [EagerRealizationContext, lazy])
+    def test_control_flow_on_values(self, context: Any) -> None:
+        with context():
+            x, steps = Tensor([100.0]), 0
+            while x > 1:
+                x, steps = x / 2, steps + 1
+        assert steps == 7 and x.item() == 0.78125
+
+    def test_every_way_to_read(self) -> None:
+        with lazy():
+            for read in (
+                lambda t: t.item(),
+                float,
+                int,
+                bool,
+                complex,
+                lambda t: t.to_numpy().item(),
+                lambda t: np.from_dlpack(t).item(),
+                lambda t: np.asarray(t).item(),
+                lambda t: Buffer.from_dlpack(t).item(),
+            ):
+                t = Tensor([2.0]) + 3
+                assert not t.real
+                assert read(t) in (5, True) and t.real
+            t = Tensor([2.0]) + 3
+            assert "5" in repr(t) and t.real
+            indices = Tensor(1, dtype=DType.int64) + 1
+            assert [10, 20, 30][indices] == 30
+
+    def test_what_is_read_is_not_computed_again(self) -> None:
+        with lazy():
+            x = Tensor(X) * 2
+            y = x + 1
+        first = address(x.to_numpy())
+        y.realize
+        assert address(x.to_numpy()) == first
+
+    def test_await(self) -> None:
+        async def main() -> float:
+            with lazy():
+                x = Tensor([1.0]) + 1
+            assert not x.real
+            assert await x.realize is x
+            return x.item()
+
+        assert asyncio.run(main()) == 2
+
+
+class TestMutation:
+    """Arrays that change after an op do not change its result."""
+
+    @pytest.mark.parametrize("context", [None, EagerRealizationContext, lazy])
+    def test_of_an_operand(self, context: Any) -> None:
+        array = np.ones((2, 3), np.float32)
+        number = np.array(2.0, np.float32)
+        if context is None:
+            y, z = Tensor(X) + array, Tensor(X) * number
+            array[:], number[...] = 100, 100
+        else:
+            with context():
+                y, z = Tensor(X) + array, Tensor(X) * number
+                array[:], number[...] = 100, 100
+        np.testing.assert_array_equal(y.to_numpy(), X + 1)
+        np.testing.assert_array_equal(z.to_numpy(), X * 2)
+
+    def test_results_are_not_shared_with_operands(self) -> None:
+        array = np.ones(4, np.float32)
+        y = F.reshape(Tensor.from_dlpack(array) * 1, [2, 2])
+        array[:] = 5
+        np.testing.assert_array_equal(y.to_numpy(), np.ones((2, 2)))
+
+    def test_the_same_number_twice(self) -> None:
+        """Numbers that vary become inputs of a compiled op: each call must see its own."""
+        x = Tensor([1.0])
+        assert [(x * k).item() for k in (2, 3, 2, 5)] == [2, 3, 2, 5]
+        assert [F.softmax(Tensor(X) * s).to_numpy()[0, 0] == 0 for s in (1e3, 0)] == [True, False]
+
+
+class TestManyOps:
+    def test_a_long_chain_in_one_block(self) -> None:
+        with EagerRealizationContext():
+            x = Tensor.zeros([4])
+            for _ in range(5000):
+                x = x + 1
+        np.testing.assert_array_equal(x.to_numpy(), [5000] * 4)
+
+    def test_a_long_lazy_chain_can_be_dropped(self) -> None:
+        with lazy():
+            x = Tensor.zeros([4])
+            for _ in range(5000):
+                x = x + 1
+        del x
+
+    def test_a_loop_keeps_the_cache_bounded(self) -> None:
+        clear_compile_cache()
+        before = compile_cache_stats()
+        x = Tensor.zeros([8])
+        for step in range(20_000):
+            x = x + step % 7
+        np.testing.assert_array_equal(x.to_numpy(), [sum(step % 7 for step in range(20_000))] * 8)
+        after = compile_cache_stats()
+        assert after.size < 50
+        assert after.misses - before.misses < 50
+
+    def test_growing_sizes_keep_the_cache_bounded(self) -> None:
+        clear_compile_cache()
+        for size in range(1, 2000):
+            assert (Tensor.ones([size]) * 2).shape == [size]
+        assert compile_cache_stats().size < 1000
+
+    def test_many_kinds_of_ops_keep_the_cache_bounded(self) -> None:
+        clear_compile_cache()
+        for width in range(1, 4000):
+            Tensor.zeros([width, 1, 1])[..., None].permute([3, 1, 0, 2]).sum(axis=width % 4)
+        assert compile_cache_stats().size < 5000
+
+    def test_results_agree_with_numpy_whatever_was_cached(self) -> None:
+        rng = np.random.default_rng(0)
+        for _ in range(200):
+            rows, columns, k = rng.integers(1, 6, 3)
+            a = rng.standard_normal((rows, k)).astype(np.float32)
+            b = rng.standard_normal((k, columns)).astype(np.float32)
+            shift = float(rng.integers(-3, 3))
+            np.testing.assert_allclose(
+                (Tensor(a) @ Tensor(b) + shift).to_numpy(), a @ b + np.float32(shift), rtol=1e-4, atol=1e-5
+            )
+
+
+class TestThreadsAndTasks:
+    def test_two_threads_compute_at_once(self) -> None:
+        def work(seed: int) -> float:
+            with default_device(CPU()):
+                x = Tensor.full([16], float(seed))
+                for _ in range(300):
+                    x = F.tanh(x) + seed
+                    with EagerRealizationContext():
+                        y = x * 2 - x
+                    assert y.real
+                return y.to_numpy().sum().item()
+
+        with ThreadPoolExecutor(2) as pool:
+            together = list(pool.map(work, [1, 2, 3, 4]))
+        assert together == [work(seed) for seed in (1, 2, 3, 4)]
+
+    def test_two_threads_read_one_pending_tensor(self) -> None:
+        for _ in range(20):
+            with lazy():
+                x = Tensor(X) @ Tensor(X.T) + 1
+            barrier = threading.Barrier(2)
+
+            def read(x: Tensor = x, barrier: threading.Barrier = barrier) -> np.ndarray:
+                barrier.wait()
+                return x.to_numpy()
+
+            with ThreadPoolExecutor(2) as pool:
+                first, second = pool.submit(read), pool.submit(read)
+            np.testing.assert_array_equal(first.result(), X @ X.T + 1)
+            np.testing.assert_array_equal(second.result(), X @ X.T + 1)
+
+    def test_a_context_is_that_of_its_thread(self) -> None:
+        seen = []
+        with lazy():
+            thread = threading.Thread(target=lambda: seen.append((Tensor(1.0, device=CPU()) + 1).real))
+            thread.start()
+            thread.join()
+            assert not (Tensor(1.0) + 1).real
+        assert seen == [True]
+
+    def test_tasks_keep_their_own_contexts(self) -> None:
+        async def lazily(turn: asyncio.Event, other: asyncio.Event) -> bool:
+            with lazy():
+                other.set()
+                await turn.wait()
+                return (Tensor([1.0]) + 1).real
+
+        async def eagerly(turn: asyncio.Event, other: asyncio.Event) -> bool:
+            await turn.wait()
+            real = (Tensor([1.0]) + 1).real
+            other.set()
+            return real
+
+        async def main() -> list:
+            a, b = asyncio.Event(), asyncio.Event()
+            return await asyncio.gather(lazily(a, b), eagerly(b, a))
+
+        assert asyncio.run(main()) == [False, True]
+
+    def test_defaults_of_tasks(self) -> None:
+        async def kind(dtype: DType) -> DType:
+            with default_dtype(dtype):
+                await asyncio.sleep(0)
+                return defaults()[0]
+
+        async def main() -> list:
+            return await asyncio.gather(kind(DType.int8), kind(DType.float64))
+
+        assert asyncio.run(main()) == [DType.int8, DType.float64]
+
+    def test_coroutines_are_taken_as_a_whole(self) -> None:
+        @F.functional
+        async def forward(x: Tensor) -> tuple[Tensor, bool]:
+            y = x + 1
+            await asyncio.sleep(0)
+            return y * 2, y.real
+
+        y, was_real = asyncio.run(forward(Tensor([1.0])))
+        assert y.real and y.item() == 4 and not was_real
+
+    def test_a_copied_context_may_outlive_its_block(self) -> None:
+        with lazy():
+            inside = contextvars.copy_context()
+        y = inside.run(lambda: Tensor([1.0]) + 1)
+        assert not y.real and y.item() == 2
+
+    def test_generators_may_leave_in_any_order(self) -> None:
+        def steps(context: Any) -> Any:
+            with context:
+                yield Tensor([1.0]) + 1
+                yield Tensor([2.0]) + 1
+
+        one, two = steps(lazy()), steps(EagerRealizationContext())
+        first, second = next(one), next(two)
+        one.close()
+        assert not (Tensor([1.0]) + 1).real
+        two.close()
+        assert (Tensor([1.0]) + 1).real
+        assert (first.item(), second.item()) == (2, 2)
+
+
+class TestInterop:
+    def test_pending_tensors_meet_real_ones_of_other_blocks(self) -> None:
+        with lazy():
+            x = Tensor([1.0]) + 1
+        with lazy():
+            y = x * 3
+        z = y + x
+        assert z.real and z.item() == 8
+
+    def test_tensors_are_inputs_of_models(self) -> None:
+        with Graph("double", input_types=[TensorType(DType.float32, ["n"])]) as graph:
+            graph.output(graph.inputs[0] * 2)
+        model = InferenceSession(devices=[CPU()]).load(graph)
+        with lazy():
+            x = Tensor([1.0, 2.0]) + 1
+        for given in (x, Tensor([2.0, 3.0])):
+            np.testing.assert_array_equal(model.execute(given)[0].to_numpy(), [4, 6])
+            np.testing.assert_array_equal(model(given)[0].to_numpy(), [4, 6])
+
+    def test_outputs_of_models_are_tensors_without_a_copy(self) -> None:
+        with Graph("double", input_types=[TensorType(DType.float32, ["n"])]) as graph:
+            graph.output(graph.inputs[0] * 2)
+        (out,) = InferenceSession(devices=[CPU()]).load(graph).execute(np.ones(3, np.float32))
+        x = Tensor.from_dlpack(out)
+        assert address(x.driver_tensor) == address(out)
+        assert (x + 1).to_numpy().tolist() == [3, 3, 3]
+
+    def test_tensors_are_weights_of_models(self) -> None:
+        with Graph("scaled", input_types=[TensorType(DType.float32, [2])]) as graph:
+            graph.output(graph.inputs[0] * Weight("w", DType.float32, [2]))
+        weights = {"w": Tensor([2.0, 3.0])}
+        model = InferenceSession(devices=[CPU()]).load(graph, weights_registry=weights)
+        assert model.execute(np.ones(2, np.float32))[0].to_numpy().tolist() == [2, 3]
+
+
+class TestInterrupts:
+    @pytest.mark.skipif(sys.platform == "win32", reason="signals")
+    def test_ctrl_c_ends_a_loop_of_ops(self) -> None:
+        x = Tensor.ones([256, 256])
+        timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                x = F.tanh(x @ x)
+        timer.join()
+        assert (Tensor([1.0]) + 1).item() == 2
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="signals")
+    def test_ctrl_c_ends_a_region_that_runs(self) -> None:
+        timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            with EagerRealizationContext():
+                x = Tensor.ones([1024, 1024])
+                for _ in range(900):
+                    x = F.tanh(x @ x)
+                timer.start()
+        timer.join()
+        assert not x.real
+        with EagerRealizationContext():
+            y = Tensor([1.0]) + 1
+        assert y.item() == 2
