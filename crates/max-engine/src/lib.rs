@@ -8,6 +8,7 @@ mod dump;
 mod file;
 mod model;
 mod observe;
+mod picture;
 mod profile;
 mod run;
 mod session;

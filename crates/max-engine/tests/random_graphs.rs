@@ -7,6 +7,8 @@
 mod generate;
 #[path = "random/noise.rs"]
 mod noise;
+#[path = "picture/check.rs"]
+mod picture;
 #[path = "random/recipes.rs"]
 mod recipes;
 #[path = "random/rng.rs"]
@@ -260,6 +262,16 @@ fn symbols_take_several_sizes() {
         }
     }
     assert!(all < AGAIN || ran > 2 * all, "only {ran} executions gave results");
+}
+
+#[test]
+fn pictures_hold_every_op_in_its_kernel() {
+    for seed in seeds(AGAIN) {
+        let case = Case::new(seed, Extent::WHOLE);
+        println!("seed {seed}");
+        let model = load(&case, 1).unwrap();
+        picture::shows_all_ops(&model, &picture::check(&model));
+    }
 }
 
 /// The tolerances are neither too narrow, as results that are a little off in every op pass, nor too wide to see

@@ -295,7 +295,8 @@ fn placed<R>(
     build().map_err(|e| (e, true))
 }
 
-fn current_location() -> Option<Location> {
+/// Where in the user's program the op comes from that is being recorded, or the work that is being done.
+pub fn current_location() -> Option<Location> {
     PLACE.with_borrow(|place| match place {
         Place::At(location) => Some(location.clone()),
         _ => None,

@@ -15,7 +15,7 @@ mod parse;
 mod print;
 
 pub use parse::{parse, parse_with};
-pub use print::{Constants, print};
+pub use print::{Constants, numbers, print};
 
 #[cfg(test)]
 mod tests;

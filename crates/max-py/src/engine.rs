@@ -205,6 +205,14 @@ impl PyModel {
         Ok((report.peak_bytes, report.bytes_without_reuse))
     }
 
+    fn picture(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.picture())
+    }
+
+    fn fusion_summary(&self) -> String {
+        self.0.fusion_summary()
+    }
+
     fn profile_table(&self) -> PyResult<String> {
         self.0.profile_table().ok_or_else(|| {
             PyRuntimeError::new_err(format!(

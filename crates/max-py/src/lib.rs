@@ -24,7 +24,9 @@ mod _core {
     #[pymodule_export]
     use crate::graph::{PyGraph, PyValue, PyWeight, op, op_params};
     #[pymodule_export]
-    use crate::tensor::{PyRegion, PyTensor, clear_tensor_cache, next_seed, set_seed, tensor_cache_stats};
+    use crate::tensor::{
+        PyRegion, PyTensor, PyTrace, clear_tensor_cache, next_seed, set_seed, tensor_cache_stats,
+    };
     #[pymodule_init]
     fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         max::graph::set_writer(crate::graph::write_line);

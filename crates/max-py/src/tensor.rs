@@ -1,9 +1,11 @@
 //! Tensors and regions.
 
+use std::path::PathBuf;
+
 use max::driver::Buffer;
 use max::graph::door::{self, Arg, Output};
 use max::graph::{Type, Value, located, unlocated};
-use max::tensor::{self, Region, RegionKind, Tensor};
+use max::tensor::{self, Realization, Region, RegionKind, Tensor, Trace, is_tracing};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -50,7 +52,7 @@ impl PyRegion {
     }
 
     fn realize_all(&self, py: Python<'_>) -> PyResult<()> {
-        interruptible(py, |checkpoint| self.0.realize_all_until(checkpoint))
+        realizing(py, |checkpoint| self.0.realize_all_until(checkpoint))
     }
 }
 
@@ -62,7 +64,8 @@ impl PyRegion {
 
     /// Calls an op function by name.
     pub fn call<'py>(&self, py: Python<'py>, name: &str, args: Vec<Arg>) -> PyResult<Bound<'py, PyAny>> {
-        let location = if self.is_bare() { None } else { Some(caller(py)?) };
+        // Where a bare op was called, its exception tells.
+        let location = if self.is_bare() && !is_tracing() { None } else { Some(caller(py)?) };
         let (tensors, one) = interruptible(py, |checkpoint| {
             let mut one = false;
             let build = || {
@@ -171,7 +174,7 @@ impl PyTensor {
         if self.0.is_real() {
             return Ok(());
         }
-        interruptible(py, |checkpoint| self.0.realize_until(checkpoint).map(|_| ()))
+        realizing(py, |checkpoint| self.0.realize_until(checkpoint).map(|_| ()))
     }
 
     #[getter]
@@ -195,6 +198,64 @@ impl PyTensor {
         }
         Ok(self.0.to_string())
     }
+}
+
+/// Computes something for the line of the user's program that asked for it.
+fn realizing(
+    py: Python<'_>,
+    work: impl FnOnce(&dyn Fn() -> max::Result<()>) -> max::Result<()> + Send,
+) -> PyResult<()> {
+    match is_tracing() {
+        true => {
+            let location = caller(py)?;
+            interruptible(py, |checkpoint| located("realize", location, || work(checkpoint)))
+        }
+        false => interruptible(py, work),
+    }
+}
+
+/// Keeps what is realized from when it is made until it is stopped.
+#[pyclass(frozen, name = "Trace", module = "max._core")]
+pub struct PyTrace(Trace);
+
+/// A realization: why, where, how many ops and tensors, whether compiled, seconds to prepare and to run, kernels.
+type Record = (String, Option<(String, u32)>, usize, usize, bool, f64, f64, Vec<String>);
+
+#[pymethods]
+impl PyTrace {
+    #[new]
+    fn new() -> PyTrace {
+        PyTrace(Trace::start())
+    }
+
+    fn stop(&self) {
+        self.0.stop();
+    }
+
+    #[getter]
+    fn realizations(&self) -> Vec<Record> {
+        self.0.realizations().iter().map(record).collect()
+    }
+
+    fn text(&self) -> String {
+        self.0.text()
+    }
+
+    fn html(&self) -> String {
+        self.0.html()
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.0.save(path)).raise()
+    }
+}
+
+fn record(realization: &Realization) -> Record {
+    let Realization { reason, location, ops, tensors, compiled, preparing, running, model } = realization;
+    let location = location.as_ref().map(|location| (location.file.to_string(), location.line));
+    let kernels = model.kernel_summaries().into_iter().map(|kernel| kernel.name).collect();
+    let (preparing, running) = (preparing.as_secs_f64(), running.as_secs_f64());
+    (reason.to_string(), location, *ops, *tensors, *compiled, preparing, running, kernels)
 }
 
 /// How often compiled regions were found, how often not, and how many are kept.

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -268,6 +269,20 @@ class TestKernels:
         assert len(kernel.ops) == 3
         assert kernel.ops[0] == "exp(float32[n])"
         assert "tanh" in kernel.text
+
+    def test_a_picture_is_well_formed(self, session) -> None:
+        name = "<script>alert('&')</script>"
+        model = session.load(build(chain, [tensor("float32", "n")], name=name))
+        root = ElementTree.fromstring(model.picture())
+        texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert name in texts
+        assert {"kernel 0: loop", "input 0", "exp", "tanh", "relu", "output 0"} <= set(texts)
+        assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
+        assert model.picture() == model.picture()
+
+    def test_a_summary_has_a_line_for_each_kernel(self, session) -> None:
+        model = session.load(build(chain, [tensor("float32", "n")]))
+        assert model.fusion_summary() == "kernel 0  loop       exp, tanh, relu  -> float32[n]\n"
 
     def test_kinds(self, session) -> None:
         table = np.ones((5, 4), dtype=np.float32)

@@ -34,12 +34,15 @@ mod realize;
 mod scope;
 mod structure;
 mod tensor;
+mod trace;
 
 pub use cache::{CacheStats, cache_stats, clear_cache};
 pub use defaults::{Defaults, defaults};
 pub use random::{next_seed, set_seed};
+pub use realize::Reason;
 pub use scope::{Region, RegionKind, functional, lazy};
 pub use tensor::Tensor;
+pub use trace::{Realization, Trace, is_tracing};
 
 /// Locks, whatever happened to a thread that held the lock: what is locked here is whole at every step.
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -7,13 +7,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use max_core::{Error, Result, bail};
 use max_driver::Buffer;
+use max_graph::graph::current_location;
 use max_graph::{Body, ValueId};
 
-use crate::cache;
+use crate::cache::{self, Found};
 use crate::node::{Cell, Node, State};
+use crate::trace::{Realization, is_tracing, tell};
 
 /// Asked before each kernel; an error ends the execution.
 pub type Checkpoint<'a> = &'a dyn Fn() -> Result<()>;
@@ -82,9 +85,23 @@ pub(crate) fn execute(
     reason: Reason,
     checkpoint: Checkpoint,
 ) -> Result<Vec<Buffer>> {
-    let found = cache::find(body, inputs)?;
-    let _ = reason;
-    found.model.execute_until(&found.inputs, checkpoint)
+    let started = is_tracing().then(Instant::now);
+    let Found { model, inputs, compiled } = cache::find(body, inputs)?;
+    let found = started.map(|started| started.elapsed());
+    let outputs = model.execute_until(&inputs, checkpoint)?;
+    if let (Some(started), Some(preparing)) = (started, found) {
+        tell(Realization {
+            reason,
+            location: current_location(),
+            ops: body.block.ops.len(),
+            tensors: outputs.len(),
+            compiled,
+            preparing,
+            running: started.elapsed() - preparing,
+            model,
+        });
+    }
+    Ok(outputs)
 }
 
 /// The graph of pending tensors, as it is put together.

@@ -6,7 +6,8 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use max_core::{Result, Type, bail};
+use max_core::{Location, Result, Type, bail};
+use max_graph::graph::located;
 use max_graph::{Body, Graph, OpKind, TensorValue, Value, ValueId};
 
 use crate::lock;
@@ -47,15 +48,17 @@ thread_local! {
 /// program. Inside another region, or inside a graph, it joins that.
 ///
 /// If the function fails nothing is computed.
+#[track_caller]
 pub fn functional<R>(function: impl FnOnce() -> Result<R>) -> Result<R> {
     if !matches!(Scope::current(), Scope::None) {
         return function();
     }
+    let location = Location::caller();
     let region = Region::new(RegionKind::Eager);
     let entered = region.enter();
     let result = function()?;
     drop(entered);
-    region.realize_all()?;
+    located("functional", location, || region.realize_all())?;
     Ok(result)
 }
 

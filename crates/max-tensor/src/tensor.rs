@@ -4,8 +4,9 @@ use std::fmt;
 use std::ops;
 use std::sync::Arc;
 
-use max_core::{DType, DeviceRef, Element, Error, Number, Result, Shape, TensorType, bail};
+use max_core::{DType, DeviceRef, Element, Error, Location, Number, Result, Shape, TensorType, bail};
 use max_driver::{Buffer, Device};
+use max_graph::graph::located;
 use max_graph::ops::slice::Indices;
 use max_graph::{HasTensorValue, Operand, Operands, TensorValue};
 
@@ -88,8 +89,9 @@ impl Tensor {
     }
 
     /// Computes it, if that has not been done.
+    #[track_caller]
     pub fn realize(&self) -> Result<&Tensor> {
-        self.realize_until(&|| Ok(()))
+        located("realize", Location::caller(), || self.realize_until(&|| Ok(())))
     }
 
     /// As [`Tensor::realize`], and asks before each kernel whether to go on; an error ends it.
@@ -101,6 +103,7 @@ impl Tensor {
     }
 
     /// Its memory; computes it if that has not been done.
+    #[track_caller]
     pub fn buffer(&self) -> Result<Buffer> {
         match self.realize()?.storage() {
             Some(buffer) => Ok(buffer),
@@ -109,11 +112,13 @@ impl Tensor {
     }
 
     /// Its only element.
+    #[track_caller]
     pub fn item(&self) -> Result<Number> {
         self.buffer()?.item()
     }
 
     /// Its elements, row by row.
+    #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if self.dtype() != T::DTYPE {
             bail!(type_, "expected a {} tensor, got {}", T::DTYPE, self.0.ty);

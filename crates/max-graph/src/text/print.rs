@@ -111,7 +111,7 @@ impl Printer<'_> {
 }
 
 /// The elements of a short tensor as numbers; nothing if it is long or holds a NaN, whose bits would be lost.
-fn numbers(tensor: &HostTensor) -> Option<Vec<String>> {
+pub fn numbers(tensor: &HostTensor) -> Option<Vec<String>> {
     if tensor.num_elements() > SHORT {
         return None;
     }

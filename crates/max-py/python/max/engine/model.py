@@ -184,6 +184,38 @@ class Model:
         """
         return [KernelSummary(*kernel) for kernel in self._native.kernels]
 
+    def picture(self) -> str:
+        """The graph and its kernels as an SVG document: the ops of one kernel stand in one box.
+
+        Of a large graph each kernel is one node. The picture follows the reader's choice of light or dark colours.
+
+        >>> from max.dtype import DType
+        >>> from max.engine import InferenceSession
+        >>> from max.graph import Graph, TensorType, ops
+        >>> with Graph("fused", input_types=[TensorType(DType.float32, ["n"])]) as graph:
+        ...     graph.output(ops.tanh(ops.exp(graph.inputs[0])))
+        >>> svg = InferenceSession().load(graph).picture()
+        >>> svg.startswith("<svg"), "kernel 0: loop" in svg
+        (True, True)
+
+        Returns:
+            The text of the document, for a file that ends in `.svg` or, in a notebook, `IPython.display.SVG(svg)`.
+        """
+        return self._native.picture()
+
+    def fusion_summary(self) -> str:
+        """What was fused: a line for each kernel with its ops and what it writes, and one for ops that became views.
+
+        >>> from max.dtype import DType
+        >>> from max.engine import InferenceSession
+        >>> from max.graph import Graph, TensorType, ops
+        >>> with Graph("fused", input_types=[TensorType(DType.float32, ["n"])]) as graph:
+        ...     graph.output(ops.tanh(ops.exp(graph.inputs[0])))
+        >>> print(InferenceSession().load(graph).fusion_summary(), end="")
+        kernel 0  loop       exp, tanh  -> float32[n]
+        """
+        return self._native.fusion_summary()
+
     def memory_report(self, *inputs: InputLike) -> MemoryReport:
         """The memory that an execution with such inputs takes for temporaries; nothing runs.
 
