@@ -67,6 +67,8 @@ pub(super) enum Source {
     Input(usize),
     Constant(HostBytes),
     Weight(usize),
+    /// Positions in row-major order: they are computed wherever they are used, and have no memory.
+    Index,
     /// The last group that writes it, and the output it is, if it is one.
     Group(usize, Option<usize>),
 }
@@ -193,6 +195,10 @@ impl<'a> Lowering<'a> {
                 let node = self.add_node(ty.dtype, &ty.shape, Source::Weight(number));
                 self.define(op.results[0], node)
             }
+            OpKind::Index(index) => {
+                let node = self.add_node(DType::Int64, &index.shape, Source::Index);
+                self.define(op.results[0], node)
+            }
             OpKind::TransferTo(_) => {
                 let View { node, layout } = self.view(op.operands[0])?;
                 self.set_view(op.results[0], node, layout);
@@ -274,6 +280,7 @@ impl<'a> Lowering<'a> {
             | OpKind::Scalar(_)
             | OpKind::Cast(_)
             | OpKind::Where(_)
+            | OpKind::Random(_)
             | OpKind::Reduce(_)
             | OpKind::Softmax(_)
             | OpKind::LayerNorm(_)

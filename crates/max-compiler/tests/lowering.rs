@@ -287,3 +287,47 @@ fn a_temporary_takes_over_memory_that_is_read_for_the_last_time() {
         "#]],
     );
 }
+
+#[test]
+fn positions_are_computed_where_they_are_used() {
+    check(
+        r#"graph "g"(%0: float32[n, 8], %1: int64[]) {
+          %2 = index() {shape = [n, 1], device = "cpu:0"} : int64[n, 1]
+          %3 = index() {shape = [8], device = "cpu:0"} : int64[8]
+          %4 = greater_equal(%2, %3) : bool[n, 8]
+          %5 = index() {shape = [8, n], device = "cpu:0"} : int64[8, n]
+          %6 = random(%1, %5) {distribution = "uniform", dtype = "float32"} : float32[8, n]
+          %7 = permute(%5) {dims = [1, 0]} : int64[n, 8]
+          %8 = random(%1, %7) {distribution = "normal", dtype = "float32"} : float32[n, 8]
+          %9 = where(%4, %0, %8) : float32[n, 8]
+          return %9, %6
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: bool[n, 8] temporary 0..2
+              s1: int64[8] constant of 64 bytes
+              s2: float32[8, n] output 1
+              s3: int64[] input 1
+              s4: float32[n, 8] output 0
+              s5: float32[n, 8] input 0
+              0 greater_equal: loop over [n, 8]
+                r0 = index at [1, 0]
+                r1 = load int64 s1 [0, 1]
+                r2 = greater_equal r0 r1
+                store bool s0 [8, 1] r2
+              1 random: loop over [8, n]
+                r0 = load int64 s3 [0, 0]
+                r1 = index at [n, 1]
+                r2 = random uniform float32 r0 r1
+                store float32 s2 [n, 1] r2
+              2 random+where: loop over [n, 8]
+                r0 = load int64 s3 [0, 0]
+                r1 = index at [1, n]
+                r2 = random normal float32 r0 r1
+                r3 = load bool s0 [8, 1]
+                r4 = load float32 s5 [8, 1]
+                r5 = select r3 r4 r2
+                store float32 s4 [8, 1] r5
+        "#]],
+    );
+}

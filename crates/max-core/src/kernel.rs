@@ -11,11 +11,16 @@ mod print;
 
 pub use check::Level;
 
-use crate::{Bindings, DType, Dim, Element, Error, Result, ScalarOp, dispatch};
+use crate::{Bindings, DType, Dim, Distribution, Element, Error, Result, ScalarOp, dispatch};
 
 /// Names a piece of memory that a kernel reads or writes: an input, a constant, an intermediate, an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
+
+impl Slot {
+    /// No memory: what an access has whose positions are all that is asked for.
+    pub const NONE: Slot = Slot(u32::MAX);
+}
 
 /// Names the result of an instruction: its position in the code of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +69,8 @@ pub enum Reduction {
 pub enum Instr<D> {
     /// Reads the access of this number.
     Load(u32),
+    /// The position that the access of this number names, as int64. The access has no memory.
+    Index(u32),
     /// What the kernel around an epilogue computed, in the given dtype.
     Product(DType),
     /// The same element everywhere.
@@ -77,6 +84,8 @@ pub enum Instr<D> {
     Select([Reg; 3]),
     /// Converts as a cast op does.
     Cast(Reg, DType),
+    /// Random numbers as float32 or float64: of a seed, 64 bits, at a position, an int64.
+    Random(Distribution, DType, [Reg; 2]),
     /// Combines the elements of a row; sums and products of floats may be computed in any fixed order. The indices of
     /// `ArgMax` and `ArgMin` are int64.
     Reduce(Reduction, Reg),
@@ -256,12 +265,14 @@ impl<D> Instr<D> {
     fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Instr<E>> {
         Ok(match self {
             Instr::Load(access) => Instr::Load(*access),
+            Instr::Index(access) => Instr::Index(*access),
             Instr::Product(dtype) => Instr::Product(*dtype),
             Instr::Literal(literal) => Instr::Literal(*literal),
             Instr::Size(size, dtype) => Instr::Size(f(size)?, *dtype),
             Instr::Apply(op, args) => Instr::Apply(*op, *args),
             Instr::Select(args) => Instr::Select(*args),
             Instr::Cast(arg, dtype) => Instr::Cast(*arg, *dtype),
+            Instr::Random(distribution, dtype, args) => Instr::Random(*distribution, *dtype, *args),
             Instr::Reduce(kind, arg) => Instr::Reduce(*kind, *arg),
             Instr::Store(access, arg) => Instr::Store(*access, *arg),
         })

@@ -9,6 +9,8 @@ mod generate;
 mod noise;
 #[path = "picture/check.rs"]
 mod picture;
+#[path = "random/positions.rs"]
+mod positions;
 #[path = "random/recipes.rs"]
 mod recipes;
 #[path = "random/rng.rs"]

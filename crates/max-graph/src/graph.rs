@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use max_core::{Error, Location, Result, TensorType, Type, bail};
 
+use crate::host::HostTensor;
 use crate::ir::{Body, ValueId};
 use crate::op::OpKind;
 use crate::operand::{Operand, Operands};
-use crate::ops::constant::ConstantExternal;
+use crate::ops::constant::{Constant, ConstantExternal};
 use crate::value::{TensorValue, Value};
 use crate::weight::Weight;
 
@@ -25,7 +26,18 @@ pub struct Graph(Arc<Mutex<State>>);
 struct State {
     body: Body,
     weights: HashMap<String, Added>,
+    seed: Option<Seed>,
 }
+
+/// The seed of random numbers, and how often numbers were drawn since it was set.
+struct Seed {
+    value: ValueId,
+    draws: u64,
+}
+
+/// What the seeds of two draws differ by at least: the odd number nearest to the golden section of 64 bits, whose
+/// multiples are all different.
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A weight that is in the graph: the object it came from, and its value.
 struct Added {
@@ -94,7 +106,7 @@ impl Graph {
             _ => None,
         });
         let weights = external.collect();
-        Graph(Arc::new(Mutex::new(State { body, weights })))
+        Graph(Arc::new(Mutex::new(State { body, weights, seed: None })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -197,6 +209,32 @@ impl Graph {
         let value = state.body.op(op).results[0];
         state.weights.insert(name.into(), Added { identity, value });
         self.value(&state.body, value).tensor()
+    }
+
+    /// Sets the seed of random numbers that are drawn from here on.
+    pub(crate) fn set_seed(&self, seed: &TensorValue) -> Result<()> {
+        let seed = Value::from(seed);
+        self.check_owner(&seed, "random.set_seed")?;
+        self.state().seed = Some(Seed { value: seed.id(), draws: 0 });
+        Ok(())
+    }
+
+    /// The seed of a draw, another one each time.
+    pub(crate) fn next_seed(&self) -> Result<TensorValue> {
+        let (seed, draws) = {
+            let mut state = self.state();
+            let state = &mut *state;
+            let Some(seed) = &mut state.seed else {
+                bail!(runtime, "No seed set: call ops.random.set_seed() before random numbers are drawn");
+            };
+            seed.draws += 1;
+            (self.value(&state.body, seed.value).tensor()?, seed.draws - 1)
+        };
+        if draws == 0 {
+            return Ok(seed);
+        }
+        let step = HostTensor::from_vec([], vec![draws.wrapping_mul(SEED_STEP)])?.cast(seed.dtype())?;
+        crate::ops::add(&seed, record_one(Constant { value: step, device: seed.device() }, []))
     }
 
     /// Makes this the current graph until the scope is dropped.

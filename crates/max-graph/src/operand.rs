@@ -46,6 +46,14 @@ impl Operand {
         Operand(Ok(Kind::Number(number)))
     }
 
+    /// Its value, if it is a plain number.
+    pub(crate) fn as_number(&self) -> Option<Number> {
+        match self.0 {
+            Ok(Kind::Number(number)) => Some(number),
+            _ => None,
+        }
+    }
+
     fn resolve(self) -> Result<Resolved> {
         Ok(match self.0? {
             Kind::Value(value) => Resolved::Strong(value.tensor()?),

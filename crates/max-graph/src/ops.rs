@@ -3,17 +3,23 @@
 pub mod attention;
 pub mod broadcast;
 pub mod cast;
+pub mod clamp;
+pub mod complex;
 pub mod concat;
 pub mod constant;
 pub mod conv;
 pub mod elementwise;
 pub mod gather;
+pub mod group_norm;
+pub mod index;
 pub mod layer_norm;
 pub mod matmul;
 pub mod permute;
 pub mod print;
+pub mod random;
 pub mod rebind;
 pub mod reduce;
+pub mod repeat;
 pub mod reshape;
 pub mod rms_norm;
 pub mod select;
@@ -21,20 +27,27 @@ pub mod slice;
 pub mod softmax;
 pub mod split;
 pub mod transfer;
+pub mod window;
 
 pub use broadcast::broadcast_to;
 pub use cast::cast;
+pub use clamp::clamp;
+pub use complex::{as_interleaved_complex, complex_mul};
 pub use concat::{concat, stack};
 pub use constant::{constant, constant_external, shape_to_tensor, tensor};
 pub use conv::{ConvOptions, conv2d};
 pub use elementwise::*;
 pub use gather::gather;
+pub use group_norm::group_norm;
+pub use index::range;
 pub use layer_norm::layer_norm;
-pub use matmul::matmul;
+pub use matmul::{matmul, outer};
 pub use permute::{permute, transpose};
 pub use print::print;
+pub use random::{random_gaussian, random_set_seed, random_uniform};
 pub use rebind::{rebind, rebind_filter};
 pub use reduce::{argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
+pub use repeat::{repeat_interleave, tile};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use rms_norm::rms_norm;
 pub use select::where_;
@@ -42,6 +55,7 @@ pub use slice::slice_tensor;
 pub use softmax::{logsoftmax, softmax};
 pub use split::{chunk, split};
 pub use transfer::transfer_to;
+pub use window::{band_part, hann_window};
 
 use max_core::{Dim, Error, Result, TensorType, Type, bail};
 
@@ -52,17 +66,23 @@ pub(crate) fn doors() -> impl Iterator<Item = &'static Door> {
     let all = [
         broadcast::DOORS,
         cast::DOORS,
+        clamp::DOORS,
+        complex::DOORS,
         concat::DOORS,
         constant::DOORS,
         conv::DOORS,
         elementwise::DOORS,
         gather::DOORS,
+        group_norm::DOORS,
+        index::DOORS,
         layer_norm::DOORS,
         matmul::DOORS,
         permute::DOORS,
         print::DOORS,
+        random::DOORS,
         rebind::DOORS,
         reduce::DOORS,
+        repeat::DOORS,
         reshape::DOORS,
         rms_norm::DOORS,
         select::DOORS,
@@ -70,6 +90,7 @@ pub(crate) fn doors() -> impl Iterator<Item = &'static Door> {
         softmax::DOORS,
         split::DOORS,
         transfer::DOORS,
+        window::DOORS,
     ];
     all.into_iter().flatten()
 }

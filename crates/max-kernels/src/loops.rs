@@ -60,9 +60,7 @@ impl PreparedLoop {
         let dtypes = loop_.dtypes()?;
         let live = program::live(&loop_.code);
         let uses = uses(&loop_, &live);
-        let used: Vec<bool> =
-            uses.read.iter().zip(&uses.written).map(|(read, written)| *read || *written).collect();
-        let way = match space::space(&loop_, &used) {
+        let way = match space::space(&loop_, &uses) {
             Some(space) => Way::Tiles(Box::new(Plan::new(&loop_, &dtypes, &live, &uses, space)?)),
             None => Way::Nothing,
         };
@@ -177,13 +175,14 @@ impl Epilogue {
     }
 }
 
-/// Which accesses a loop reads and which it writes.
+/// What a loop does with its accesses.
 fn uses(loop_: &Loop<i64>, live: &[bool]) -> Uses {
     let none = vec![false; loop_.accesses.len()];
-    let mut uses = Uses { read: none.clone(), written: none };
+    let mut uses = Uses { read: none.clone(), written: none.clone(), counted: none };
     for (instr, _) in loop_.code.iter().zip(live).filter(|(_, live)| **live) {
         match instr {
             Instr::Load(access) => uses.read[*access as usize] = true,
+            Instr::Index(access) => uses.counted[*access as usize] = true,
             Instr::Store(access, _) => uses.written[*access as usize] = true,
             _ => {}
         }

@@ -4,6 +4,7 @@
 //! that this module hands out, compiled for the vector units of this machine. They work on groups of [`GROUP`] elements
 //! in register form: narrow floats are held as f32, bool as a byte that is 0 or 1, everything else as in memory.
 
+mod index;
 mod lanes;
 mod map;
 mod memory;
@@ -14,7 +15,7 @@ mod transpose;
 pub(crate) use crate::simd::fence;
 
 use max_core::kernel::{Literal, Reduction};
-use max_core::{DType, Element, Result, ScalarOp, dispatch};
+use max_core::{DType, Distribution, Element, Result, ScalarOp, dispatch};
 
 use crate::simd::Isa;
 
@@ -42,6 +43,14 @@ pub(crate) type TileFn = unsafe fn(dst: *mut u8, args: [Arg; 3], groups: usize);
 ///
 /// The elements can be read, and `dst` is valid for every group begun.
 pub(crate) type LoadFn = unsafe fn(dst: *mut u8, src: *const u8, stride: isize, count: usize);
+
+/// Writes the positions `start + row * strides[0] + column * strides[1]` as int64, row by row. The rest of the last group
+/// repeats the last.
+///
+/// # Safety
+///
+/// `dst` is valid for every group begun.
+pub(crate) type IndexFn = unsafe fn(dst: *mut u8, start: i64, strides: [i64; 2], rows: usize, cols: usize);
 
 /// Stores elements of a register tile `stride` apart, in elements.
 ///
@@ -99,6 +108,16 @@ pub(crate) fn select(dtype: DType) -> TileFn {
 /// Converts as a cast op does: floats to integers truncate and saturate, integers wrap, narrow results are rounded.
 pub(crate) fn cast(from: DType, to: DType) -> TileFn {
     map::cast(Isa::best(), from, to)
+}
+
+/// Random numbers as float32 or float64, of seeds at positions: both are tiles of 64-bit integers.
+pub(crate) fn random(distribution: Distribution, dtype: DType) -> Result<TileFn> {
+    map::random(Isa::best(), distribution, dtype)
+}
+
+/// Positions in a register tile.
+pub(crate) fn index() -> IndexFn {
+    index::index(Isa::best())
 }
 
 /// From memory into a register tile.

@@ -5,7 +5,7 @@ Needs NumPy only, so that the table and the reference can be exercised without t
 A row has `op`, `args`, optional `kwargs`, `dtypes` (names or groups), optional `domain` and `rtol`.
 A string such as `"$[n=3, 2]"` is an input of the row's dtype, `"int64[4]<5"` one of a fixed dtype with
 values in 0..5, `"int64[4]<±5"` in -5..5; `"dtype:int32"`, `"layout:NCHW"` and `"filter:FCRS"` name enum
-members; everything else is a literal, and a bare name inside a shape is a symbolic dim.
+members, `"dtype:$"` the row's dtype and `"device:cpu"` a device; everything else is a literal, and a bare name inside a shape is a symbolic dim.
 
 Values travel as NumPy arrays of the dtype itself, except bfloat16: float32 arrays of bfloat16 values.
 """
@@ -102,6 +102,8 @@ class Case:
         return map_leaves(self.row.get("kwargs", {}), self._leaf)
 
     def _leaf(self, value: Any) -> Any:
+        if value == "dtype:$":
+            return f"dtype:{self.dtype}"
         return parse_input(value, self.dtype) or value
 
     @property

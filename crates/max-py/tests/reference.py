@@ -113,6 +113,47 @@ def conv2d(
     return out.transpose(0, 3, 1, 2) if input_layout == "layout:NCHW" else out
 
 
+def arange(start: Any, stop: Any, step: Any = 1, out_dim: Any = None, *, dtype: str, device: str) -> np.ndarray:
+    return np.arange(start, stop, step)
+
+
+def repeat_interleave(x: np.ndarray, repeats: int, axis: Any = None, out_dim: Any = None) -> np.ndarray:
+    return np.repeat(x, repeats, axis)
+
+
+def band_part(x: np.ndarray, num_lower: Any = None, num_upper: Any = None, exclude: bool = False) -> np.ndarray:
+    rows, cols = np.indices(x.shape[-2:])
+    inside = np.ones(x.shape[-2:], dtype=bool)
+    if num_lower is not None:
+        inside &= rows - cols <= num_lower
+    if num_upper is not None:
+        inside &= cols - rows <= num_upper
+    return np.where(inside != exclude, x, x.dtype.type(0))
+
+
+def hann_window(length: int, device: str, periodic: bool = True, dtype: str = "dtype:float32") -> np.ndarray:
+    if length == 1:
+        return np.ones(1)
+    return np.hanning(length + 1)[:-1] if periodic else np.hanning(length)
+
+
+def complex_mul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    (a, b), (c, d) = np.moveaxis(lhs, -1, 0), np.moveaxis(rhs, -1, 0)
+    return np.stack([a * c - b * d, a * d + b * c], axis=-1)
+
+
+def clamp(x: np.ndarray, lower_bound: Any = None, upper_bound: Any = None) -> np.ndarray:
+    x = x if lower_bound is None else np.maximum(x, lower_bound)
+    return x if upper_bound is None else np.minimum(x, upper_bound)
+
+
+def group_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, num_groups: int, epsilon: float) -> np.ndarray:
+    rows = x.reshape(x.shape[0], num_groups, math.prod(x.shape[1:]) // num_groups)
+    normal = layer_norm(rows, np.ones(1), np.zeros(1), epsilon).reshape(x.shape)
+    per_channel = (-1,) + (1,) * (x.ndim - 2)
+    return normal * gamma.reshape(per_channel) + beta.reshape(per_channel)
+
+
 PREDICATES: dict[str, Callable] = {
     "equal": np.equal,
     "not_equal": np.not_equal,
@@ -153,6 +194,8 @@ REAL: dict[str, Callable] = {
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     "conv2d": conv2d,
+    "group_norm": group_norm,
+    "hann_window": hann_window,
 }
 
 EXACT: dict[str, Callable] = {
@@ -185,6 +228,14 @@ EXACT: dict[str, Callable] = {
     "split": split,
     "chunk": np.split,
     "matmul": np.matmul,
+    "range": arange,
+    "tile": np.tile,
+    "repeat_interleave": repeat_interleave,
+    "band_part": band_part,
+    "outer": np.outer,
+    "as_interleaved_complex": lambda x: x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2),
+    "complex_mul": complex_mul,
+    "clamp": clamp,
     "gather": lambda x, indices, axis=-1: np.take(x, indices, axis=axis),
 }
 

@@ -23,7 +23,7 @@ def literal(value: Any) -> Any:
     if not isinstance(value, str) or ":" not in value:
         return value
     kind, name = value.split(":")
-    return getattr(ENUMS[kind], name)
+    return CPU if kind == "device" else getattr(ENUMS[kind], name)
 
 
 def call(case: Case, graph: Graph) -> list[Any]:
@@ -71,7 +71,7 @@ ISSUE_OPS = """
     logical_xor logical_not abs negate relu gelu silu sigmoid tanh exp log log1p sqrt rsqrt sin cos erf atanh acos
     floor ceil round trunc is_nan is_inf where cast sum mean argmax argmin reshape rebind transpose permute flatten
     squeeze unsqueeze broadcast_to concat stack split chunk matmul softmax logsoftmax layer_norm rms_norm gather
-    conv2d
+    conv2d range tile repeat_interleave band_part hann_window outer as_interleaved_complex complex_mul clamp group_norm
 """.split()
 
 

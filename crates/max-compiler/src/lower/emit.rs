@@ -179,6 +179,7 @@ fn emit(group: &mut Group, kind: &OpKind, regs: &[Reg], dtype: DType, axis_size:
         }
         OpKind::Scalar(op) => e.apply(*op, regs),
         OpKind::Cast(c) => e.cast(regs[0], c.dtype),
+        OpKind::Random(r) => e.group.push(Instr::Random(r.distribution, r.dtype, [regs[0], regs[1]])),
         OpKind::Where(_) => e.group.push(Instr::Select([regs[0], regs[1], regs[2]])),
         OpKind::Reduce(r) => match reduction(r.kind) {
             Some(reduction) => e.reduce(reduction, regs[0]),

@@ -66,6 +66,7 @@ impl Slots<'_> {
             Source::Input(input) => Origin::Input(*input),
             Source::Constant(bytes) => Origin::Constant(bytes.clone()),
             Source::Weight(weight) => Origin::Weight(*weight),
+            Source::Index => return Slot::NONE,
             Source::Group(_, Some(output)) => Origin::Output(*output),
             Source::Group(_, None) => {
                 Origin::Temporary(Lifetime { first: usize::MAX, last: 0, reuses: None })
@@ -235,17 +236,20 @@ impl Slots<'_> {
         for (at, instr) in group.code.iter().enumerate().filter(|(at, _)| needed[*at]) {
             let name = |reg: &Reg| renamed[reg.0 as usize];
             let instr = match instr {
-                Instr::Load(number) => {
+                Instr::Load(number) | Instr::Index(number) => {
                     let known = &mut access_of[*number as usize];
                     let number = *known.get_or_insert_with(|| {
                         accesses.push(self.access(&group.uses[*number as usize]));
                         accesses.len() as u32 - 1
                     });
-                    Instr::Load(number)
+                    if let Instr::Load(_) = instr { Instr::Load(number) } else { Instr::Index(number) }
                 }
                 Instr::Apply(op, args) => Instr::Apply(*op, args.each_ref().map(name)),
                 Instr::Select(args) => Instr::Select(args.each_ref().map(name)),
                 Instr::Cast(arg, dtype) => Instr::Cast(name(arg), *dtype),
+                Instr::Random(distribution, dtype, args) => {
+                    Instr::Random(*distribution, *dtype, args.each_ref().map(name))
+                }
                 Instr::Reduce(kind, arg) => Instr::Reduce(*kind, name(arg)),
                 other => other.clone(),
             };
@@ -278,10 +282,10 @@ fn mark(code: &[Instr<Dim>], at: usize, needed: &mut [bool]) {
             }
         };
         match &code[at] {
-            Instr::Apply(_, args) => args.iter().for_each(&mut need),
+            Instr::Apply(_, args) | Instr::Random(_, _, args) => args.iter().for_each(&mut need),
             Instr::Select(args) => args.iter().for_each(&mut need),
             Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => need(arg),
-            Instr::Load(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => {}
+            Instr::Load(_) | Instr::Index(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => {}
         }
     }
 }

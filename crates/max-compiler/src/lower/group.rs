@@ -182,18 +182,21 @@ impl Lowering<'_> {
         if let Some(literal) = self.literal(view) {
             return Ok(self.groups[number].push(Instr::Literal(literal)));
         }
+        let positions = matches!(self.node(view.node).source, Source::Index);
         let group = &mut self.groups[number];
         let wanted = Self::use_of(view, &group.space);
         let at = group.uses.iter().position(|own| *own == wanted).unwrap_or(group.uses.len());
         if at == group.uses.len() {
             group.uses.push(wanted);
         }
-        let loaded = |instr: &Instr<Dim>| *instr == Instr::Load(at as u32);
-        let reg = match group.code.iter().position(loaded) {
+        let get = if positions { Instr::Index(at as u32) } else { Instr::Load(at as u32) };
+        let reg = match group.code.iter().position(|instr| *instr == get) {
             Some(reg) => Reg(reg as u32),
-            None => group.push(Instr::Load(at as u32)),
+            None => group.push(get),
         };
-        self.read(number, view.node);
+        if !positions {
+            self.read(number, view.node);
+        }
         Ok(reg)
     }
 

@@ -14,7 +14,7 @@ use crate::program::Claim;
 
 impl Lowering<'_> {
     pub(super) fn matmul(&mut self, id: OpId, op: &Op) -> Result<()> {
-        let (lhs, rhs) = (self.view(op.operands[0])?, self.view(op.operands[1])?);
+        let (lhs, rhs) = (self.stored(op.operands[0])?, self.stored(op.operands[1])?);
         let space = self.array(op.results[0])?.1;
         let ([batch @ .., m, n], Some(k)) = (&space[..], lhs.layout.shape.last()) else {
             bail!(internal, "a matmul of rank below 2")
@@ -26,7 +26,7 @@ impl Lowering<'_> {
     }
 
     pub(super) fn attention(&mut self, id: OpId, op: &Op, attention: &Attention) -> Result<()> {
-        let views = op.operands.iter().map(|&v| self.view(v)).collect::<Result<Vec<_>>>()?;
+        let views = op.operands.iter().map(|&v| self.stored(v)).collect::<Result<Vec<_>>>()?;
         let space = self.array(op.results[0])?.1;
         let ([batch @ .., queries, width], [query, key, value, mask @ ..]) = (&space[..], &views[..]) else {
             bail!(internal, "attention takes three or four operands of rank 2 or more")
@@ -48,7 +48,7 @@ impl Lowering<'_> {
     }
 
     pub(super) fn conv2d(&mut self, id: OpId, op: &Op, conv: &Conv2d) -> Result<()> {
-        let (input, filter) = (self.view(op.operands[0])?, self.view(op.operands[1])?);
+        let (input, filter) = (self.stored(op.operands[0])?, self.stored(op.operands[1])?);
         let [r, s, _, f] = conv.filter_axes()?.map(|axis| filter.layout.shape[axis].clone());
         if [&r, &s, &f].iter().any(|dim| dim.as_static().is_none()) {
             self.claim(id, Claim::Filter { taps: [r, s], filters: f, groups: conv.groups });
@@ -115,17 +115,33 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// What an op sees of an operand that must have memory.
+    fn stored(&mut self, value: ValueId) -> Result<View> {
+        let view = self.view(value)?;
+        self.in_memory(view)
+    }
+
+    /// The view, or its elements in memory if they have none.
+    fn in_memory(&mut self, view: View) -> Result<View> {
+        if !matches!(self.node(view.node).source, Source::Index) {
+            return Ok(view);
+        }
+        let node = self.copy(None, &view)?;
+        Ok(View { node, layout: Layout::contiguous(&view.layout.shape)? })
+    }
+
     /// A value as a node with the value's shape: itself, or a copy.
     fn whole(&mut self, id: OpId, value: ValueId) -> Result<NodeId> {
-        let view = self.view(value)?;
+        let view = self.stored(value)?;
         let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
         if whole { Ok(view.node) } else { self.copy(Some(id), &view) }
     }
 
     /// How a fact reads a small view; slots are put in at the end, so a node stands for one here.
     pub(super) fn access_of(&mut self, view: &View) -> Result<Access<Dim>> {
+        let view = self.in_memory(view.clone())?;
         self.nodes[view.node.0 as usize].stored = true;
-        let Use { node, offset, strides } = Self::use_of(view, &view.layout.shape);
+        let Use { node, offset, strides } = Self::use_of(&view, &view.layout.shape);
         Ok(Access { slot: Slot(node.0), dtype: self.node(node).dtype, offset, strides })
     }
 }

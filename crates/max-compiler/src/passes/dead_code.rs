@@ -48,7 +48,7 @@ pub fn must_run(body: &Body, op: &Op) -> bool {
         OpKind::BroadcastTo(_) if op.operands.len() == 2 => true,
         OpKind::ConstantExternal(weight) => weight.shape.as_static().is_none(),
         // Differences of sizes can be negative.
-        OpKind::BroadcastTo(_) | OpKind::Split(_) | OpKind::Conv2d(_) => {
+        OpKind::BroadcastTo(_) | OpKind::Index(_) | OpKind::Split(_) | OpKind::Conv2d(_) => {
             let given: Vec<&Dim> = (0..op.operands.len()).filter_map(shape).flat_map(|s| s.iter()).collect();
             let made = op.results.iter().filter_map(|&r| body.type_of(r).array());
             made.flat_map(|(_, shape)| shape.iter())

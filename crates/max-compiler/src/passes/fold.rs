@@ -29,8 +29,13 @@ pub fn fold(body: &Body) -> Result<Body> {
 fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> {
     let op = b.op(id);
     match op.kind {
-        // A repeated constant is better kept short.
-        OpKind::Constant(_) | OpKind::ConstantExternal(_) | OpKind::Print(_) | OpKind::BroadcastTo(_) => {
+        // A repeated constant is better kept short, and random numbers have the same bits wherever they are drawn only if
+        // it is always a kernel that draws them.
+        OpKind::Random(_)
+        | OpKind::Constant(_)
+        | OpKind::ConstantExternal(_)
+        | OpKind::Print(_)
+        | OpKind::BroadcastTo(_) => {
             return None;
         }
         _ => {}

@@ -34,6 +34,10 @@ impl<D> Loop<D> {
             };
             let dtype = match instr {
                 Instr::Load(number) => access(*number)?,
+                Instr::Index(number) => match access(*number)? {
+                    DType::Int64 => DType::Int64,
+                    other => bail!(internal, "positions are int64, not {other}"),
+                },
                 Instr::Product(dtype) | Instr::Size(_, dtype) => *dtype,
                 Instr::Literal(literal) => literal.dtype,
                 Instr::Apply(op, [a, b]) => {
@@ -59,6 +63,15 @@ impl<D> Loop<D> {
                     reg(*arg)?;
                     *dtype
                 }
+                Instr::Random(_, dtype, [seed, position]) => {
+                    let (seed, position) = (reg(*seed)?, reg(*position)?);
+                    let seeds = matches!(seed, DType::Int64 | DType::UInt64);
+                    let draws = matches!(dtype, DType::Float32 | DType::Float64);
+                    if !seeds || position != DType::Int64 || !draws {
+                        bail!(internal, "no random {dtype} numbers of the seed {seed} at {position}");
+                    }
+                    *dtype
+                }
                 Instr::Reduce(kind, arg) => {
                     if self.reduce.is_none() {
                         bail!(internal, "a loop without a reduced axis reduces");
@@ -79,20 +92,24 @@ impl<D> Loop<D> {
         Ok(dtypes)
     }
 
-    /// The level of each register, given whether a load is the same along the reduced axis. Without a reduced axis all
+    /// The level of each register, given whether an access is the same along the reduced axis. Without a reduced axis all
     /// but literals and sizes are per element.
     pub fn levels(&self, repeats: impl Fn(&D) -> bool) -> Vec<Level> {
         let mut levels: Vec<Level> = Vec::with_capacity(self.code.len());
         for instr in &self.code {
             let of = |reg: &Reg| levels.get(reg.0 as usize).copied().unwrap_or(Level::Element);
             let level = match instr {
-                Instr::Load(number) => match (self.reduce, self.accesses.get(*number as usize)) {
-                    (Some(axis), Some(access)) if repeats(&access.strides[axis]) => Level::Row,
-                    _ => Level::Element,
-                },
+                Instr::Load(number) | Instr::Index(number) => {
+                    match (self.reduce, self.accesses.get(*number as usize)) {
+                        (Some(axis), Some(access)) if repeats(&access.strides[axis]) => Level::Row,
+                        _ => Level::Element,
+                    }
+                }
                 Instr::Product(_) => Level::Element,
                 Instr::Literal(_) | Instr::Size(..) | Instr::Reduce(..) => Level::Row,
-                Instr::Apply(_, args) => args.iter().map(of).max().unwrap_or(Level::Row),
+                Instr::Apply(_, args) | Instr::Random(_, _, args) => {
+                    args.iter().map(of).max().unwrap_or(Level::Row)
+                }
                 Instr::Select(args) => args.iter().map(of).max().unwrap_or(Level::Row),
                 Instr::Cast(arg, _) | Instr::Store(_, arg) => of(arg),
             };

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::kernel::{Access, Instr, Kernel, Level, Literal, Loop};
+use crate::kernel::{Access, Instr, Kernel, Level, Literal, Loop, Slot};
 use crate::{Element, dispatch};
 
 /// `[a, b]`.
@@ -22,7 +22,10 @@ impl<T: Display> Display for List<'_, T> {
 impl<D: Display> Display for Access<D> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let offset = self.offset.to_string();
-        write!(f, "s{}", self.slot.0)?;
+        match self.slot {
+            Slot::NONE => f.write_str("at")?,
+            Slot(slot) => write!(f, "s{slot}")?,
+        }
         if offset != "0" {
             write!(f, " + {offset}")?;
         }
@@ -63,6 +66,7 @@ impl<D: Display> Loop<D> {
             let own = name(at as u32);
             match instr {
                 Instr::Load(number) => writeln!(f, "    {own} = load {} {}", dtype(*number), access(*number)),
+                Instr::Index(number) => writeln!(f, "    {own} = index {}", access(*number)),
                 Instr::Product(dtype) => writeln!(f, "    {own} = product {dtype}"),
                 Instr::Literal(literal) => writeln!(f, "    {own} = {} {literal}", literal.dtype),
                 Instr::Size(size, dtype) => writeln!(f, "    {own} = {dtype} size {size}"),
@@ -74,6 +78,10 @@ impl<D: Display> Loop<D> {
                     writeln!(f, "    {own} = select {} {} {}", name(c.0), name(a.0), name(b.0))
                 }
                 Instr::Cast(arg, dtype) => writeln!(f, "    {own} = cast {} {dtype}", name(arg.0)),
+                Instr::Random(distribution, dtype, [seed, position]) => {
+                    let (kind, seed) = (distribution.name(), name(seed.0));
+                    writeln!(f, "    {own} = random {kind} {dtype} {seed} {}", name(position.0))
+                }
                 Instr::Reduce(kind, arg) => writeln!(f, "    {own} = reduce {} {}", kind.name(), name(arg.0)),
                 Instr::Store(number, arg) => {
                     writeln!(f, "    store {} {} {}", dtype(*number), access(*number), name(arg.0))

@@ -87,7 +87,10 @@ fn arg(json: &Json, row: DType, values: &mut dyn Iterator<Item = Value>) -> Arg 
         }
         Json::Array(items) => Arg::List(items.iter().map(|item| arg(item, row, values)).collect()),
         Json::String(s) => match s.split_once(':') {
+            Some(("dtype", "$")) => Arg::DType(row),
             Some(("dtype", name)) => Arg::DType(name.parse().unwrap()),
+            Some(("device", kind)) => Arg::Device(DeviceRef { kind: kind.parse().unwrap(), id: 0 }),
+            Some(("type", text)) => Arg::Type(parse_input(text, row, 0).unwrap().ty.into()),
             Some((_, name)) => name.into(),
             None if parse_input(s, row, 0).is_some() => Arg::Value(values.next().unwrap()),
             None => s.as_str().into(),

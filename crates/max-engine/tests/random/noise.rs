@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use max_core::scalar::{NumericOp, RealOp};
-use max_core::{Bindings, DType, Element, Result, ScalarOp, dispatch};
+use max_core::{Bindings, DType, Distribution, Element, Result, ScalarOp, dispatch};
 use max_graph::op::Run;
 use max_graph::ops::reduce::ReduceKind;
 use max_graph::{Body, HostTensor, OpKind, ValueId};
@@ -21,6 +21,7 @@ fn looseness(kind: &OpKind, operand: Option<DType>, dtype: DType) -> (f64, f64) 
         | OpKind::Scalar(ScalarOp::RealOp(RealOp::Div | RealOp::Sqrt))
         | OpKind::Cast(_) => (if exact { 0.0 } else { 1.0 }, 0.0),
         OpKind::Scalar(ScalarOp::RealOp(_) | ScalarOp::NumericOp(NumericOp::Pow)) => (4.0, 0.0),
+        OpKind::Random(random) if random.distribution == Distribution::Normal => (4.0, 0.0),
         OpKind::Reduce(reduce) => match reduce.kind {
             ReduceKind::Sum | ReduceKind::Mean => (1.0, 2.0),
             ReduceKind::Prod => (4.0, 0.0),

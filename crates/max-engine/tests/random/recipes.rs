@@ -5,7 +5,7 @@ use max_core::{DType, DeviceRef, Dim, Number, Result, Shape};
 use max_graph::{HostTensor, TensorValue, ops};
 
 use super::generate::{Maker, Node, random_tensor, slack, unit};
-use super::shapes;
+use super::{positions, shapes};
 
 /// Adds a value to the graph, or nothing where no operands suit.
 pub type Recipe = fn(&mut Maker) -> Option<()>;
@@ -33,6 +33,9 @@ pub const RECIPES: &[(usize, Recipe)] = &[
     (2, attention),
     (3, conv2d),
     (4, constant),
+    (4, positions::range),
+    (2, positions::dynamic_range),
+    (5, positions::random),
     (3, shapes::sizes),
     (7, shapes::reshape),
     (5, shapes::axes_of_one),
@@ -196,7 +199,8 @@ fn quotient(m: &mut Maker) -> Option<()> {
     // The quotient of whole numbers is a float64.
     let dtype = if dtype.is_float() { dtype } else { DType::Float64 };
     let bound = 2.0 * x.bound;
-    let error = rounded(dtype, bound, 2.0 * x.error + 4.0 * x.bound * y.error);
+    let divisor = rounded(y.dtype(), y.bound + 0.5, y.error);
+    let error = rounded(dtype, bound, 2.0 * x.error + 4.0 * x.bound * divisor);
     m.tame(dtype, bound, error)?;
     m.push(ops::div(&x.value, away_from_zero(&y, 0.5)), bound, error)
 }

@@ -133,7 +133,7 @@ pub fn slice(m: &mut Maker) -> Option<()> {
 }
 
 /// A scalar that is not known before the graph runs, where there is a symbol to compute it from.
-fn scalar(m: &mut Maker, number: i64) -> Option<TensorValue> {
+pub fn scalar(m: &mut Maker, number: i64) -> Option<TensorValue> {
     let symbolic = |x: &Node| x.value.shape().iter().any(|dim| dim.as_static().is_none());
     let Some(x) = m.node(symbolic).filter(|_| m.rng.chance(60)) else {
         return ops::constant(number, DType::Int64, DeviceRef::CPU).ok();

@@ -8,8 +8,8 @@ use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, broadcast_layout, byte_count, dot};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote};
-use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
-use crate::ops::reshape::{squeeze, unsqueeze};
+use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes, mul};
+use crate::ops::reshape::{flatten, squeeze, unsqueeze};
 use crate::ops::{check_alike, tensors};
 use crate::value::TensorValue;
 
@@ -38,6 +38,12 @@ op_fns! {
             product = squeeze(&product, if column { -1 } else { -2 })?;
         }
         Ok(product)
+    }
+
+    /// Each element of the left, whatever its shape, with each of the right: a matrix of products.
+    pub fn outer(lhs: Operand, rhs: Operand) -> TensorValue {
+        let [lhs, rhs] = promote([lhs, rhs])?;
+        mul(unsqueeze(flatten(&lhs, 0, -1)?, 1)?, flatten(&rhs, 0, -1)?)
     }
 }
 

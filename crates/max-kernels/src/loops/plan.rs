@@ -90,10 +90,23 @@ pub(super) struct Plan {
     pub(super) bytes: usize,
 }
 
-/// Which accesses are read and which are written.
+/// Which accesses are read, which are written, and of which only the positions are asked for.
 pub(super) struct Uses {
     pub(super) read: Vec<bool>,
     pub(super) written: Vec<bool>,
+    pub(super) counted: Vec<bool>,
+}
+
+impl Uses {
+    /// Whether an access touches memory.
+    pub(super) fn touches(&self, access: usize) -> bool {
+        self.read[access] || self.written[access]
+    }
+
+    /// Whether an access is used at all.
+    pub(super) fn has(&self, access: usize) -> bool {
+        self.touches(access) || self.counted[access]
+    }
 }
 
 /// About how many elements a task of a loop has.
@@ -125,7 +138,7 @@ impl Plan {
     }
 
     fn cut(space: Space, program: Program, uses: &Uses, streaming: bool) -> Plan {
-        let used = (0..space.views.len()).filter(|&view| uses.read[view] || uses.written[view]).collect();
+        let used = (0..space.views.len()).filter(|&view| uses.has(view)).collect();
         let mut plan = Plan {
             used,
             tile: 0,

@@ -3,7 +3,7 @@
 //! A value is constant, per row or per element. Constants are computed here, once. What remains runs in stages: the
 //! per-row code of a stage uses what the reductions of earlier stages gave, then a pass over the elements feeds its
 //! own reductions. An element-level value that a later stage needs is kept for the whole row, or computed again if
-//! that would take too much memory; loads always happen again. All stores wait for the last stage, after every use
+//! that would take too much memory; loads and positions always happen again. All stores wait for the last stage, after every use
 //! of a load of that stage, so that a loop may write where it reads.
 //!
 //! Where tiles lie along the reduced axis, a per-row value is a group of equal elements; where they lie across it, it
@@ -16,7 +16,7 @@ use max_core::{DType, Element, Result, dispatch};
 use super::best::{Best, best};
 use super::space::{identity, literal, register};
 use crate::scratch::Line;
-use crate::tile::{self, Arg, LoadFn, ReduceFn, Reducer, StoreFn, TileFn};
+use crate::tile::{self, Arg, IndexFn, LoadFn, ReduceFn, Reducer, StoreFn, TileFn};
 
 /// Names a place for a value: a position in [`Program::places`].
 pub(super) type Entry = u32;
@@ -64,6 +64,12 @@ pub(super) enum Op {
         size: u32,
         direct: bool,
         padded: bool,
+    },
+    /// Positions that a view names.
+    Index {
+        f: IndexFn,
+        dst: Entry,
+        view: u32,
     },
     /// Moves a kept value to the tile of the pass; elements have so many bytes.
     Seat {
@@ -147,10 +153,10 @@ pub(super) struct Choices {
 /// The registers that an instruction uses.
 pub(super) fn args(instr: &Instr<i64>) -> &[Reg] {
     match instr {
-        Instr::Apply(_, args) => args,
+        Instr::Apply(_, args) | Instr::Random(_, _, args) => args,
         Instr::Select(args) => args,
         Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => std::slice::from_ref(arg),
-        Instr::Load(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => &[],
+        Instr::Load(_) | Instr::Index(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => &[],
     }
 }
 
@@ -222,7 +228,7 @@ fn rates(loop_: &Loop<i64>) -> Vec<Rate> {
     for (instr, level) in loop_.code.iter().zip(levels) {
         let rate = match instr {
             Instr::Literal(_) | Instr::Size(..) => Rate::Constant,
-            Instr::Apply(..) | Instr::Select(_) | Instr::Cast(..) => {
+            Instr::Apply(..) | Instr::Select(_) | Instr::Cast(..) | Instr::Random(..) => {
                 args(instr).iter().map(|arg| rates[arg.0 as usize]).max().unwrap_or(Rate::Constant)
             }
             // A per-row value is stored for each element where the access says so.
@@ -298,6 +304,7 @@ impl Builder<'_> {
             Instr::Apply(op, [a, _]) => Some(tile::apply(*op, dtype(a))?),
             Instr::Select([_, a, _]) => Some(tile::select(dtype(a))),
             Instr::Cast(arg, to) => Some(tile::cast(dtype(arg), *to)),
+            Instr::Random(distribution, dtype, _) => Some(tile::random(*distribution, *dtype)?),
             _ => None,
         })
     }
@@ -373,7 +380,7 @@ impl Builder<'_> {
             if !needed[stage][at] {
                 continue;
             }
-            let loads = matches!(instr, Instr::Load(_) | Instr::Product(_));
+            let loads = matches!(instr, Instr::Load(_) | Instr::Index(_) | Instr::Product(_));
             if !root && self.choices.keep && !loads && self.ready[at] < stage {
                 self.kept[at] = true;
                 needed[self.ready[at]][at] = true;
@@ -458,7 +465,8 @@ impl Builder<'_> {
                         in_use -= self.release(at, &last_use);
                     }
                     let dtype = self.dtypes[at];
-                    let direct = f.is_none() && tile::direct(self.in_memory(at, dtype));
+                    let lies = !matches!(code[at], Instr::Index(_));
+                    let direct = f.is_none() && lies && tile::direct(self.in_memory(at, dtype));
                     let region = if direct { Region::Home } else { Region::Tile };
                     let dst = self.allocate(region, size);
                     in_use += if direct { 0 } else { size };
@@ -531,6 +539,7 @@ impl Builder<'_> {
     fn load(&self, at: usize, dst: Entry, padded: bool) -> Op {
         // What a kernel hands to its epilogue is behind the accesses of the loop.
         let view = match self.loop_.code[at] {
+            Instr::Index(view) => return Op::Index { f: tile::index(), dst, view },
             Instr::Load(access) => access,
             _ => self.loop_.accesses.len() as u32,
         };

@@ -204,7 +204,8 @@ impl<'a> Walk<'a> {
                 at += index as isize * stride;
                 rest = next;
             }
-            let memory = self.memory[seen.slot];
+            // What only names positions has no memory: it counts from the address zero.
+            let memory = self.memory.get(seen.slot).copied().unwrap_or(Memory::EMPTY);
             let ptr = memory.ptr().wrapping_offset(at * size);
             let limit = if plan.constant[view] { memory.end() } else { std::ptr::null() };
             let (row, col, along) = (seen.row, seen.col, seen.along);
@@ -512,6 +513,12 @@ impl<'a> Walk<'a> {
                         let whole = !padded || count.is_multiple_of(GROUP);
                         let arg = self.load(f, view as usize, self.home(dst), size as usize, direct, whole);
                         self.set(dst, arg);
+                    }
+                    Op::Index { f, dst, view } => {
+                        let base = self.base(view as usize);
+                        let start = self.start_of(base).addr() as i64 / base.size as i64;
+                        let strides = [base.row as i64, base.col as i64];
+                        f(self.home(dst), start, strides, self.rows, self.cols);
                     }
                     Op::Seat { entry, size } => {
                         let position =

@@ -7,6 +7,7 @@
 use max_core::kernel::{Access, Instr, Level, Literal, Loop, Reduction, Reg};
 use max_core::{Bool, DType, Element, Result, bail, dispatch};
 
+use super::plan::Uses;
 use crate::tile;
 
 /// Rows of a reduction that are shorter are not worth a pass each: tiles lie across them.
@@ -45,7 +46,7 @@ pub(super) struct Space {
 
 pub(super) struct Axis {
     pub(super) size: i64,
-    /// One for each used access.
+    /// One for each access; zero for those that are not used.
     pub(super) strides: Vec<i64>,
 }
 
@@ -101,10 +102,10 @@ pub(super) fn settle(mut loop_: Loop<i64>) -> Loop<i64> {
 
 fn args_mut(instr: &mut Instr<i64>) -> &mut [Reg] {
     match instr {
-        Instr::Apply(_, args) => args,
+        Instr::Apply(_, args) | Instr::Random(_, _, args) => args,
         Instr::Select(args) => args,
         Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => std::slice::from_mut(arg),
-        Instr::Load(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => &mut [],
+        Instr::Load(_) | Instr::Index(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => &mut [],
     }
 }
 
@@ -131,7 +132,7 @@ pub(super) fn identity(kind: Reduction, dtype: DType) -> Literal {
 }
 
 /// The space of a loop, or nothing where it has no elements.
-pub(super) fn space(loop_: &Loop<i64>, used: &[bool]) -> Option<Space> {
+pub(super) fn space(loop_: &Loop<i64>, uses: &Uses) -> Option<Space> {
     if loop_.shape.iter().any(|&size| size <= 0) {
         return None;
     }
@@ -140,10 +141,12 @@ pub(super) fn space(loop_: &Loop<i64>, used: &[bool]) -> Option<Space> {
         strides: loop_
             .accesses
             .iter()
-            .zip(used)
-            .map(|(a, used)| if *used { a.strides[axis] } else { 0 })
+            .enumerate()
+            .map(|(at, access)| if uses.has(at) { access.strides[axis] } else { 0 })
             .collect(),
     };
+    // Positions are computed, so it does not matter which way they lie.
+    let lies = |access: &usize| uses.touches(*access);
     let first = loop_.code.iter().find_map(|instr| match instr {
         Instr::Store(access, _) => Some(*access as usize),
         _ => None,
@@ -157,10 +160,11 @@ pub(super) fn space(loop_: &Loop<i64>, used: &[bool]) -> Option<Space> {
     });
     let mut kept = merge(kept);
 
-    let one = || Axis { size: 1, strides: vec![0; used.len()] };
+    let one = || Axis { size: 1, strides: vec![0; loop_.accesses.len()] };
     let count: i64 = kept.iter().fold(1, |product, axis| product.saturating_mul(axis.size));
     let horizontal = reduced.as_ref().is_some_and(|reduced| {
-        let contiguous = |axis: &Axis| axis.strides.iter().filter(|stride| **stride == 1).count();
+        let contiguous =
+            |axis: &Axis| (0..axis.strides.len()).filter(lies).filter(|&at| axis.strides[at] == 1).count();
         let along = contiguous(reduced) >= kept.last().map_or(0, contiguous);
         count < FEW || (along && reduced.size > SHORT)
     });
@@ -169,7 +173,8 @@ pub(super) fn space(loop_: &Loop<i64>, used: &[bool]) -> Option<Space> {
         reduced => {
             let cols = kept.pop().unwrap_or_else(one);
             let lies_across = |axis: &Axis| {
-                axis.strides.iter().zip(&cols.strides).any(|(row, col)| *row == 1 && *col != 0 && *col != 1)
+                let mut accesses = (0..axis.strides.len()).filter(lies);
+                accesses.any(|at| axis.strides[at] == 1 && ![0, 1].contains(&cols.strides[at]))
             };
             let across = kept.iter().position(lies_across);
             let rows = match across {

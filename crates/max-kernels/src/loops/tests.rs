@@ -2,7 +2,7 @@ mod reference;
 
 use max_core::kernel::{Access, Instr, Literal, Loop, Reduction, Reg, Slot};
 use max_core::scalar::{CompareOp, NumericOp, RealOp};
-use max_core::{DType, Element, ScalarOp, dispatch};
+use max_core::{DType, Distribution, Element, ScalarOp, dispatch};
 use max_driver::Buffer;
 
 use super::*;
@@ -135,6 +135,11 @@ impl Maker {
                 self.push(Instr::Literal(Literal { dtype, bits: one }), dtype)
             }
             1 if !dtype.is_float8() => self.push(Instr::Size(3, dtype), dtype),
+            3 | 4 if dtype == DType::Int64 => self.index(),
+            3 if matches!(dtype, DType::Float32 | DType::Float64) => {
+                let (seed, place) = (self.any(DType::Int64), self.index());
+                self.push(Instr::Random(Distribution::Uniform, dtype, [seed, place]), dtype)
+            }
             2 if !fits.is_empty() => {
                 let from = Reg(self.dice.pick(&fits) as u32);
                 self.push(Instr::Cast(from, dtype), dtype)
@@ -148,6 +153,13 @@ impl Maker {
                 self.push(Instr::Load(self.loop_.accesses.len() as u32 - 1), dtype)
             }
         }
+    }
+
+    /// Positions, walked in some way.
+    fn index(&mut self) -> Reg {
+        let (access, _) = random_access(&mut self.dice, &self.loop_.shape.clone(), false, None);
+        self.loop_.accesses.push(Access { slot: Slot::NONE, dtype: DType::Int64, ..access });
+        self.push(Instr::Index(self.loop_.accesses.len() as u32 - 1), DType::Int64)
     }
 
     fn compute(&mut self, dtype: DType) {
@@ -441,4 +453,55 @@ fn products_belong_to_epilogues() {
     let product = Instr::Product(DType::Float32);
     let loop_ = Loop { shape: vec![], reduce: None, accesses: vec![], code: vec![product] };
     assert!(PreparedLoop::new(&loop_).is_err() && Epilogue::new(&loop_).is_err());
+}
+
+/// Positions and random numbers of every walk, beside what decides about tiles: stores and loads that lie across, rows
+/// that are reduced whole, in parts, and side by side.
+#[test]
+fn positions_are_right_on_every_way() {
+    let normal = Instr::Random(Distribution::Normal, DType::Float32, [Reg(0), Reg(1)]);
+    let seed = Instr::Literal(Literal { dtype: DType::UInt64, bits: 0x1234_5678_9abc_def0 });
+    for shape in [[3, 5], [1, 1], [130, 70], [2, 5000], [300, 3], [40, 200], [2, 300_000]] {
+        let [rows, cols] = shape;
+        let all = size_of_all(&shape);
+        for walk in [[cols, 1], [1, rows], [0, 1], [1, 0], [-cols, 2]] {
+            let index = Access { slot: Slot::NONE, dtype: DType::Int64, offset: 7, strides: walk.to_vec() };
+            for store in [[cols, 1], [1, rows]] {
+                let accesses = vec![
+                    index.clone(),
+                    access(0, DType::Float32, &[cols, 1]),
+                    access(1, DType::Float32, &store),
+                    access(2, DType::Int64, &store),
+                ];
+                let mut code = vec![seed.clone(), Instr::Index(0), normal.clone(), Instr::Load(1)];
+                code.push(Instr::Apply(NumericOp::Add.into(), [Reg(2), Reg(3)]));
+                code.extend([Instr::Store(2, Reg(4)), Instr::Store(3, Reg(1))]);
+                let memory =
+                    [elements(&mut Dice(9), DType::Float32, all), vec![0; all * 4], vec![0; all * 8]];
+                check(&Loop { shape: shape.to_vec(), reduce: None, accesses, code }, &memory);
+            }
+            for reduce in [0, 1] {
+                let kept = if reduce == 0 { [0, 1] } else { [1, 0] };
+                let accesses = vec![
+                    index.clone(),
+                    access(0, DType::Int64, &kept),
+                    Access { strides: kept.to_vec(), ..index.clone() },
+                    access(1, DType::Int64, &[cols, 1]),
+                ];
+                let add = |a, b| Instr::Apply(NumericOp::Add.into(), [Reg(a), Reg(b)]);
+                let mut code = vec![Instr::Index(0), Instr::Load(3), add(0, 1)];
+                code.extend([Instr::Reduce(Reduction::Sum, Reg(2)), Instr::Index(2), add(3, 4)]);
+                code.push(Instr::Store(1, Reg(5)));
+                let results = vec![0; shape[1 - reduce] as usize * 8];
+                let memory = [results, elements(&mut Dice(9), DType::Int64, all)];
+                let loop_ = Loop { shape: shape.to_vec(), reduce: Some(reduce), accesses, code };
+                check(&loop_, &memory);
+                // The same without positions along the rows, which are then reduced as they lie.
+                let mut plain = loop_.clone();
+                plain.code[2] = add(1, 1);
+                plain.code[3] = Instr::Reduce(Reduction::Sum, Reg(1));
+                check(&plain, &memory);
+            }
+        }
+    }
 }

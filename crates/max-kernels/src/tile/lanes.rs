@@ -1,5 +1,6 @@
 //! The types of elements in register tiles, and how the scalar table computes with them.
 
+use max_core::random::UnitLane;
 use max_core::scalar::{FloatLane, Lane, RealOp};
 use max_core::{Bool, Element};
 
@@ -14,7 +15,7 @@ pub(super) trait Register: Element {
 /// A type of real numbers in a register tile.
 pub(super) trait RealRegister: Register {
     /// As [`Register::On`].
-    type RealOn<const FMA: bool>: FloatLane<Mask = Bool>;
+    type RealOn<const FMA: bool>: FloatLane<Mask = Bool> + UnitLane;
 
     /// Whether a function of `RealOn` does not hold for an operand.
     fn is_hard<const FMA: bool>(op: RealOp, operand: Self::RealOn<FMA>) -> bool;
@@ -118,4 +119,12 @@ impl<const FMA: bool> FloatLane for F32<FMA> {
         F32(self.0.sqrt())
     }
     functions!(exp log log1p sin cos acos tanh atanh erf);
+}
+
+impl<const FMA: bool> UnitLane for F32<FMA> {
+    #[inline(always)]
+    fn units(block: [u32; 4]) -> [Self; 2] {
+        let [u, v] = f32::units(block);
+        [F32(u), F32(v)]
+    }
 }

@@ -5,7 +5,9 @@ use std::mem::MaybeUninit;
 
 use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp, RealOp};
-use max_core::{Bool, DType, Element, Result, ScalarOp, bail, bf16, dispatch, f16, scalar_table};
+use max_core::{
+    Bool, DType, Distribution, Element, Result, ScalarOp, bail, bf16, dispatch, f16, scalar_table,
+};
 
 use super::lanes::{RealRegister, Register};
 use super::narrow::Narrow;
@@ -178,6 +180,33 @@ pub(super) fn apply(isa: Isa, op: ScalarOp, dtype: DType) -> Result<TileFn> {
         };
     }
     Ok(scalar_table!(rows))
+}
+
+/// Random numbers of a distribution by its number: of seeds, at positions.
+struct Random<T, const DISTRIBUTION: usize>(PhantomData<T>);
+
+impl<T: RealRegister, const DISTRIBUTION: usize> Function for Random<T, DISTRIBUTION> {
+    type In<const FMA: bool> = u64;
+    type Out<const FMA: bool> = T::RealOn<FMA>;
+    const ARITY: usize = 2;
+
+    #[inline(always)]
+    fn call<const FMA: bool>([seed, position]: [u64; 2]) -> T::RealOn<FMA> {
+        const { Distribution::ALL[DISTRIBUTION] }.draw(seed, position)
+    }
+}
+
+/// The function that draws numbers of a dtype.
+pub(super) fn random(isa: Isa, distribution: Distribution, dtype: DType) -> Result<TileFn> {
+    const UNIFORM: usize = Distribution::Uniform as usize;
+    const NORMAL: usize = Distribution::Normal as usize;
+    Ok(match (distribution, dtype) {
+        (Distribution::Uniform, DType::Float32) => tile_fn::<Map<Random<f32, UNIFORM>>>(isa),
+        (Distribution::Uniform, DType::Float64) => tile_fn::<Map<Random<f64, UNIFORM>>>(isa),
+        (Distribution::Normal, DType::Float32) => tile_fn::<Map<Random<f32, NORMAL>>>(isa),
+        (Distribution::Normal, DType::Float64) => tile_fn::<Map<Random<f64, NORMAL>>>(isa),
+        _ => bail!(internal, "random numbers of {dtype} in a kernel"),
+    })
 }
 
 /// One operand or the other.

@@ -380,3 +380,43 @@ fn transposes_of_all_shapes() {
     check::<f32>();
     check::<f64>();
 }
+
+#[test]
+fn random_numbers_are_the_same_on_every_instruction_set() {
+    let seeds: Vec<u64> = (0..COUNT as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let positions: Vec<u64> = (0..COUNT as u64).map(|i| i << (i % 40)).collect();
+    let expected = |distribution: Distribution| -> (Vec<f32>, Vec<f64>) {
+        let pairs = || seeds.iter().zip(&positions);
+        let narrow = pairs().map(|(&seed, &at)| distribution.draw::<f32>(seed, at)).collect();
+        (narrow, pairs().map(|(&seed, &at)| distribution.draw::<f64>(seed, at)).collect())
+    };
+    for isa in Isa::available() {
+        let draw = |distribution, dtype| map::random(isa, distribution, dtype).unwrap();
+        let (narrow, wide) = expected(Distribution::Uniform);
+        assert_eq!(run::<u64, f32>(draw(Distribution::Uniform, DType::Float32), &seeds, &positions), narrow);
+        assert_eq!(run::<u64, f64>(draw(Distribution::Uniform, DType::Float64), &seeds, &positions), wide);
+        let (narrow, wide) = expected(Distribution::Normal);
+        assert_eq!(run::<u64, f64>(draw(Distribution::Normal, DType::Float64), &seeds, &positions), wide);
+        let got = run::<u64, f32>(draw(Distribution::Normal, DType::Float32), &seeds, &positions);
+        for (got, expected) in got.iter().zip(&narrow) {
+            assert!(
+                (got - expected).abs() <= 4.0 * f32::EPSILON * expected.abs(),
+                "{isa:?}: {got}, not {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn positions_are_counted_and_padded() {
+    for isa in Isa::available() {
+        for [rows, cols] in [[1usize, 1], [1, 64], [3, 5], [2, 100], [70, 1]] {
+            let mut tile = vec![0i64; (rows * cols).next_multiple_of(GROUP)];
+            // SAFETY: the tile has room for every group begun.
+            unsafe { index::index(isa)(tile.as_mut_ptr().cast(), 10, [-100, 3], rows, cols) };
+            let at = |i: usize| 10 - 100 * (i / cols) as i64 + 3 * (i % cols) as i64;
+            let count = rows * cols;
+            assert!((0..tile.len()).all(|i| tile[i] == at(i.min(count - 1))), "{rows} x {cols}: {tile:?}");
+        }
+    }
+}

@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "the tests of the engine use more of it")]
 #[path = "../../../max-engine/tests/random/generate.rs"]
 mod generate;
+#[path = "../../../max-engine/tests/random/positions.rs"]
+mod positions;
 #[path = "../../../max-engine/tests/random/recipes.rs"]
 mod recipes;
 #[path = "../../../max-engine/tests/random/rng.rs"]

@@ -110,13 +110,16 @@ pub(super) fn run(loop_: &Loop<i64>, memory: &mut [Vec<u8>], products: &[Bits]) 
     let (dtypes, levels) = (loop_.dtypes().unwrap(), loop_.levels(|stride| *stride == 0));
     let len = loop_.reduce.map_or(1, |axis| loop_.shape[axis]) as usize;
     for (number, index) in indices(loop_).into_iter().enumerate() {
-        let at = |access: u32, j: usize| {
+        let position_of = |access: u32, j: usize| {
             let access = &loop_.accesses[access as usize];
             let mut index = index.clone();
             if let Some(axis) = loop_.reduce {
                 index[axis] = j as i64;
             }
-            let element = access.offset + index.iter().zip(&access.strides).map(|(i, s)| i * s).sum::<i64>();
+            access.offset + index.iter().zip(&access.strides).map(|(i, s)| i * s).sum::<i64>()
+        };
+        let at = |number: u32, j: usize| {
+            let (access, element) = (&loop_.accesses[number as usize], position_of(number, j));
             let size = access.dtype.size_in_bytes();
             (access.slot.0 as usize, element as usize * size..(element as usize + 1) * size)
         };
@@ -142,6 +145,11 @@ pub(super) fn run(loop_: &Loop<i64>, memory: &mut [Vec<u8>], products: &[Bits]) 
                             element[..bytes.len()].copy_from_slice(&before[slot][bytes]);
                             widen(dtypes[position], u64::from_le_bytes(element))
                         }
+                        Instr::Index(access) => bits(position_of(*access, j)),
+                        Instr::Random(distribution, dtype, [seed, place]) => match dtype {
+                            DType::Float64 => bits(distribution.draw::<f64>(reg(seed), reg(place))),
+                            _ => bits(distribution.draw::<f32>(reg(seed), reg(place))),
+                        },
                         Instr::Product(_) => products[number],
                         Instr::Literal(Literal { dtype, bits }) => widen(*dtype, *bits),
                         Instr::Size(size, dtype) => {

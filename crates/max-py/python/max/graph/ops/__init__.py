@@ -11,7 +11,8 @@ Call them while a graph is being built. `TensorValue` has operators and methods 
 
 from __future__ import annotations
 
-from max.graph.ops.data import constant, constant_external, shape_to_tensor
+from max.graph.ops import random
+from max.graph.ops.data import constant, constant_external, hann_window, range, shape_to_tensor
 from max.graph.ops.debug import print
 from max.graph.ops.elementwise import (
     abs,
@@ -20,6 +21,8 @@ from max.graph.ops.elementwise import (
     atanh,
     cast,
     ceil,
+    clamp,
+    complex_mul,
     cos,
     div,
     equal,
@@ -55,8 +58,10 @@ from max.graph.ops.elementwise import (
     trunc,
     where,
 )
-from max.graph.ops.linear import conv2d, matmul
+from max.graph.ops.linear import conv2d, matmul, outer
 from max.graph.ops.movement import (
+    as_interleaved_complex,
+    band_part,
     broadcast_to,
     chunk,
     concat,
@@ -64,11 +69,13 @@ from max.graph.ops.movement import (
     gather,
     permute,
     rebind,
+    repeat_interleave,
     reshape,
     slice_tensor,
     split,
     squeeze,
     stack,
+    tile,
     transfer_to,
     transpose,
     unsqueeze,
@@ -76,6 +83,7 @@ from max.graph.ops.movement import (
 from max.graph.ops.reduction import (
     argmax,
     argmin,
+    group_norm,
     layer_norm,
     logsoftmax,
     max,
@@ -95,11 +103,15 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "as_interleaved_complex",
     "atanh",
+    "band_part",
     "broadcast_to",
     "cast",
     "ceil",
     "chunk",
+    "clamp",
+    "complex_mul",
     "concat",
     "constant",
     "constant_external",
@@ -116,6 +128,8 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "group_norm",
+    "hann_window",
     "is_inf",
     "is_nan",
     "layer_norm",
@@ -134,12 +148,16 @@ __all__ = [
     "mul",
     "negate",
     "not_equal",
+    "outer",
     "permute",
     "pow",
     "print",
     "prod",
+    "random",
+    "range",
     "rebind",
     "relu",
+    "repeat_interleave",
     "reshape",
     "rms_norm",
     "round",
@@ -157,6 +175,7 @@ __all__ = [
     "sub",
     "sum",
     "tanh",
+    "tile",
     "transfer_to",
     "transpose",
     "trunc",

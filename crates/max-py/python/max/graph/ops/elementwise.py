@@ -238,3 +238,15 @@ def where(condition: TensorValueLike, x: TensorValueLike, y: TensorValueLike) ->
         y: What to take where it is false.
     """
     return call("where", condition, x, y)
+
+
+def clamp(
+    x: TensorValueLike, lower_bound: TensorValueLike | None = None, upper_bound: TensorValueLike | None = None
+) -> TensorValue:
+    """Each element, or the bound that it exceeds."""
+    return call("clamp", x, lower_bound, upper_bound)
+
+
+def complex_mul(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
+    """The product of complex numbers, whose real and imaginary parts are the last axis."""
+    return call("complex_mul", lhs, rhs)

@@ -47,3 +47,8 @@ def conv2d(
     """
     layouts = ConvInputLayout(input_layout).value, FilterLayout(filter_layout).value
     return call("conv2d", x, filter, bias, [stride, dilation, padding, groups, *layouts])
+
+
+def outer(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
+    """The matrix of products of each element of one tensor with each of another, whatever their shapes."""
+    return call("outer", lhs, rhs)

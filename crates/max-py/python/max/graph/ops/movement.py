@@ -132,3 +132,58 @@ def gather(input: TensorValueLike, indices: TensorValueLike, axis: int = -1) -> 
 def transfer_to(x: TensorValueLike, device: Device | DeviceRef) -> TensorValue:
     """The tensor on a device."""
     return call("transfer_to", x, device)
+
+
+def tile(x: TensorValueLike, repeats: ShapeLike) -> TensorValue:
+    """The tensor repeated along each axis.
+
+    >>> from max.dtype import DType
+    >>> from max.graph import Graph, TensorType, ops
+    >>> with Graph("twice", input_types=[TensorType(DType.float32, ["n", 3])]) as graph:
+    ...     ops.tile(graph.inputs[0], [2, 1]).shape
+    [Dim('n') * Dim(2), Dim(3)]
+
+    Args:
+        x: The tensor.
+        repeats: How often it is repeated along each axis; as many as there are axes.
+    """
+    return call("tile", x, dims(repeats))
+
+
+def repeat_interleave(
+    x: TensorValueLike, repeats: int, axis: int | None = None, out_dim: DimLike | None = None
+) -> TensorValue:
+    """Each element repeated along an axis, right behind itself.
+
+    Args:
+        x: The tensor.
+        repeats: How often each element is there; the same number for all.
+        axis: The axis; without one, the tensor is flattened first.
+        out_dim: The dim of the axis in the result, checked at run time.
+
+    Raises:
+        ValueError: If `repeats` is not positive, or the axis is out of range.
+    """
+    return call("repeat_interleave", x, repeats, axis, out_dim)
+
+
+def band_part(
+    x: TensorValueLike, num_lower: int | None = None, num_upper: int | None = None, exclude: bool = False
+) -> TensorValue:
+    """Matrices of the last two axes, with zeros outside of a band around the diagonal.
+
+    Args:
+        x: The tensor.
+        num_lower: How many diagonals below the main one belong to the band; by default all.
+        num_upper: How many diagonals above the main one belong to the band; by default all.
+        exclude: Whether the zeros are in the band instead.
+
+    Raises:
+        ValueError: If the rank is less than 2, or a number of diagonals is out of bounds.
+    """
+    return call("band_part", x, num_lower, num_upper, exclude)
+
+
+def as_interleaved_complex(x: TensorValueLike) -> TensorValue:
+    """Neighbours along the last axis as complex numbers: the axis is halved, and a new last one has the two parts."""
+    return call("as_interleaved_complex", x)

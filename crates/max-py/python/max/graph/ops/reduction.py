@@ -89,3 +89,18 @@ def rms_norm(
             of after it.
     """
     return call("rms_norm", input, weight, epsilon, weight_offset, multiply_before_cast)
+
+
+def group_norm(
+    input: TensorValueLike, gamma: TensorValueLike, beta: TensorValueLike, num_groups: int, epsilon: float
+) -> TensorValue:
+    """Channels in groups, normalized as `layer_norm` does it, then scaled and shifted channel by channel.
+
+    Args:
+        input: A tensor `[N, C, ...]`.
+        gamma: The scale of each channel.
+        beta: The shift of each channel.
+        num_groups: Into how many groups the channels are divided.
+        epsilon: A positive number that keeps the root from zero.
+    """
+    return call("group_norm", input, gamma, beta, num_groups, epsilon)

@@ -1,0 +1,22 @@
+//! Clamp: elements brought between two bounds.
+
+use crate::door::{Arg, op_fns};
+use crate::operand::Operand;
+use crate::ops;
+use crate::value::TensorValue;
+
+op_fns! {
+    /// Elements that are at least `lower_bound` and at most `upper_bound`, where these are given; the upper one wins.
+    pub fn clamp(
+        x: Operand, lower_bound: Option<Operand> = Arg::None, upper_bound: Option<Operand> = Arg::None,
+    ) -> TensorValue {
+        let mut x = x.tensor()?;
+        if let Some(bound) = lower_bound {
+            x = ops::max(x, bound)?;
+        }
+        if let Some(bound) = upper_bound {
+            x = ops::min(x, bound)?;
+        }
+        Ok(x)
+    }
+}

@@ -1,0 +1,67 @@
+"""Random numbers in graphs.
+
+A number is a function of a seed and of its position in the tensor, so a model gives the same numbers for the same seed
+on any machine and with any number of threads. Each draw of a graph has its own numbers. The seed may be a tensor: an
+input of the graph, with other numbers for each execution.
+
+>>> from max.dtype import DType
+>>> from max.graph import DeviceRef, Graph, TensorType, ops
+>>> with Graph("noise", input_types=[TensorType(DType.int64, [])]) as graph:
+...     ops.random.set_seed(graph.inputs[0])
+...     graph.output(ops.random.gaussian(TensorType(DType.float32, [2, 3], DeviceRef.CPU())))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from max import _core
+from max.graph._building import current_native
+from max.graph.value import TensorValue, TensorValueLike, call
+
+if TYPE_CHECKING:
+    from max.graph.type import TensorType
+
+__all__ = ["gaussian", "normal", "set_seed", "uniform"]
+
+
+def set_seed(seed: TensorValueLike = 0) -> None:
+    """Sets the seed of the random numbers that the graph draws from here on.
+
+    Args:
+        seed: A whole number of 64 bits, or a scalar tensor of int64 or uint64.
+    """
+    _core.op(current_native(), "random_set_seed", seed)
+
+
+def uniform(like: TensorType, range: tuple[TensorValueLike, TensorValueLike] = (0, 1)) -> TensorValue:
+    """Random numbers evenly spread from the first number of a range to the second, which is none of them.
+
+    Args:
+        like: The type of the result; its dtype is a float.
+        range: The two ends: numbers, or scalar tensors.
+
+    Raises:
+        RuntimeError: If no seed is set in the graph.
+        ValueError: If the range is empty or the dtype is no float.
+    """
+    low, high = range
+    return call("random_uniform", like, low, high)
+
+
+def gaussian(like: TensorType, mean: TensorValueLike = 0, std: TensorValueLike = 1) -> TensorValue:
+    """Random numbers of the normal distribution.
+
+    Args:
+        like: The type of the result; its dtype is a float.
+        mean: The mean: a number, or a scalar tensor.
+        std: The standard deviation, which is positive.
+
+    Raises:
+        RuntimeError: If no seed is set in the graph.
+        ValueError: If the deviation is not positive or the dtype is no float.
+    """
+    return call("random_gaussian", like, mean, std)
+
+
+normal = gaussian
