@@ -274,7 +274,7 @@ pub fn clear_tensor_cache() {
 /// The seed of the next random tensor.
 #[pyfunction]
 pub fn next_seed() -> i64 {
-    tensor::next_seed()
+    tensor::random::next_seed()
 }
 
 /// Starts the sequence of seeds over.
@@ -284,6 +284,6 @@ pub fn set_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
         seed.extract().map_err(|_| PyValueError::new_err("a seed is an int of up to 64 bits"))?;
     let bits = u64::try_from(seed).or_else(|_| i64::try_from(seed).map(|seed| seed as u64));
     let seed = bits.map_err(|_| PyValueError::new_err(format!("a seed has up to 64 bits; got {seed}")))?;
-    tensor::set_seed(seed);
+    tensor::random::set_seed(seed);
     Ok(())
 }

@@ -4,6 +4,7 @@ use max_core::{Number, Result, Shape, TensorType};
 use max_graph::ops;
 
 use crate::defaults::defaults;
+use crate::functions as F;
 use crate::scope::call_one;
 use crate::tensor::Tensor;
 
@@ -25,6 +26,13 @@ impl Tensor {
     #[track_caller]
     pub fn zeros(shape: impl Into<Shape>) -> Result<Tensor> {
         Tensor::full(shape, 0i64)
+    }
+
+    /// The numbers from zero up to a count, of the default dtype on the default device.
+    #[track_caller]
+    pub fn arange(count: i64) -> Result<Tensor> {
+        let (dtype, device) = defaults();
+        F::range(0i64, count, 1i64, None, dtype, device)
     }
 
     /// A tensor of a type, of one value.

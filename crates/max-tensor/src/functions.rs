@@ -3,10 +3,11 @@
 //! Outside any region a function has run when it returns; in a region it is recorded; in a graph that is being built
 //! it is recorded there.
 
-use max_core::{DType, DeviceRef, Location, Result, Shape, scalar_table};
+use max_core::{DType, DeviceRef, Dim, Location, Result, Shape, TensorType, scalar_table};
 use max_graph::graph::located;
 use max_graph::ops::broadcast::Target;
 use max_graph::ops::conv::ConvOptions;
+use max_graph::ops::index::Limit;
 use max_graph::ops::slice::Indices;
 use max_graph::{Operand, Operands, Value, ops};
 
@@ -43,10 +44,18 @@ functions! {
     argmax(x: Operand, axis: i64);
     /// See [`ops::argmin()`].
     argmin(x: Operand, axis: i64);
+    /// See [`ops::as_interleaved_complex()`].
+    as_interleaved_complex(x: Operand);
+    /// See [`ops::band_part()`].
+    band_part(x: Operand, num_lower: Option<i64>, num_upper: Option<i64>, exclude: bool);
     /// See [`ops::broadcast_to()`].
     broadcast_to(x: Operand, shape: Target);
     /// See [`ops::cast()`].
     cast(x: Operand, dtype: DType);
+    /// See [`ops::clamp()`].
+    clamp(x: Operand, lower_bound: Option<Operand>, upper_bound: Option<Operand>);
+    /// See [`ops::complex_mul()`].
+    complex_mul(lhs: Operand, rhs: Operand);
     /// See [`ops::concat()`].
     concat(values: Operands, axis: i64);
     /// See [`ops::conv2d()`].
@@ -55,6 +64,10 @@ functions! {
     flatten(x: Operand, start_dim: i64, end_dim: i64);
     /// See [`ops::gather()`].
     gather(input: Operand, indices: Operand, axis: i64);
+    /// See [`ops::group_norm()`].
+    group_norm(input: Operand, gamma: Operand, beta: Operand, num_groups: i64, epsilon: f64);
+    /// See [`ops::hann_window()`].
+    hann_window(window_length: i64, device: DeviceRef, periodic: bool, dtype: DType);
     /// See [`ops::layer_norm()`].
     layer_norm(input: Operand, gamma: Operand, beta: Operand, epsilon: f64);
     /// See [`ops::logsoftmax()`].
@@ -63,14 +76,24 @@ functions! {
     matmul(lhs: Operand, rhs: Operand);
     /// See [`ops::mean()`].
     mean(x: Operand, axis: i64);
+    /// See [`ops::outer()`].
+    outer(lhs: Operand, rhs: Operand);
     /// See [`ops::permute()`].
     permute(x: Operand, dims: Vec<i64>);
     /// See [`ops::prod()`].
     prod(x: Operand, axis: i64);
+    /// See [`ops::random_gaussian()`]; [`crate::random`] has the seeds.
+    random_gaussian(like: TensorType, mean: Operand, std: Operand, seed: Option<Operand>);
+    /// See [`ops::random_uniform()`]; [`crate::random`] has the seeds.
+    random_uniform(like: TensorType, low: Operand, high: Operand, seed: Option<Operand>);
+    /// See [`ops::range()`].
+    range(start: Limit, stop: Limit, step: Limit, out_dim: Option<Dim>, dtype: Option<DType>, device: Option<DeviceRef>);
     /// See [`ops::reduce_max()`].
     reduce_max(x: Operand, axis: i64);
     /// See [`ops::reduce_min()`].
     reduce_min(x: Operand, axis: i64);
+    /// See [`ops::repeat_interleave()`].
+    repeat_interleave(x: Operand, repeats: i64, axis: Option<i64>, out_dim: Option<Dim>);
     /// See [`ops::reshape()`].
     reshape(x: Operand, shape: Shape);
     /// See [`ops::rms_norm()`].
@@ -87,6 +110,8 @@ functions! {
     stdev(x: Operand, axis: i64);
     /// See [`ops::sum()`].
     sum(x: Operand, axis: i64);
+    /// See [`ops::tile()`].
+    tile(x: Operand, repeats: Shape);
     /// See [`ops::transfer_to()`].
     transfer_to(x: Operand, device: DeviceRef);
     /// See [`ops::transpose()`].

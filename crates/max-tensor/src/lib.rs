@@ -29,7 +29,7 @@ mod create;
 mod defaults;
 pub mod functions;
 mod node;
-mod random;
+pub mod random;
 mod realize;
 mod scope;
 mod structure;
@@ -38,7 +38,6 @@ mod trace;
 
 pub use cache::{CacheStats, cache_stats, clear_cache};
 pub use defaults::{Defaults, defaults};
-pub use random::{next_seed, set_seed};
 pub use realize::Reason;
 pub use scope::{Region, RegionKind, functional, lazy};
 pub use tensor::Tensor;

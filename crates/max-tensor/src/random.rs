@@ -1,8 +1,25 @@
-//! The seeds of random tensors: each draw has its own, which follows from one seed and the number of draws since.
+//! Random tensors. Each draw has a seed of its own, which follows from one seed and the number of draws since; an
+//! element follows from the seed of its draw and its position, so that threads and fusion do not change it.
+//!
+//! ```
+//! use max_tensor::random;
+//!
+//! random::set_seed(7);
+//! let first = random::uniform([2, 3], 0.0, 1.0)?;
+//! random::set_seed(7);
+//! let again = random::uniform([2, 3], 0.0, 1.0)?;
+//! assert_eq!(first.to_vec::<f32>()?, again.to_vec::<f32>()?);
+//! # Ok::<(), max_core::Error>(())
+//! ```
 
 use std::sync::Mutex;
 
+use max_core::{Result, Shape, TensorType};
+
+use crate::defaults::defaults;
+use crate::functions as F;
 use crate::lock;
+use crate::tensor::Tensor;
 
 struct Draws {
     seed: u64,
@@ -10,6 +27,20 @@ struct Draws {
 }
 
 static DRAWS: Mutex<Draws> = Mutex::new(Draws { seed: 0, count: 0 });
+
+/// Numbers evenly spread from `low` to `high`, which is none of them.
+#[track_caller]
+pub fn uniform(shape: impl Into<Shape>, low: f64, high: f64) -> Result<Tensor> {
+    let (dtype, device) = defaults();
+    F::random_uniform(TensorType::new(dtype, shape, device), low, high, Some(next_seed().into()))
+}
+
+/// Numbers spread like a bell around `mean` with the deviation `std`.
+#[track_caller]
+pub fn gaussian(shape: impl Into<Shape>, mean: f64, std: f64) -> Result<Tensor> {
+    let (dtype, device) = defaults();
+    F::random_gaussian(TensorType::new(dtype, shape, device), mean, std, Some(next_seed().into()))
+}
 
 /// Starts the sequence of seeds over: the same seed gives the same tensors from here on.
 pub fn set_seed(seed: u64) {

@@ -161,10 +161,7 @@ impl Tensor {
     /// Elements below a bound raised to it, and those above the other lowered to it.
     #[track_caller]
     pub fn clip(&self, min: Option<f64>, max: Option<f64>) -> Result<Tensor> {
-        crate::functional(|| {
-            let raised = min.map_or_else(|| Ok(self.clone()), |min| F::max(self, min))?;
-            max.map_or_else(|| Ok(raised.clone()), |max| F::min(&raised, max))
-        })
+        F::clamp(self, min.map(Operand::from), max.map(Operand::from))
     }
 }
 
