@@ -158,3 +158,28 @@ fn sizes_without_bound_are_errors() {
     assert_eq!(execute(&graph, &input(6), 1).unwrap()[0], HostTensor::from([4i64, 5]));
     assert!(execute(&graph, &input(3), 1).is_err());
 }
+
+/// The axes of a convolution are not in the order in which it is computed.
+#[test]
+fn positions_are_right_behind_a_convolution() {
+    let types = [
+        TensorType::new(DType::Float32, (1, 2, "h", 5), CPU),
+        TensorType::new(DType::Float32, (3, 2, 1, 1), CPU),
+    ];
+    let graph = Graph::build("g", types, |x| {
+        let options = ops::ConvOptions {
+            input_layout: max_core::ConvInputLayout::NCHW,
+            filter_layout: max_core::FilterLayout::FCRS,
+            ..Default::default()
+        };
+        let y = ops::conv2d(&x[0], &x[1], None, options)?;
+        let positions = ops::range(0i64, y.shape().num_elements()?, 1i64, None, DType::Float32, CPU)?;
+        ops::add(&y, ops::reshape(positions, y.shape()))
+    });
+    let graph = graph.unwrap();
+    let filter = HostTensor::from_vec([3, 2, 1, 1], (0..6).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+    let image =
+        HostTensor::from_vec([1, 2, 7, 5], (0..70).map(|i| (i % 9) as f32).collect::<Vec<_>>()).unwrap();
+    let inputs = [image, filter];
+    assert_eq!(execute(&graph, &inputs, 2).unwrap(), interpret(&graph.body(), &inputs, &()).unwrap());
+}

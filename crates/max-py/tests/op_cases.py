@@ -139,7 +139,7 @@ def draw(rng: np.random.Generator, spec: Input, domain: str) -> np.ndarray:
     if spec.dtype == "bool":
         return np.asarray(rng.integers(0, 2, shape)).astype(bool)
     if spec.high is not None:
-        return np.asarray(rng.integers(spec.low, spec.high, shape)).astype(spec.dtype)
+        return narrow(np.asarray(rng.integers(spec.low, spec.high, shape)), spec.dtype)
     if spec.dtype in INTS:
         signed = not spec.dtype.startswith("u")
         values = np.asarray(rng.integers(1 if domain in ("positive", "nonzero") else 0, 4, shape))

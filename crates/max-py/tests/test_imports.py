@@ -7,10 +7,9 @@ import pytest
 
 HEAVY = ["torch", "scipy", "pandas", "matplotlib", "transformers", "tensorflow", "jax", "PIL", "requests", "sympy"]
 
-
 MODULES = """
     max max.dtype max.driver max.engine max.graph max.graph.ops max.experimental max.experimental.functional
-    max.experimental.random max.experimental.realization_context max.experimental.tensor
+    max.experimental.nn max.experimental.random max.experimental.realization_context max.experimental.tensor
 """.split()
 
 

@@ -80,3 +80,8 @@ pub mod tensor {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The Rust code of the tour of tensors, run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tensors.md")]
+struct Tensors;

@@ -30,6 +30,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from max import _core
+from max.experimental._trace import Realization as Realization
+from max.experimental._trace import RealizationTrace as RealizationTrace
+from max.experimental._trace import trace as trace
 from max.graph import _building
 from max.graph.graph import Graph
 from max.graph.value import TensorValue, Value, wrap_result
@@ -44,6 +47,8 @@ __all__ = [
     "EagerRealizationContext",
     "GraphRealizationContext",
     "LazyRealizationContext",
+    "Realization",
+    "RealizationTrace",
     "clear_compile_cache",
     "compile_cache_stats",
     "ensure_context",
@@ -52,6 +57,7 @@ __all__ = [
     "seed",
     "set_default_realization_context",
     "set_seed",
+    "trace",
 ]
 
 C = TypeVar("C", bound="_Context")

@@ -1,0 +1,107 @@
+"""Recording the `forward` of a module as a graph, without touching the module.
+
+While a module is traced, reading one of its parameters gives the graph's weight in its place. Which weights those are
+is a context variable, so other threads and tasks, and other traces inside of this one, see the module as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from max.experimental.nn import _state, _structure
+from max.experimental.nn._tree import is_cache
+from max.experimental.realization_context import GraphRealizationContext
+from max.experimental.tensor import Tensor
+from max.graph import Graph, TensorType, Weight
+
+if TYPE_CHECKING:
+    from max.experimental.nn.module import Module
+
+weights: ContextVar[Mapping[int, Tensor] | None] = ContextVar("max.experimental.nn weights", default=None)
+"""What stands for parameters here, by their `id`."""
+
+
+class Trace(NamedTuple):
+    """The `forward` of a module as a graph."""
+
+    graph: Graph
+    input_types: tuple[TensorType, ...]
+    parameters: list[_state.Parameter]
+    """Those of the module; a tensor that several share is the weight with the first of their names."""
+    rebuild: _structure.Rebuild
+    """What `forward` returns, from the outputs of the graph."""
+
+
+def trace(
+    module: Module,
+    input_types: Sequence[TensorType],
+    name: str | None,
+    custom_extensions: Sequence[str | os.PathLike[str]],
+) -> Trace:
+    """Calls `forward` once, with values of a new graph for its arguments and parameters."""
+    for position, type_ in enumerate(input_types):
+        if not isinstance(type_, TensorType):
+            raise TypeError(f"input {position} must be a TensorType; got {type(type_).__name__}: {type_!r}")
+    title = name or type(module).__name__
+    with _substituting(None):
+        parameters = list(_state.parameters(module))
+    graph = Graph(title, input_types=input_types, custom_extensions=custom_extensions)
+    stand_ins: dict[int, Tensor] = {}
+    for parameter in parameters:
+        if id(parameter.tensor) not in stand_ins:
+            stand_ins[id(parameter.tensor)] = _weight(graph, parameter)
+    with _without_leaks(module), GraphRealizationContext(graph), _substituting(stand_ins):
+        result = module(*(Tensor.from_graph_value(value.tensor) for value in graph.inputs))
+        outputs, rebuild = _structure.flatten(result, f"forward of {type(module).__name__}")
+        graph.output(*outputs)
+    return Trace(graph, tuple(input_types), parameters, rebuild)
+
+
+def _weight(graph: Graph, parameter: _state.Parameter) -> Tensor:
+    type = parameter.tensor.type
+    return Tensor.from_graph_value(graph.add_weight(Weight(parameter.name, type.dtype, type.shape, type.device)))
+
+
+@contextmanager
+def _substituting(stand_ins: Mapping[int, Tensor] | None) -> Iterator[None]:
+    """Makes these, and no others, stand for parameters."""
+    token = weights.set(stand_ins)
+    try:
+        yield
+    finally:
+        weights.reset(token)
+
+
+@contextmanager
+def _without_leaks(module: Module) -> Iterator[None]:
+    """Takes values of a graph out of a module again if `forward` leaves them there: they are worth nothing elsewhere.
+
+    Raises:
+        TypeError: If `forward` sets attributes to them, which is nothing a program could do.
+    """
+    before = [(part, dict(vars(part))) for part in (module, *(part for _, part in module.descendants))]
+    leaked: list[str] = []
+    try:
+        yield
+    finally:
+        for part, attributes in before:
+            now = vars(part)
+            for name in [name for name in now if now[name] is not attributes.get(name) and _is_graph_value(now[name])]:
+                if not is_cache(part, name):
+                    leaked.append(f"{type(part).__name__}.{name}")
+                if name in attributes:
+                    setattr(part, name, attributes[name])
+                else:
+                    delattr(part, name)
+    if leaked:
+        raise TypeError(
+            f"forward of {type(module).__name__} sets {', '.join(leaked)}, but a compiled module has no state to set"
+        )
+
+
+def _is_graph_value(value: Any) -> bool:
+    return isinstance(value, Tensor) and value._native.state == "value"

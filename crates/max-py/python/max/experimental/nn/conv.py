@@ -1,0 +1,113 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from max.driver import Device
+from max.dtype import DType
+from max.experimental import functional as F
+from max.experimental import random
+from max.experimental.nn.module import Module
+from max.experimental.tensor import Tensor
+from max.graph import ConvInputLayout, FilterLayout
+
+__all__ = ["Conv2d"]
+
+
+class Conv2d(Module):
+    """A convolution over height and width.
+
+    Images are `[batch, height, width, channels]`, or `[batch, channels, height, width]` with `permute`.
+
+    >>> Conv2d(3, in_channels=4, out_channels=8, padding=1)(Tensor.ones([1, 16, 16, 4])).shape
+    [Dim(1), Dim(16), Dim(16), Dim(8)]
+
+    Args:
+        kernel_size: The size of the filter: one number, or height and width.
+        in_channels: The number of channels of the input.
+        out_channels: The number of channels of the result.
+        dtype: The dtype of the parameters; the default dtype if it is not given.
+        stride: How far the filter moves: one number, or down and across.
+        padding: Zeros around each image: one number; two, above and below, and left and right; or four, above, below,
+            left, right.
+        dilation: The distance of the filter's taps: one number, or down and across.
+        num_groups: Into how many parts that do not mix the channels are divided.
+        device: Where the parameters are; the default device if it is not given.
+        has_bias: Whether there is a bias.
+        permute: Whether images and filter have their axes in the order of PyTorch.
+        name: A name to show; those of parameters follow from the attributes that hold modules.
+    """
+
+    weight: Tensor
+    """The filter: `[height, width, in_channels // num_groups, out_channels]`, or `[out_channels,
+    in_channels // num_groups, height, width]` with `permute`."""
+    bias: Tensor | Literal[0]
+    """What is added to each channel, `[out_channels]`; 0 if there is no bias."""
+
+    def __init__(
+        self,
+        kernel_size: int | tuple[int, int],
+        in_channels: int,
+        out_channels: int,
+        dtype: DType | None = None,
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | tuple[int, int, int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        num_groups: int = 1,
+        device: Device | None = None,
+        has_bias: bool = False,
+        permute: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if num_groups < 1 or in_channels % num_groups or out_channels % num_groups:
+            raise ValueError(
+                f"Conv2d cannot divide {in_channels} input and {out_channels} output channels into {num_groups} groups"
+            )
+        height, width = _pair("kernel_size", kernel_size)
+        inputs = in_channels // num_groups
+        shape = [out_channels, inputs, height, width] if permute else [height, width, inputs, out_channels]
+        std = max(inputs * height * width, 1) ** -0.5
+        self.weight = random.gaussian(shape, std=std, dtype=dtype, device=device)
+        self.bias = Tensor.zeros([out_channels], dtype=dtype, device=device) if has_bias else 0
+        self.kernel_size = height, width
+        self.stride = _pair("stride", stride)
+        self.padding = _padding(padding)
+        self.dilation = _pair("dilation", dilation)
+        self.num_groups = num_groups
+        self.permute = permute
+        self.name = name
+
+    @F.functional
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution of images with the filter, and the bias added to it."""
+        return F.conv2d(
+            x,
+            self.weight,
+            stride=self.stride,
+            dilation=self.dilation,
+            padding=self.padding,
+            groups=self.num_groups,
+            bias=self.bias if isinstance(self.bias, Tensor) else None,
+            input_layout=ConvInputLayout.NCHW if self.permute else ConvInputLayout.NHWC,
+            filter_layout=FilterLayout.FCRS if self.permute else FilterLayout.RSCF,
+        )
+
+
+def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    if len(value) != 2:
+        raise ValueError(f"Conv2d {name} must be one number or two; got {value}")
+    return value[0], value[1]
+
+
+def _padding(value: int | Sequence[int]) -> tuple[int, int, int, int]:
+    if isinstance(value, int):
+        return value, value, value, value
+    if len(value) == 2:
+        return value[0], value[0], value[1], value[1]
+    if len(value) != 4:
+        raise ValueError(f"Conv2d padding must be one number, two or four; got {value}")
+    return value[0], value[1], value[2], value[3]

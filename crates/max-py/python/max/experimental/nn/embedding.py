@@ -1,0 +1,56 @@
+"""Tables of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from max.experimental import functional as F
+from max.experimental import random
+from max.experimental.nn.module import Module
+from max.experimental.tensor import Tensor
+
+__all__ = ["Embedding"]
+
+
+class Embedding(Module):
+    """A table with a vector, or a larger tensor, for each of a number of tokens.
+
+    >>> from max.dtype import DType
+    >>> tokens = Tensor.zeros([2, 7], dtype=DType.int64)
+    >>> Embedding(100, dim=8)(tokens).shape
+    [Dim(2), Dim(7), Dim(8)]
+
+    Args:
+        vocab_size: The number of tokens.
+        dim: The size of each vector.
+        dims: In place of `dim`: the shape of the tensor of each token.
+    """
+
+    weight: Tensor
+    """The table, `[vocab_size, *dims]`."""
+
+    def __init__(self, vocab_size: int, *, dim: int | None = None, dims: Sequence[int] | None = None) -> None:
+        if (dim is None) == (dims is None):
+            raise TypeError(f"Embedding takes either dim or dims; got dim={dim} and dims={dims}")
+        self.weight = random.gaussian([vocab_size, *(dims if dims is not None else [dim])])
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens."""
+        return int(self.weight.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """The size of each vector; ValueError if there are larger tensors in the table."""
+        (dim,) = self.dims
+        return dim
+
+    @property
+    def dims(self) -> list[int]:
+        """The shape of the tensor of each token."""
+        return [int(dim) for dim in self.weight.shape[1:]]
+
+    @F.functional
+    def forward(self, indices: Tensor) -> Tensor:
+        """The vectors of tokens, each in the place of its index."""
+        return F.gather(self.weight, indices, axis=0)

@@ -1,0 +1,127 @@
+"""Normalizations: layers that take the scale, and some the mean, out of their input."""
+
+from __future__ import annotations
+
+from max.dtype import DType
+from max.experimental import functional as F
+from max.experimental.nn.module import Module
+from max.experimental.tensor import Tensor
+
+__all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]
+
+
+class LayerNorm(Module):
+    """`(x - mean) / sqrt(variance + eps) * weight + bias` along the last axis.
+
+    The result has the dtype of the input.
+
+    >>> LayerNorm(3)
+    LayerNorm(weight=float32[3], bias=float32[3], dim=3, eps=1e-05, keep_dtype=True)
+
+    Args:
+        dim: The size of the last axis.
+        eps: A positive number that keeps the root from zero.
+        keep_dtype: Whether the parameters are used in the dtype of the input, if they have another one. If not,
+            everything is computed in float32.
+        elementwise_affine: Whether there are a weight and a bias.
+        use_bias: Whether there is a bias, if there is a weight.
+    """
+
+    weight: Tensor | None
+    """What the result is multiplied by, `[dim]`; None without."""
+    bias: Tensor | None
+    """What is added to it, `[dim]`; None without."""
+
+    def __init__(
+        self,
+        dim: int,
+        eps: float = 1e-5,
+        *,
+        keep_dtype: bool = True,
+        elementwise_affine: bool = True,
+        use_bias: bool = True,
+    ) -> None:
+        self.weight = Tensor.ones([dim]) if elementwise_affine else None
+        self.bias = Tensor.zeros([dim]) if elementwise_affine and use_bias else None
+        self.dim = dim
+        self.eps = eps
+        self.keep_dtype = keep_dtype
+
+    @F.functional
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalized input."""
+        input = x if self.keep_dtype else x.cast(DType.float32)
+        gamma, beta = _scale_and_shift(self.weight, self.bias, self.dim, input)
+        return F.layer_norm(input, gamma, beta, self.eps).cast(x.dtype)
+
+
+class RMSNorm(Module):
+    """`x / sqrt(mean(x * x) + eps) * weight` along the last axis.
+
+    >>> RMSNorm(3)(Tensor.full([3], 5.0)).to_numpy()
+    array([1., 1., 1.], dtype=float32)
+
+    Args:
+        dim: The size of the last axis.
+        eps: A number that keeps the root from zero.
+    """
+
+    weight: Tensor
+    """What the result is multiplied by, `[dim]`."""
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        self.weight = Tensor.ones([dim])
+        self.eps = eps
+
+    @property
+    def dim(self) -> int:
+        """The size of the last axis."""
+        return int(self.weight.shape[0])
+
+    @F.functional
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalized input."""
+        return F.rms_norm(x, self.weight, self.eps)
+
+
+class GroupNorm(Module):
+    """`(x - mean) / sqrt(variance + eps) * weight + bias` for groups of channels, which are axis 1 of the input.
+
+    Mean and variance are those of all elements of a group, whatever axes come after the channels.
+
+    >>> GroupNorm(2, 4)
+    GroupNorm(weight=float32[4], bias=float32[4], num_groups=2, num_channels=4, eps=1e-05)
+
+    Args:
+        num_groups: The number of groups, which divides the number of channels.
+        num_channels: The number of channels.
+        eps: A positive number that keeps the root from zero.
+        affine: Whether there are a weight and a bias, a number of each for a channel.
+    """
+
+    weight: Tensor | None
+    """What the result is multiplied by, `[num_channels]`; None without."""
+    bias: Tensor | None
+    """What is added to it, `[num_channels]`; None without."""
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+        if num_groups < 1 or num_channels % num_groups:
+            raise ValueError(f"GroupNorm cannot divide {num_channels} channels into {num_groups} equal groups")
+        self.weight = Tensor.ones([num_channels]) if affine else None
+        self.bias = Tensor.zeros([num_channels]) if affine else None
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+
+    @F.functional
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalized input."""
+        gamma, beta = _scale_and_shift(self.weight, self.bias, self.num_channels, x)
+        return F.group_norm(x, gamma, beta, self.num_groups, self.eps)
+
+
+def _scale_and_shift(weight: Tensor | None, bias: Tensor | None, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """What stands for a weight and a bias, if they are not there."""
+    gamma = weight if weight is not None else Tensor.ones([size], dtype=like.dtype, device=like.device)
+    beta = bias if bias is not None else Tensor.zeros([size], dtype=like.dtype, device=like.device)
+    return gamma, beta

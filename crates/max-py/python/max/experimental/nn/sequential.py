@@ -1,0 +1,86 @@
+"""Modules that are lists of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+
+from max.experimental import functional as F
+from max.experimental.nn.module import Module
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ModuleList", "Sequential"]
+
+
+class ModuleList(Module, list[Module]):
+    """A list of modules, whose positions are their names. It is a list in every way; slices are such lists too.
+
+    >>> from max.experimental.nn import Linear
+    >>> layers = ModuleList(Linear(4, 4, bias=False) for _ in range(3))
+    >>> layers.append(Linear(4, 1, bias=False))
+    >>> [name for name, _ in layers.parameters]
+    ['0.weight', '1.weight', '2.weight', '3.weight']
+
+    Args:
+        iterable: The modules.
+    """
+
+    def __init__(self, iterable: Iterable[Module] = (), /) -> None:
+        list.__init__(self, iterable)
+        for _ in self.children:  # which refuses what is no module
+            pass
+
+    @property
+    def children(self) -> Iterator[tuple[str, Module]]:
+        """Positions and modules of the list, then what else was set as an attribute."""
+        for at, module in enumerate(self):
+            if not isinstance(module, Module):
+                raise TypeError(f"{type(self).__name__} holds modules only; item {at} is a {type(module).__name__}")
+            yield str(at), module
+        yield from super().children
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, index: SupportsIndex, /) -> Module: ...
+        @overload
+        def __getitem__(self, index: slice, /) -> Self: ...
+
+    def __getitem__(self, index: Any, /) -> Any:
+        found = list.__getitem__(self, index)
+        return self._of(found) if isinstance(index, slice) else found
+
+    @classmethod
+    def _of(cls, modules: list[Module]) -> Self:
+        return cls(modules)
+
+    def _parts(self) -> list[str]:
+        return [*map(repr, self), *super()._parts()]
+
+
+class Sequential(ModuleList):
+    """Modules that run one after the other, each on what the one before it gives.
+
+    >>> from max.experimental.nn import Linear, RMSNorm
+    >>> Sequential(Linear(2, 3), RMSNorm(3))
+    Sequential(Linear(weight=float32[3, 2], bias=float32[3]), RMSNorm(weight=float32[3], eps=1e-06))
+
+    Args:
+        *modules: The modules, in order.
+    """
+
+    def __init__(self, *modules: Module) -> None:
+        super().__init__(modules)
+
+    @classmethod
+    def _of(cls, modules: list[Module]) -> Self:
+        return cls(*modules)
+
+    @F.functional
+    def forward(self, x: Any) -> Any:
+        """What the last module gives; `x` itself if there is none."""
+        for module in self:
+            x = module(x)
+        return x
