@@ -1,10 +1,11 @@
 //! From pending tensors to real ones: a graph of what they need, a model for it, one execution.
 //!
-//! What is computed on the way and somebody holds becomes real too, so that nothing is computed twice; what nobody holds
-//! is never computed for its own sake. Nothing is locked while a model runs: two threads that need the same tensor
+//! What is computed on the way and somebody holds becomes real too, so that nothing is computed twice, unless it only
+//! moves or repeats what is there: that takes memory and saves no work. What nobody holds is never computed for its own
+//! sake. Nothing is locked while a model runs: two threads that need the same tensor
 //! both compute it, and the first result stays.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -12,7 +13,7 @@ use std::time::Instant;
 use max_core::{Error, Result, bail};
 use max_driver::Buffer;
 use max_graph::graph::current_location;
-use max_graph::{Body, ValueId};
+use max_graph::{Body, OpKind, ValueId};
 
 use crate::cache::{self, Found};
 use crate::node::{Cell, Node, State};
@@ -58,12 +59,14 @@ pub(crate) fn realize(cells: &[Arc<Cell>], reason: Reason, checkpoint: Checkpoin
         staged.stage(cell)?;
     }
     let Staged { mut body, sources, nodes, .. } = staged;
+    let asked_for: HashSet<*const Cell> = cells.iter().map(Arc::as_ptr).collect();
     let mut filled: Vec<(ValueId, Arc<Cell>)> = Vec::new();
-    for (values, results) in nodes.values() {
-        let alive = values.iter().zip(results).filter_map(|(&value, cell)| Some((value, cell.upgrade()?)));
-        let wanted =
-            |cell: &Arc<Cell>| cell.is_held() || cells.iter().any(|target| Arc::ptr_eq(target, cell));
-        filled.extend(alive.filter(|(_, cell)| wanted(cell)));
+    for node in nodes.values() {
+        let results = node.values.iter().zip(&node.cells);
+        let alive = results.filter_map(|(&value, cell)| Some((value, cell.upgrade()?)));
+        filled.extend(alive.filter(|(_, cell)| {
+            asked_for.contains(&Arc::as_ptr(cell)) || cell.is_held() && !node.moves_only
+        }));
     }
     if filled.is_empty() {
         return Ok(());
@@ -111,14 +114,37 @@ struct Staged {
     sources: Vec<Buffer>,
     /// What the cells were when they were met; other threads may realize them meanwhile.
     seen: HashMap<*const Cell, Seen>,
-    /// The results of each op: their values and their cells.
-    nodes: HashMap<*const Node, (Vec<ValueId>, Vec<Weak<Cell>>)>,
+    nodes: HashMap<*const Node, Emitted>,
+}
+
+/// An op that is in the graph.
+struct Emitted {
+    /// Its results in the graph.
+    values: Vec<ValueId>,
+    /// The cells of its results.
+    cells: Vec<Weak<Cell>>,
+    /// Whether it, and all it reads that is not real, only moves or repeats elements.
+    moves_only: bool,
 }
 
 #[derive(Clone)]
 enum Seen {
     Source(ValueId),
     Result(*const Node, usize),
+}
+
+/// Whether an op only moves or repeats elements.
+fn moves(kind: &OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::BroadcastTo(_)
+            | OpKind::Constant(_)
+            | OpKind::Index(_)
+            | OpKind::Permute(_)
+            | OpKind::Rebind(_)
+            | OpKind::Reshape(_)
+            | OpKind::Slice(_)
+    )
 }
 
 /// What is left to do, deepest last: no recursion, since there may be many ops in a row.
@@ -177,7 +203,12 @@ impl Staged {
         let op = self.body.push(node.kind.clone(), operands, node.location.clone())?;
         let values = self.body.op(op).results.clone();
         let cells = node.results.get().cloned().unwrap_or_default();
-        self.nodes.insert(address, (values, cells));
+        let moved = |cell: &Arc<Cell>| match self.seen.get(&Arc::as_ptr(cell)) {
+            Some(Seen::Result(node, _)) => self.nodes.get(node).is_some_and(|node| node.moves_only),
+            _ => true,
+        };
+        let moves_only = moves(&node.kind) && node.operands.iter().all(moved);
+        self.nodes.insert(address, Emitted { values, cells, moves_only });
         Ok(())
     }
 
@@ -185,7 +216,7 @@ impl Staged {
         let value = match self.seen.get(&Arc::as_ptr(cell)) {
             Some(Seen::Source(value)) => Some(*value),
             Some(Seen::Result(node, number)) => {
-                self.nodes.get(node).and_then(|(values, _)| values.get(*number).copied())
+                self.nodes.get(node).and_then(|node| node.values.get(*number).copied())
             }
             None => None,
         };

@@ -63,6 +63,18 @@ fn operands_that_change_places_are_other_programs() {
 }
 
 #[test]
+fn what_is_only_moved_is_not_kept_on_the_way() {
+    let (huge, corner) = lazy(|| -> Result<_> {
+        let huge = Tensor::zeros([1i64 << 40, 1 << 10])?;
+        let corner = (huge.slice((..2, ..2))? + 1.0)?;
+        Ok((huge, corner))
+    })
+    .unwrap();
+    assert_eq!(corner.to_vec::<f32>().unwrap(), [1.0; 4]);
+    assert!(!huge.is_real());
+}
+
+#[test]
 fn what_nobody_holds_is_never_computed() {
     functional(|| {
         drop(doomed()?);
