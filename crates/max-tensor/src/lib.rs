@@ -17,10 +17,10 @@
 //! # Ok::<(), max_core::Error>(())
 //! ```
 //!
-//! How it works: a recorded op is a [`node::Node`] that holds what it reads, so what nobody holds any more is gone. To
-//! realize a tensor, [`realize`] walks from it to real tensors, makes a graph of what it met, and asks [`cache`] for
+//! How it works: a recorded op is a node that holds what it reads, so what nobody holds any more is gone. To
+//! realize a tensor, `realize.rs` walks from it to real tensors, makes a graph of what it met, and asks `cache.rs` for
 //! the compiled model of a graph of this structure. Sizes and numbers that are seen to vary become symbols and inputs of
-//! the model ([`structure`]), so that a loop compiles its body once or twice, whatever it counts.
+//! the model (`structure.rs`), so that a loop compiles its body once or twice, whatever it counts.
 
 #![forbid(unsafe_code)]
 
