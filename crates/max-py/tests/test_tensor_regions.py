@@ -264,6 +264,22 @@ class TestMutation:
         np.testing.assert_array_equal(y.to_numpy(), X + 1)
         np.testing.assert_array_equal(z.to_numpy(), X * 2)
 
+    def test_of_arrays_that_are_only_moved(self) -> None:
+        array = np.ones((2, 2), np.float32)
+        moved = [
+            F.reshape(array, [4]),
+            F.reshape(Buffer.from_numpy(array), [4]),
+            F.transpose(array, 0, 1),
+            F.broadcast_to(array, [3, 2, 2]),
+            F.rebind(array, [2, 2]),
+            F.concat([array]),
+            F.split(array, [1, 1])[0],
+            F.slice_tensor(array, [0]),
+            F.cast(array, DType.float32),
+        ]
+        array[:] = 5
+        assert [result.to_numpy().max() for result in moved] == [1] * len(moved)
+
     def test_results_are_not_shared_with_operands(self) -> None:
         array = np.ones(4, np.float32)
         y = F.reshape(Tensor.from_dlpack(array) * 1, [2, 2])

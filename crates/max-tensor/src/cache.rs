@@ -109,17 +109,18 @@ pub(crate) fn find(body: &Body, mut inputs: Vec<Buffer>) -> Result<Found> {
         }
     };
     for array in &structure.arrays {
-        inputs.push(buffer(array)?);
+        inputs.push(host_buffer(array)?);
     }
     for (number, seen) in structure.numbers.iter().zip(&family.numbers) {
         if *seen == Seen::Varies {
-            inputs.push(buffer(number)?);
+            inputs.push(host_buffer(number)?);
         }
     }
     Ok(Found { model: family.model.clone(), inputs, compiled })
 }
 
-fn buffer(tensor: &HostTensor) -> Result<Buffer> {
+/// The data of a constant as a buffer, without a copy.
+pub(crate) fn host_buffer(tensor: &HostTensor) -> Result<Buffer> {
     Buffer::from_host_bytes(tensor.bytes().clone(), tensor.dtype(), tensor.shape())
 }
 

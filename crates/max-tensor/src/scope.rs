@@ -7,9 +7,11 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use max_core::{Location, Result, Type, bail};
+use max_driver::Device;
 use max_graph::graph::located;
 use max_graph::{Body, Graph, OpKind, TensorValue, Value, ValueId};
 
+use crate::cache::host_buffer;
 use crate::lock;
 use crate::node::{Cell, Node, State};
 use crate::realize::{Checkpoint, Reason, execute, realize};
@@ -233,6 +235,14 @@ fn run(
     };
     if computed.is_empty() && body.block.ops.is_empty() {
         return Ok(tensors(&[]));
+    }
+    if let [op] = body.block.ops[..]
+        && let OpKind::Constant(constant) = &body.op(op).kind
+    {
+        // There is nothing to compute, but the data may be somebody else's.
+        let device = Device::from_ref(constant.device)?;
+        let copy = host_buffer(&constant.value)?.copy(Some(&device))?;
+        return Ok(tensors(&[Tensor::from_buffer(copy)]));
     }
     body.block.results = Some(computed.clone());
     let outputs = execute(&body, inputs, Reason::BareOp, checkpoint)?;

@@ -25,7 +25,7 @@ use generate::{Case, Extent};
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn run(body: &Body, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
-    let inputs = inputs.iter().map(super::buffer).collect::<Result<Vec<_>>>()?;
+    let inputs = inputs.iter().map(super::host_buffer).collect::<Result<Vec<_>>>()?;
     let Found { model, inputs, .. } = find(body, inputs)?;
     let tensor = |b: &Buffer| HostTensor::new(b.dtype(), b.shape(), b.host_bytes()?);
     model.execute(&inputs)?.iter().map(tensor).collect()
