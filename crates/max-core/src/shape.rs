@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use crate::{Bindings, Dim, Error, Result, bail};
 
-/// The dims of a tensor, outermost first.
+/// The dims of a tensor, outermost first. Cloning shares them.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub struct Shape(Vec<Dim>);
+pub struct Shape(Arc<[Dim]>);
 
 impl Shape {
     /// The number of dims.
@@ -64,6 +64,12 @@ impl Shape {
 
     /// The shape that two shapes broadcast to, or nothing.
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
+        if self == other || other.0.is_empty() {
+            return Some(self.clone());
+        }
+        if self.0.is_empty() {
+            return Some(other.clone());
+        }
         let rank = self.rank().max(other.rank());
         let dim = |shape: &Shape, axis: usize| match (axis + shape.rank()).checked_sub(rank) {
             Some(at) => shape.0[at].clone(),
@@ -76,7 +82,7 @@ impl Shape {
             (a, b) if b == one => Some(a),
             _ => None,
         });
-        dims.collect::<Option<Vec<_>>>().map(Shape)
+        dims.collect::<Option<Arc<[_]>>>().map(Shape)
     }
 }
 
@@ -129,7 +135,7 @@ impl<D: Into<Dim>> From<Vec<D>> for Shape {
 
 impl From<&[Dim]> for Shape {
     fn from(dims: &[Dim]) -> Shape {
-        Shape(dims.to_vec())
+        Shape(dims.into())
     }
 }
 
@@ -149,7 +155,7 @@ macro_rules! from_tuples {
     ($(($($D:ident $d:ident),+))*) => {$(
         impl<$($D: Into<Dim>),+> From<($($D,)+)> for Shape {
             fn from(($($d,)+): ($($D,)+)) -> Shape {
-                Shape(vec![$($d.into()),+])
+                Shape([$($d.into()),+].into())
             }
         }
     )*};

@@ -139,12 +139,10 @@ impl Graph {
 
     /// Adds an input after those there are.
     #[track_caller]
-    pub fn add_input(&self, ty: impl Into<Type>) -> Result<Value> {
-        let ty = ty.into();
+    pub fn add_input(&self, ty: &TensorType) -> Result<TensorValue> {
         ty.validate().map_err(|e| e.at(Location::caller()))?;
-        let body = &mut self.state().body;
-        let input = body.add_argument(ty);
-        Ok(self.value(body, input))
+        let input = self.state().body.add_argument(ty.clone().into());
+        Ok(TensorValue::new(self.clone(), input, ty.clone()))
     }
 
     /// Sets what the graph returns.
@@ -155,7 +153,7 @@ impl Graph {
             let outputs = outputs.into().into_values()?;
             drop(scope);
             for value in &outputs {
-                self.check_owner(value, "output")?;
+                self.check_owner(value.graph(), value.type_(), "output")?;
             }
             self.state().body.block.results = Some(outputs.iter().map(Value::id).collect());
             Ok(())
@@ -189,7 +187,7 @@ impl Graph {
     ) -> Result<TensorValue> {
         let mut state = self.state();
         if let Some(added) = state.weights.get(name) {
-            let value = self.value(&state.body, added.value).tensor()?;
+            let value = self.tensor_value(&state.body, added.value)?;
             return match value.tensor_type() == ty {
                 true if shared || added.identity == identity => Ok(value),
                 true => Err(Error::value(format!(
@@ -208,13 +206,12 @@ impl Graph {
         let op = state.body.push(kind.into(), Vec::new(), current_location())?;
         let value = state.body.op(op).results[0];
         state.weights.insert(name.into(), Added { identity, value });
-        self.value(&state.body, value).tensor()
+        self.tensor_value(&state.body, value)
     }
 
     /// Sets the seed of random numbers that are drawn from here on.
     pub(crate) fn set_seed(&self, seed: &TensorValue) -> Result<()> {
-        let seed = Value::from(seed);
-        self.check_owner(&seed, "random.set_seed")?;
+        self.check_owner(seed.graph(), seed.tensor_type(), "random.set_seed")?;
         self.state().seed = Some(Seed { value: seed.id(), draws: 0 });
         Ok(())
     }
@@ -228,7 +225,7 @@ impl Graph {
                 bail!(runtime, "No seed set: call ops.random.set_seed() before random numbers are drawn");
             };
             seed.draws += 1;
-            (self.value(&state.body, seed.value).tensor()?, seed.draws - 1)
+            (self.tensor_value(&state.body, seed.value)?, seed.draws - 1)
         };
         if draws == 0 {
             return Ok(seed);
@@ -256,17 +253,23 @@ impl Graph {
         })
     }
 
-    fn check_owner(&self, value: &Value, user: &str) -> Result<()> {
-        if value.graph() == self {
+    fn check_owner(&self, owner: &Graph, ty: &dyn fmt::Display, user: &str) -> Result<()> {
+        if owner == self {
             return Ok(());
         }
         bail!(
             value,
-            "a value of graph '{}' ({}) is used by {user} in graph '{}': values belong to one graph",
-            value.graph().name(),
-            value.type_(),
+            "a value of graph '{}' ({ty}) is used by {user} in graph '{}': values belong to one graph",
+            owner.name(),
             self.name()
         )
+    }
+
+    fn tensor_value(&self, body: &Body, id: ValueId) -> Result<TensorValue> {
+        match body.type_of(id) {
+            Type::Tensor(ty) => Ok(TensorValue::new(self.clone(), id, ty.clone())),
+            other => bail!(type_, "expected a tensor, got a value of the type {other}"),
+        }
     }
 
     fn value(&self, body: &Body, id: ValueId) -> Value {
@@ -277,11 +280,13 @@ impl Graph {
 /// Records an op into the current graph.
 pub(crate) fn record(kind: impl Into<OpKind>, operands: &[Value]) -> Result<Vec<Value>> {
     let (graph, kind) = (Graph::current()?, kind.into());
-    for operand in operands {
-        graph.check_owner(operand, kind.name())?;
-    }
+    let operands = operands.iter().map(|operand| {
+        graph.check_owner(operand.graph(), operand.type_(), kind.name())?;
+        Ok(operand.id())
+    });
+    let operands = operands.collect::<Result<_>>()?;
     let mut state = graph.state();
-    let op = state.body.push(kind, operands.iter().map(Value::id).collect(), current_location())?;
+    let op = state.body.push(kind, operands, current_location())?;
     Ok(state.body.op(op).results.iter().map(|&id| graph.value(&state.body, id)).collect())
 }
 
@@ -290,9 +295,16 @@ pub fn record_one<'a>(
     kind: impl Into<OpKind>,
     operands: impl IntoIterator<Item = &'a TensorValue>,
 ) -> Result<TensorValue> {
-    let operands: Vec<Value> = operands.into_iter().map(Value::from).collect();
-    match record(kind, &operands)?.pop() {
-        Some(value) => value.tensor(),
+    let (graph, kind) = (Graph::current()?, kind.into());
+    let operands = operands.into_iter().map(|operand| {
+        graph.check_owner(operand.graph(), operand.tensor_type(), kind.name())?;
+        Ok(operand.id())
+    });
+    let operands = operands.collect::<Result<_>>()?;
+    let mut state = graph.state();
+    let op = state.body.push(kind, operands, current_location())?;
+    match state.body.op(op).results.first() {
+        Some(&id) => graph.tensor_value(&state.body, id),
         None => Err(Error::internal("an op without a result was asked for one")),
     }
 }

@@ -103,6 +103,15 @@ impl OpaqueValue {
 }
 
 impl TensorValue {
+    pub(crate) fn new(graph: Graph, id: ValueId, ty: TensorType) -> TensorValue {
+        TensorValue { graph, id, ty }
+    }
+
+    /// Its name in the body of the graph.
+    pub fn id(&self) -> ValueId {
+        self.id
+    }
+
     /// The graph it belongs to.
     pub fn graph(&self) -> &Graph {
         &self.graph

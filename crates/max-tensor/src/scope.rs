@@ -317,7 +317,7 @@ impl Fragment {
                 cell.ty
             );
         }
-        let value = self.graph.add_input(cell.ty.clone())?.tensor()?;
+        let value = self.graph.add_input(&cell.ty)?;
         self.operands.push((cell.clone(), value.clone()));
         Ok(value)
     }
