@@ -10,8 +10,14 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
+def test_the_first_tensor_prints(capsys):
+    code, _, _ = blocks("python")
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - the documentation is the test
+    assert capsys.readouterr().out == "Tensor([1. 1. 1. 1. 1.], shape=[5], dtype=float32, device=cpu:0)\n"
+
+
 def test_the_tour_runs_and_its_graph_prints_as_shown(capsys):
-    code, _ = blocks("python")
+    _, code, _ = blocks("python")
     scope = {}
     exec(compile(code, "README.md", "exec"), scope)  # noqa: S102 - the documentation is the test
     assert capsys.readouterr().out.split() == ["[[0.33333334", "0.33333334", "0.33333334]", "[0.33333334", "0.33333334", "0.33333334]]"]
@@ -19,7 +25,7 @@ def test_the_tour_runs_and_its_graph_prints_as_shown(capsys):
 
 
 def test_looking_inside_shows_what_the_readme_says(capsys):
-    _, code = blocks("python")
+    _, _, code = blocks("python")
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - the documentation is the test
     printed = capsys.readouterr().out
     assert printed.startswith("['matmul+add+gelu', 'softmax']\nMemoryReport(peak_bytes=2048,")

@@ -220,7 +220,7 @@ pub(crate) fn specialize(
     sizes: &[(i64, Seen<i64>)],
     numbers: &[Seen<HostTensor>],
 ) -> Result<Body> {
-    let mut new = Body::default();
+    let mut new = Body::new(name(body), []);
     new.reserve_like(body);
     let mut values: Vec<Option<ValueId>> = vec![None; body.num_values()];
     let general = |dim: &Dim| match dim {
@@ -301,6 +301,13 @@ pub(crate) fn at_sizes(body: &Body, dim: &dyn Fn(&Dim) -> Result<Dim>) -> Result
     let results = body.block.results.iter().flatten().map(|id| values[id.0 as usize]);
     new.block.results = Some(results.collect());
     Ok(new)
+}
+
+/// What messages call a graph: its ops, if there are few.
+fn name(body: &Body) -> String {
+    let ops = body.ops().map(|op| op.kind.name()).filter(|name| *name != "constant");
+    let ops: Vec<_> = ops.collect();
+    if ops.len() <= 4 { ops.join("+") } else { format!("region of {} ops", ops.len()) }
 }
 
 /// The op with sizes that vary in place of those they are now.
