@@ -106,8 +106,17 @@ pub(crate) fn all_tensors<'a>(operands: &[&'a Type]) -> Result<Vec<&'a TensorTyp
 
 /// The operands as tensors, as many as the op takes.
 pub(crate) fn tensors<'a, const N: usize>(operands: &[&'a Type]) -> Result<[&'a TensorType; N]> {
-    let tensors = all_tensors(operands)?;
-    tensors.try_into().map_err(|t: Vec<_>| Error::value(format!("expected {N} operands, got {}", t.len())))
+    counted_tensors(operands, N)?
+        .try_into()
+        .map_err(|_| Error::internal("the operands were counted and are not as many"))
+}
+
+/// The operands as tensors, which must be so many.
+pub(crate) fn counted_tensors<'a>(operands: &[&'a Type], count: usize) -> Result<Vec<&'a TensorType>> {
+    if operands.len() != count {
+        bail!(value, "expected {count} operands, got {}", operands.len());
+    }
+    all_tensors(operands)
 }
 
 /// The dim of an axis, which may be out of range in a graph that was read.

@@ -44,10 +44,10 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Reason::BareOp => "a bare op",
             Reason::EndOfRegion => "the end of a region",
-            Reason::Read => "a tensor was read",
-            Reason::ReadByOp => "an op that runs at once read a tensor",
-            Reason::UsedInGraph => "a tensor was used in a graph",
-            Reason::ManyOpsWaiting => "many ops in a row were waiting",
+            Reason::Read => "a read",
+            Reason::ReadByOp => "an op that could not wait",
+            Reason::UsedInGraph => "a use in a graph",
+            Reason::ManyOpsWaiting => "too many ops in a row",
         })
     }
 }

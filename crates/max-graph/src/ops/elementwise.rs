@@ -11,7 +11,7 @@ use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote};
 use crate::ops::cast::cast_value;
-use crate::ops::{check_alike, tensors};
+use crate::ops::{check_alike, counted_tensors};
 use crate::value::TensorValue;
 
 macro_rules! functions {
@@ -58,10 +58,7 @@ pub(crate) fn broadcast_shapes<'a>(shapes: impl IntoIterator<Item = &'a Shape>) 
 
 impl Operation for ScalarOp {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
-        let operands: Vec<&TensorType> = match self.arity() {
-            1 => tensors::<1>(operands)?.to_vec(),
-            _ => tensors::<2>(operands)?.to_vec(),
-        };
+        let operands = counted_tensors(operands, self.arity())?;
         if let ScalarOp::LogicalOp(_) = self
             && let Some(other) = operands.iter().find(|t| t.dtype != DType::Bool)
         {

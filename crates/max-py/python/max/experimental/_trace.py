@@ -15,7 +15,7 @@ class Realization:
     """One program that ran."""
 
     reason: str
-    """Why it ran: a bare op, the end of a region, a tensor was read..."""
+    """Why it ran: "a bare op", "the end of a region", "a read"..."""
     location: tuple[str, int] | None
     """The file and the line that caused it, if they are known."""
     ops: int
