@@ -137,6 +137,15 @@ impl Graph {
         state.body.block.arguments.iter().map(|&id| self.value(&state.body, id)).collect()
     }
 
+    /// An input by its number, which must be a tensor.
+    pub fn input(&self, number: usize) -> Result<TensorValue> {
+        let state = self.state();
+        match state.body.block.arguments.get(number) {
+            Some(&id) => self.tensor_value(&state.body, id),
+            None => bail!(index, "graph '{}' has no input {number}", state.body.name),
+        }
+    }
+
     /// Adds an input after those there are.
     #[track_caller]
     pub fn add_input(&self, ty: &TensorType) -> Result<TensorValue> {

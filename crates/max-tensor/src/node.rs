@@ -6,13 +6,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use max_core::{Location, Result, TensorType, bail};
+use max_core::{Location, Result, TensorType, Type, bail};
 use max_driver::Buffer;
 use max_graph::ops::constant::Constant;
 use max_graph::{Graph, HasTensorValue, HostTensor, OpKind, TensorValue};
 
 use crate::lock;
-use crate::realize::{Reason, realize};
+use crate::realize::{Reason, realized};
 use crate::scope::Fragment;
 
 /// The content of a tensor, shared by its handles and by the ops that read it.
@@ -54,6 +54,21 @@ impl Cell {
     pub(crate) fn real(buffer: Buffer) -> Arc<Cell> {
         let ty = TensorType::new(buffer.dtype(), sizes(&buffer), buffer.device().device_ref());
         Cell::new(ty, State::Real(buffer))
+    }
+
+    /// The result of an op of a type; where a size was not known before, the memory tells.
+    pub(crate) fn computed(ty: &Type, buffer: Buffer) -> Arc<Cell> {
+        match ty {
+            Type::Tensor(ty) if ty.shape.iter().all(|dim| dim.as_static().is_some()) => {
+                Cell::new(ty.clone(), State::Real(buffer))
+            }
+            _ => Cell::real(buffer),
+        }
+    }
+
+    /// Whether it has memory.
+    pub(crate) fn is_real(&self) -> bool {
+        matches!(*lock(&self.state), State::Real(_))
     }
 
     pub(crate) fn state(&self) -> State {
@@ -126,9 +141,7 @@ impl HasTensorValue for Cell {
                 graph.name()
             );
         }
-        realize(std::slice::from_ref(&self), Reason::UsedInGraph, &|| Ok(()))?;
-        let Some(buffer) = self.buffer() else { bail!(internal, "a realized tensor has no memory") };
-        let copy = buffer.copy(None)?;
+        let copy = realized(&self, Reason::UsedInGraph, &|| Ok(()))?.copy(None)?;
         let value = HostTensor::new(copy.dtype(), copy.shape(), copy.host_bytes()?)?;
         max_graph::graph::record_one(Constant { value, device: self.ty.device }, [])
     }

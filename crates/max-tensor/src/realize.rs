@@ -81,6 +81,12 @@ pub(crate) fn realize(cells: &[Arc<Cell>], reason: Reason, checkpoint: Checkpoin
     Ok(())
 }
 
+/// The memory of a cell, which is computed if it has none.
+pub(crate) fn realized(cell: &Arc<Cell>, reason: Reason, checkpoint: Checkpoint) -> Result<Buffer> {
+    realize(std::slice::from_ref(cell), reason, checkpoint)?;
+    cell.buffer().ok_or_else(|| Error::internal("a realized tensor has no memory"))
+}
+
 /// Runs a graph on its inputs.
 pub(crate) fn execute(
     body: &Body,

@@ -7,14 +7,14 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use max_core::{Location, Result, Type, bail};
-use max_driver::Device;
+use max_driver::{Buffer, Device};
 use max_graph::graph::located;
 use max_graph::{Body, Graph, OpKind, TensorValue, Value, ValueId};
 
 use crate::cache::host_buffer;
 use crate::lock;
 use crate::node::{Cell, Node, State};
-use crate::realize::{Checkpoint, Reason, execute, realize};
+use crate::realize::{Checkpoint, Reason, execute, realize, realized};
 use crate::tensor::Tensor;
 
 /// When the ops of a region run.
@@ -213,47 +213,52 @@ fn run(
 ) -> Result<Vec<Tensor>> {
     let mut inputs = Vec::with_capacity(operands.len());
     for cell in operands {
-        if cell.buffer().is_none() {
-            realize(std::slice::from_ref(cell), Reason::ReadByOp, checkpoint)?;
-        }
-        match cell.buffer() {
-            Some(buffer) => inputs.push(buffer),
-            None => bail!(internal, "a realized tensor has no memory"),
-        }
+        inputs.push(match cell.buffer() {
+            Some(buffer) => buffer,
+            None => realized(cell, Reason::ReadByOp, checkpoint)?,
+        });
     }
-    let given = |id: &ValueId| body.block.arguments.iter().position(|argument| argument == id);
-    let mut computed: Vec<ValueId> = results.iter().filter(|id| given(id).is_none()).copied().collect();
+    // A result that is an operand is that tensor; the others are computed, each once.
+    let given = |body: &Body, id: &ValueId| body.block.arguments.iter().position(|argument| argument == id);
+    let mut computed: Vec<ValueId> =
+        results.iter().filter(|id| given(&body, id).is_none()).copied().collect();
     computed.sort();
     computed.dedup();
-    let tensors = |outputs: &[Tensor]| {
-        let result = |id: &ValueId| match (given(id), computed.binary_search(id)) {
-            (Some(operand), _) => Some(Tensor::of(operands[operand].clone())),
-            (None, Ok(output)) => outputs.get(output).cloned(),
-            (None, Err(_)) => None,
-        };
-        results.iter().filter_map(result).collect()
+    body.block.results = Some(computed);
+    let outputs = compute(&body, inputs, checkpoint)?;
+    let computed = body.block.results.iter().flatten().zip(outputs);
+    let computed: Vec<(ValueId, Tensor)> =
+        computed.map(|(id, buffer)| (*id, Tensor::of(Cell::computed(body.type_of(*id), buffer)))).collect();
+    let result = |id: &ValueId| match given(&body, id) {
+        Some(operand) => Some(Tensor::of(operands[operand].clone())),
+        None => {
+            let output = computed.binary_search_by_key(id, |(id, _)| *id).ok()?;
+            Some(computed[output].1.clone())
+        }
     };
-    if computed.is_empty() && body.block.ops.is_empty() {
-        return Ok(tensors(&[]));
+    Ok(results.iter().filter_map(result).collect())
+}
+
+/// The results of a fragment.
+fn compute(body: &Body, inputs: Vec<Buffer>, checkpoint: Checkpoint) -> Result<Vec<Buffer>> {
+    match body.block.ops[..] {
+        [] => return Ok(Vec::new()),
+        [op] => {
+            if let OpKind::Constant(constant) = &body.op(op).kind {
+                // There is nothing to compute, but the data may be somebody else's.
+                let device = Device::from_ref(constant.device)?;
+                return Ok(vec![host_buffer(&constant.value)?.copy(Some(&device))?]);
+            }
+        }
+        _ => {}
     }
-    if let [op] = body.block.ops[..]
-        && let OpKind::Constant(constant) = &body.op(op).kind
-    {
-        // There is nothing to compute, but the data may be somebody else's.
-        let device = Device::from_ref(constant.device)?;
-        let copy = host_buffer(&constant.value)?.copy(Some(&device))?;
-        return Ok(tensors(&[Tensor::from_buffer(copy)]));
-    }
-    body.block.results = Some(computed.clone());
-    let outputs = execute(&body, inputs, Reason::BareOp, checkpoint)?;
-    let outputs: Vec<_> = outputs.into_iter().map(Tensor::from_buffer).collect();
-    Ok(tensors(&outputs))
+    execute(body, inputs, Reason::BareOp, checkpoint)
 }
 
 /// The graph that the op functions of one call record into, with the tensors that are its inputs.
 pub(crate) struct Fragment {
     graph: Graph,
-    operands: Vec<(Arc<Cell>, TensorValue)>,
+    operands: Vec<Arc<Cell>>,
 }
 
 impl Fragment {
@@ -289,8 +294,7 @@ impl Fragment {
         }
         let results = results.iter().map(Value::id).collect();
         let operands = FRAGMENTS.with_borrow_mut(|fragments| {
-            let operands = fragments.last_mut().map(|fragment| std::mem::take(&mut fragment.operands));
-            operands.unwrap_or_default().into_iter().map(|(cell, _)| cell).collect()
+            fragments.last_mut().map(|fragment| std::mem::take(&mut fragment.operands)).unwrap_or_default()
         });
         drop(close);
         Ok((body, operands, results))
@@ -300,11 +304,10 @@ impl Fragment {
     pub(crate) fn operand(graph: &Graph, cell: &Arc<Cell>) -> Option<Result<TensorValue>> {
         FRAGMENTS.with_borrow_mut(|fragments| {
             let fragment = fragments.last_mut().filter(|fragment| fragment.graph == *graph)?;
-            let known = fragment.operands.iter().find(|(operand, _)| Arc::ptr_eq(operand, cell));
-            if let Some((_, value)) = known {
-                return Some(Ok(value.clone()));
+            match fragment.operands.iter().position(|operand| Arc::ptr_eq(operand, cell)) {
+                Some(known) => Some(graph.input(known)),
+                None => Some(fragment.add(cell)),
             }
-            Some(fragment.add(cell))
         })
     }
 
@@ -318,7 +321,7 @@ impl Fragment {
             );
         }
         let value = self.graph.add_input(&cell.ty)?;
-        self.operands.push((cell.clone(), value.clone()));
+        self.operands.push(cell.clone());
         Ok(value)
     }
 }

@@ -12,7 +12,7 @@ use max_graph::{HasTensorValue, Operand, Operands, TensorValue};
 
 use crate::functions as F;
 use crate::node::{Cell, State};
-use crate::realize::{Checkpoint, Reason, realize};
+use crate::realize::{Checkpoint, Reason, realized};
 
 /// An array with elements, or with a promise of them: reading it anywhere gives its elements.
 ///
@@ -72,7 +72,7 @@ impl Tensor {
 
     /// Whether it has memory.
     pub fn is_real(&self) -> bool {
-        matches!(self.0.state(), State::Real(_))
+        self.0.is_real()
     }
 
     /// The graph value it stands for, if it does.
@@ -97,7 +97,7 @@ impl Tensor {
     /// As [`Tensor::realize`], and asks before each kernel whether to go on; an error ends it.
     pub fn realize_until(&self, checkpoint: Checkpoint) -> Result<&Tensor> {
         if !self.is_real() {
-            realize(std::slice::from_ref(&self.0), Reason::Read, checkpoint)?;
+            realized(&self.0, Reason::Read, checkpoint)?;
         }
         Ok(self)
     }
