@@ -85,6 +85,12 @@ impl<'a> Structure<'a> {
                 other => structure.hash(&other),
             }
         }
+        // All sizes before all ops: what has the size of an array has it wherever it stands.
+        for op in body.ops() {
+            if let OpKind::Constant(constant) = &op.kind {
+                constant.value.shape().iter().for_each(|&size| structure.size(size as i64));
+            }
+        }
         let exponents = exponents(body);
         for op in body.ops() {
             structure.op(op, &exponents);
@@ -108,17 +114,18 @@ impl<'a> Structure<'a> {
         self.hash(&(ty.dtype, ty.device, ty.layout));
         self.key.push(ty.shape.rank() as u64);
         for dim in ty.shape.iter() {
-            self.input_dim(dim);
+            if let Dim::Static(size) = dim {
+                self.size(*size);
+            }
+            self.dim(dim);
         }
     }
 
-    fn input_dim(&mut self, dim: &Dim) {
-        if let Dim::Static(size @ 2..) = dim
-            && !self.sizes.contains(size)
-        {
-            self.sizes.push(*size);
+    /// The size of an input or an array.
+    fn size(&mut self, size: i64) {
+        if size > 1 && !self.sizes.contains(&size) {
+            self.sizes.push(size);
         }
-        self.dim(dim);
     }
 
     /// A size of the structure by its number, any other dim as it is.
@@ -149,7 +156,7 @@ impl<'a> Structure<'a> {
                         self.arrays.push(&constant.value);
                         self.key.push(constant.value.shape().len() as u64);
                         for &size in constant.value.shape() {
-                            self.input_dim(&Dim::Static(size as i64));
+                            self.dim(&Dim::Static(size as i64));
                         }
                     }
                 }

@@ -1,7 +1,7 @@
 //! When tensors are computed, and what happens when they are not.
 
 use max_core::{DType, DeviceRef, ErrorKind, Result, TensorType};
-use max_graph::{Graph, Operand, ops};
+use max_graph::{Graph, HostTensor, Operand, ops};
 use max_tensor::{Defaults, Region, RegionKind, Tensor, functional, functions as F, lazy};
 
 fn x() -> Tensor {
@@ -59,6 +59,16 @@ fn operands_that_change_places_are_other_programs() {
         assert_eq!(difference.to_vec::<f32>().unwrap(), [0.0, -3.0, 2.0]);
         let difference = functional(|| 1.0f64 - x()).unwrap();
         assert_eq!(difference.to_vec::<f32>().unwrap(), [0.0, 3.0, -2.0]);
+    }
+}
+
+#[test]
+fn arrays_share_sizes_with_what_stands_before_them() {
+    for size in [7, 5, 9] {
+        let array = HostTensor::from_vec([size], vec![1.0f32; size]).unwrap();
+        let (five, other) = functional(|| Ok((Tensor::full([5], 2.0)?, F::negate(array)?))).unwrap();
+        assert_eq!(five.to_vec::<f32>().unwrap(), [2.0; 5]);
+        assert_eq!(other.to_vec::<f32>().unwrap(), vec![-1.0; size]);
     }
 }
 
