@@ -72,6 +72,22 @@ fn arrays_share_sizes_with_what_stands_before_them() {
     }
 }
 
+/// What was seen before decides what is compiled, but not what is computed.
+#[test]
+fn what_ran_before_changes_no_bit() {
+    let of_number = |x: f64| F::cos(x).unwrap().to_vec::<f32>().unwrap();
+    let first = of_number(-1.048);
+    of_number(0.5);
+    assert_eq!(of_number(-1.048), first);
+    let of_size = |size: i64| {
+        let x = Tensor::ones([size]).unwrap();
+        functional(|| &x * F::sin(Tensor::arange(size)?)?).unwrap().to_vec::<f32>().unwrap()
+    };
+    let first = of_size(100);
+    of_size(101);
+    assert_eq!(of_size(100), first);
+}
+
 #[test]
 fn what_is_only_moved_is_not_kept_on_the_way() {
     let (huge, corner) = lazy(|| -> Result<_> {
