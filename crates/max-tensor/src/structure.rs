@@ -213,9 +213,15 @@ impl Hasher for Words<'_> {
     }
 }
 
-/// The name of a size that varies.
-fn symbol(number: usize) -> String {
-    format!("_size{number}")
+/// Names for sizes that vary, by number; none is that of a symbol of the graph.
+fn symbols(body: &Body) -> impl Fn(usize) -> String {
+    let values = (0..body.num_values()).filter_map(|id| body.type_of(ValueId(id as u32)).array());
+    let own: Vec<_> = values.flat_map(|(_, shape)| shape.parameters()).collect();
+    let mut prefix = String::from("_size");
+    while own.iter().any(|name| name.starts_with(&prefix)) {
+        prefix.insert(0, '_');
+    }
+    move |number| format!("{prefix}{number}")
 }
 
 /// A graph to compile for all graphs of a structure whose sizes and numbers are covered by what was seen. Its inputs are
@@ -230,6 +236,7 @@ pub(crate) fn specialize(
     let mut new = Body::default();
     new.reserve_like(body);
     let mut values: Vec<Option<ValueId>> = vec![None; body.num_values()];
+    let symbol = symbols(body);
     let general = |dim: &Dim| match dim {
         Dim::Static(size) => {
             match sizes.iter().position(|(own, seen)| own == size && *seen == Seen::Varies) {

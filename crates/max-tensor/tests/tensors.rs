@@ -1,6 +1,7 @@
 //! When tensors are computed, and what happens when they are not.
 
-use max_core::{DType, DeviceRef, ErrorKind, Result, TensorType};
+use max_core::{DType, DeviceRef, Dim, ErrorKind, Result, TensorType};
+use max_graph::ops::slice::{Bound, Index};
 use max_graph::{Graph, HostTensor, Operand, ops};
 use max_tensor::{Defaults, Region, RegionKind, Tensor, functional, functions as F, lazy};
 
@@ -201,6 +202,16 @@ fn sizes_that_depend_on_data_are_known_at_once() {
     let y = cut(&x()).unwrap().pop().unwrap();
     assert!(y.is_real());
     assert_eq!(y.shape().to_string(), "[2]");
+}
+
+#[test]
+fn symbols_may_have_any_name() {
+    for size in [3, 4, 5] {
+        let x = Tensor::ones([size]).unwrap();
+        let (stop, out_dim) = (Bound::Dim(2.into()), Some(Dim::symbolic("_size0").unwrap()));
+        let slice = Index::Slice { start: Bound::Natural, stop, step: 1, out_dim };
+        assert_eq!(x.slice(vec![slice]).unwrap().to_vec::<f32>().unwrap(), [1.0; 2]);
+    }
 }
 
 #[test]
