@@ -49,6 +49,13 @@ impl<T: PartialEq> Seen<T> {
     }
 }
 
+/// What may not vary in the graphs of a structure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rigid {
+    Sizes,
+    Numbers,
+}
+
 /// The kinds of constants that a structure tells apart.
 enum Role {
     /// A number that may vary.
@@ -100,10 +107,20 @@ impl<'a> Structure<'a> {
         structure
     }
 
-    /// The key for graphs of these sizes only.
-    pub(crate) fn make_rigid(&mut self) {
-        self.key.push(u64::MAX);
-        self.key.extend(self.sizes.iter().map(|&size| size as u64));
+    /// The key for graphs of these sizes, or of these numbers, only.
+    pub(crate) fn make_rigid(&mut self, rigid: Rigid) {
+        match rigid {
+            Rigid::Sizes => {
+                self.key.push(u64::MAX);
+                self.key.extend(self.sizes.iter().map(|&size| size as u64));
+            }
+            Rigid::Numbers => {
+                self.key.push(u64::MAX - 1);
+                for number in &self.numbers {
+                    number.bytes().hash(&mut Words(&mut self.key));
+                }
+            }
+        }
     }
 
     fn hash(&mut self, value: &(impl Hash + ?Sized)) {

@@ -87,6 +87,22 @@ fn what_ran_before_changes_no_bit() {
     let first = of_size(100);
     of_size(101);
     assert_eq!(of_size(100), first);
+    let x = F::sin(Tensor::arange(64).unwrap()).unwrap().reshape([2, 4, 8]).unwrap();
+    let attention = |scale: f64| {
+        let scores = || F::matmul(&x, F::transpose(&x, -1, -2)?)? * scale;
+        functional(|| F::matmul(F::softmax(scores()?, -1)?, &x)).unwrap().to_vec::<f32>().unwrap()
+    };
+    let first = attention(0.25);
+    attention(0.5);
+    assert_eq!(attention(0.25), first);
+    let x = x.cast(DType::BFloat16).unwrap();
+    let norm = |epsilon: f64| {
+        let root = || F::rsqrt((F::mean((&x * &x)?, -1)? + epsilon)?);
+        functional(|| F::cast((&x * root()?)?, DType::Float32)).unwrap().to_vec::<f32>().unwrap()
+    };
+    let first = norm(1e-3);
+    norm(1e-2);
+    assert_eq!(norm(1e-3), first);
 }
 
 #[test]
