@@ -67,7 +67,9 @@ fn is_exact(b: &Builder, id: OpId) -> bool {
     match &op.kind {
         OpKind::Scalar(ScalarOp::RealOp(real)) => matches!(real, RealOp::Div | RealOp::Sqrt | RealOp::Rsqrt),
         OpKind::Scalar(ScalarOp::NumericOp(NumericOp::Pow)) => !floats(),
-        OpKind::Reduce(Reduce { kind: ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean, .. }) => !floats(),
+        OpKind::Reduce(Reduce { kind: ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean, .. }) => {
+            !floats()
+        }
         OpKind::Matmul(_)
         | OpKind::Conv2d(_)
         | OpKind::Attention(_)
