@@ -159,6 +159,17 @@ fn errors_break_nothing() {
 }
 
 #[test]
+fn what_is_recorded_while_a_region_is_computed_stays_in_it() {
+    let region = Region::new(RegionKind::Eager);
+    let record = || region.record(|| Ok(vec![ops::exp(Operand::from(&x()))?.into()]));
+    let (first, meanwhile) = (record().unwrap(), std::cell::RefCell::new(Vec::new()));
+    region.realize_all_until(&|| record().map(|tensors| meanwhile.borrow_mut().extend(tensors))).unwrap();
+    assert!(first[0].is_real() && !meanwhile.borrow()[0].is_real());
+    region.realize_all().unwrap();
+    assert!(meanwhile.borrow()[0].is_real());
+}
+
+#[test]
 fn a_region_that_fails_computes_nothing() {
     let mut made = None;
     let failed: Result<()> = functional(|| {
