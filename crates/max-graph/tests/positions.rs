@@ -94,6 +94,18 @@ fn ranges_between_tensors_are_checked_when_they_run() {
         assert!(run(Dim::from("m"), wrong).is_err(), "{wrong:?}");
     }
     assert!(run(Dim::Static(4), [0, 5, 1]).is_err());
+    let between = |dtype: DType, start: f64, stop: f64, step: i64| -> Result<HostTensor> {
+        let types = [0, 1].map(|_| TensorType::new(dtype, (), CPU));
+        let graph = Graph::build("g", types, |x| {
+            let [start, stop] = [0, 1].map(|i| x[i].tensor().unwrap());
+            ops::range(&start, &stop, step, Dim::from("m"), None, CPU)
+        });
+        let limits = [start, stop].map(|x| HostTensor::from([x]).cast(dtype).unwrap().reshaped([]).unwrap());
+        Ok(interpret(&graph?.body(), &limits, &())?.remove(0))
+    };
+    let down = between(DType::UInt8, 9.0, 2.0, -3).unwrap();
+    assert_eq!(*down.elements::<u8>().unwrap(), [9, 6, 3], "a dtype without signs");
+    assert!(between(DType::Float32, 0.0, f64::NAN, 1).is_err());
 }
 
 #[test]

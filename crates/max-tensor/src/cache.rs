@@ -2,20 +2,24 @@
 //!
 //! For each structure there is one model. It is made for what was seen first; when a size or a number varies it is made
 //! anew for all of those, so a structure is compiled a few times at most. Where a graph cannot be recorded for sizes that
-//! vary (a reshape to numbers that fit these sizes only) there is one model for each of its sizes. The cache is one for
-//! the process and bounded: what was not used for longest goes first.
+//! vary (a reshape to numbers that fit these sizes only) there is one model for each of its sizes. Where a number decides
+//! what ops are taken for (the scale of an attention) there is one for each of its numbers, so that the same numbers give
+//! the same bits, whatever ran before. The cache is one for the process and bounded: what was not used for longest goes
+//! first.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use max_core::Result;
+use max_core::scalar::RealOp;
+use max_core::{Result, ScalarOp};
 use max_driver::Buffer;
 use max_engine::{InferenceSession, Model};
-use max_graph::{Body, HostTensor};
+use max_graph::ir::Op;
+use max_graph::{Body, HostTensor, OpKind};
 
 use crate::lock;
-use crate::structure::{Seen, Structure, specialize};
+use crate::structure::{Rigid, Seen, Structure, specialize};
 
 /// How many structures are kept.
 const MOST: usize = 1024;
@@ -44,8 +48,8 @@ pub(crate) struct Found {
 /// What is kept of a structure.
 enum Entry {
     Family(Arc<Family>),
-    /// It cannot be compiled for sizes that vary: look under the sizes.
-    Rigid,
+    /// There is no model for all sizes, or for all numbers: look under these.
+    Rigid(Rigid),
 }
 
 /// A model, and what it was made for.
@@ -103,9 +107,9 @@ pub(crate) fn find(body: &Body, mut inputs: Vec<Buffer>) -> Result<Found> {
             HITS.fetch_add(1, Ordering::Relaxed);
             (family, false)
         }
-        Lookup::Missing { sizes, numbers } => {
+        Lookup::Missing { sizes, numbers, before } => {
             MISSES.fetch_add(1, Ordering::Relaxed);
-            (compile(body, &mut structure, sizes, numbers)?, true)
+            (compile(body, &mut structure, sizes, numbers, before)?, true)
         }
     };
     for array in &structure.arrays {
@@ -126,24 +130,25 @@ pub(crate) fn host_buffer(tensor: &HostTensor) -> Result<Buffer> {
 
 enum Lookup {
     Found(Arc<Family>),
-    /// There is no model; one must be made for this.
+    /// There is no model; one must be made for this, in place of the one there was.
     Missing {
         sizes: Vec<Seen<i64>>,
         numbers: Vec<Seen<HostTensor>>,
+        before: Option<Arc<Family>>,
     },
 }
 
 fn look_up(structure: &mut Structure) -> Lookup {
     let mut cache = lock(&CACHE);
     cache.clock += 1;
-    if let Some(Entry::Rigid) = cache.entries.get(&structure.key) {
-        structure.make_rigid();
+    while let Some(&Entry::Rigid(rigid)) = cache.entries.get(&structure.key) {
+        structure.make_rigid(rigid);
     }
     let (sizes, numbers) = (structure.sizes.iter(), structure.numbers.iter());
     let Some(Entry::Family(family)) = cache.entries.get(&structure.key) else {
         let sizes = sizes.copied().map(Seen::Always).collect();
         let numbers = numbers.map(|&number| Seen::Always(number.clone())).collect();
-        return Lookup::Missing { sizes, numbers };
+        return Lookup::Missing { sizes, numbers, before: None };
     };
     family.used.store(cache.clock, Ordering::Relaxed);
     if family.covers(structure) {
@@ -152,7 +157,7 @@ fn look_up(structure: &mut Structure) -> Lookup {
     let sizes = family.sizes.iter().cloned().zip(sizes).map(|(seen, size)| seen.and(size)).collect();
     let numbers =
         family.numbers.iter().cloned().zip(numbers).map(|(seen, number)| seen.and(number)).collect();
-    Lookup::Missing { sizes, numbers }
+    Lookup::Missing { sizes, numbers, before: Some(family.clone()) }
 }
 
 fn compile(
@@ -160,26 +165,55 @@ fn compile(
     structure: &mut Structure,
     sizes: Vec<Seen<i64>>,
     numbers: Vec<Seen<HostTensor>>,
+    before: Option<Arc<Family>>,
 ) -> Result<Arc<Family>> {
-    let load = |sizes: &[Seen<i64>]| {
-        let sizes: Vec<_> = structure.sizes.iter().copied().zip(sizes.iter().cloned()).collect();
-        SESSION.load_body(specialize(body, &sizes, &numbers)?)
+    let own_sizes = structure.sizes.clone();
+    let load = |sizes: &[Seen<i64>], numbers: &[Seen<HostTensor>]| {
+        let sizes: Vec<_> = own_sizes.iter().copied().zip(sizes.iter().cloned()).collect();
+        SESSION.load_body(specialize(body, &sizes, numbers)?)
     };
-    let (sizes, model) = match load(&sizes) {
+    let (sizes, mut model) = match load(&sizes, &numbers) {
         Ok(model) => (sizes, model),
         Err(error) if !sizes.contains(&Seen::Varies) => return Err(error),
         Err(_) => {
-            let fixed: Vec<_> = structure.sizes.iter().copied().map(Seen::Always).collect();
-            let model = load(&fixed)?;
-            keep(structure.key.clone(), Entry::Rigid);
-            structure.make_rigid();
+            let fixed: Vec<_> = own_sizes.iter().copied().map(Seen::Always).collect();
+            let model = load(&fixed, &numbers)?;
+            make_rigid(structure, Rigid::Sizes);
             (fixed, model)
         }
     };
+    let mut numbers = numbers;
+    if numbers.contains(&Seen::Varies) {
+        let fixed: Vec<_> = structure.numbers.iter().map(|&number| Seen::Always(number.clone())).collect();
+        let plain = load(&sizes, &fixed)?;
+        let changes = |other: &Model| recognized(other) != recognized(&model);
+        if changes(&plain) || before.is_some_and(|before| changes(&before.model)) {
+            make_rigid(structure, Rigid::Numbers);
+            (numbers, model) = (fixed, plain);
+        }
+    }
     let ops = body.block.ops.len();
     let family = Arc::new(Family { sizes, numbers, model: Arc::new(model), ops, used: AtomicU64::new(0) });
     keep(std::mem::take(&mut structure.key), Entry::Family(family.clone()));
     Ok(family)
+}
+
+fn make_rigid(structure: &mut Structure, rigid: Rigid) {
+    keep(structure.key.clone(), Entry::Rigid(rigid));
+    structure.make_rigid(rigid);
+}
+
+/// How many ops of a model are of those that the compiler makes of several others, where it sees their numbers. They
+/// round differently.
+fn recognized(model: &Model) -> usize {
+    let named = |op: &&Op| match &op.kind {
+        OpKind::Attention(_) | OpKind::LayerNorm(_) | OpKind::RmsNorm(_) => true,
+        OpKind::Scalar(ScalarOp::RealOp(op)) => {
+            matches!(op, RealOp::Gelu | RealOp::GeluTanh | RealOp::GeluQuick | RealOp::Sigmoid | RealOp::Silu)
+        }
+        _ => false,
+    };
+    model.program().source.ops().filter(named).count()
 }
 
 fn keep(key: Vec<u64>, entry: Entry) {
@@ -208,7 +242,7 @@ impl Cache {
     fn oldest_half(&mut self) -> Vec<Entry> {
         let used = |entry: &Entry| match entry {
             Entry::Family(family) => family.used.load(Ordering::Relaxed),
-            Entry::Rigid => 0,
+            Entry::Rigid(_) => 0,
         };
         let mut times: Vec<u64> = self.entries.values().map(used).collect();
         times.sort_unstable();

@@ -140,7 +140,9 @@ impl Region {
     pub fn realize_all_until(&self, checkpoint: Checkpoint) -> Result<()> {
         let cells: Vec<_> = self.pending().iter().map(|tensor| tensor.cell().clone()).collect();
         realize(&cells, Reason::EndOfRegion, checkpoint)?;
-        lock(&self.0.recorded).clear();
+        // Other threads may have recorded something meanwhile.
+        let waits = |cell: Arc<Cell>| matches!(cell.state(), State::Pending(..));
+        lock(&self.0.recorded).retain(|cell| cell.upgrade().is_some_and(waits));
         Ok(())
     }
 

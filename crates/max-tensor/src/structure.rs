@@ -49,6 +49,13 @@ impl<T: PartialEq> Seen<T> {
     }
 }
 
+/// What may not vary in the graphs of a structure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rigid {
+    Sizes,
+    Numbers,
+}
+
 /// The kinds of constants that a structure tells apart.
 enum Role {
     /// A number that may vary.
@@ -85,6 +92,12 @@ impl<'a> Structure<'a> {
                 other => structure.hash(&other),
             }
         }
+        // All sizes before all ops: what has the size of an array has it wherever it stands.
+        for op in body.ops() {
+            if let OpKind::Constant(constant) = &op.kind {
+                constant.value.shape().iter().for_each(|&size| structure.size(size as i64));
+            }
+        }
         let exponents = exponents(body);
         for op in body.ops() {
             structure.op(op, &exponents);
@@ -94,10 +107,20 @@ impl<'a> Structure<'a> {
         structure
     }
 
-    /// The key for graphs of these sizes only.
-    pub(crate) fn make_rigid(&mut self) {
-        self.key.push(u64::MAX);
-        self.key.extend(self.sizes.iter().map(|&size| size as u64));
+    /// The key for graphs of these sizes, or of these numbers, only.
+    pub(crate) fn make_rigid(&mut self, rigid: Rigid) {
+        match rigid {
+            Rigid::Sizes => {
+                self.key.push(u64::MAX);
+                self.key.extend(self.sizes.iter().map(|&size| size as u64));
+            }
+            Rigid::Numbers => {
+                self.key.push(u64::MAX - 1);
+                for number in &self.numbers {
+                    number.bytes().hash(&mut Words(&mut self.key));
+                }
+            }
+        }
     }
 
     fn hash(&mut self, value: &(impl Hash + ?Sized)) {
@@ -108,17 +131,18 @@ impl<'a> Structure<'a> {
         self.hash(&(ty.dtype, ty.device, ty.layout));
         self.key.push(ty.shape.rank() as u64);
         for dim in ty.shape.iter() {
-            self.input_dim(dim);
+            if let Dim::Static(size) = dim {
+                self.size(*size);
+            }
+            self.dim(dim);
         }
     }
 
-    fn input_dim(&mut self, dim: &Dim) {
-        if let Dim::Static(size @ 2..) = dim
-            && !self.sizes.contains(size)
-        {
-            self.sizes.push(*size);
+    /// The size of an input or an array.
+    fn size(&mut self, size: i64) {
+        if size > 1 && !self.sizes.contains(&size) {
+            self.sizes.push(size);
         }
-        self.dim(dim);
     }
 
     /// A size of the structure by its number, any other dim as it is.
@@ -149,7 +173,7 @@ impl<'a> Structure<'a> {
                         self.arrays.push(&constant.value);
                         self.key.push(constant.value.shape().len() as u64);
                         for &size in constant.value.shape() {
-                            self.input_dim(&Dim::Static(size as i64));
+                            self.dim(&Dim::Static(size as i64));
                         }
                     }
                 }
@@ -206,9 +230,15 @@ impl Hasher for Words<'_> {
     }
 }
 
-/// The name of a size that varies.
-fn symbol(number: usize) -> String {
-    format!("_size{number}")
+/// Names for sizes that vary, by number; none is that of a symbol of the graph.
+fn symbols(body: &Body) -> impl Fn(usize) -> String {
+    let values = (0..body.num_values()).filter_map(|id| body.type_of(ValueId(id as u32)).array());
+    let own: Vec<_> = values.flat_map(|(_, shape)| shape.parameters()).collect();
+    let mut prefix = String::from("_size");
+    while own.iter().any(|name| name.starts_with(&prefix)) {
+        prefix.insert(0, '_');
+    }
+    move |number| format!("{prefix}{number}")
 }
 
 /// A graph to compile for all graphs of a structure whose sizes and numbers are covered by what was seen. Its inputs are
@@ -223,6 +253,7 @@ pub(crate) fn specialize(
     let mut new = Body::new(name(body), []);
     new.reserve_like(body);
     let mut values: Vec<Option<ValueId>> = vec![None; body.num_values()];
+    let symbol = symbols(body);
     let general = |dim: &Dim| match dim {
         Dim::Static(size) => {
             match sizes.iter().position(|(own, seen)| own == size && *seen == Seen::Varies) {

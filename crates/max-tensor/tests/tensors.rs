@@ -1,7 +1,8 @@
 //! When tensors are computed, and what happens when they are not.
 
-use max_core::{DType, DeviceRef, ErrorKind, Result, TensorType};
-use max_graph::{Graph, Operand, ops};
+use max_core::{DType, DeviceRef, Dim, ErrorKind, Result, TensorType};
+use max_graph::ops::slice::{Bound, Index};
+use max_graph::{Graph, HostTensor, Operand, ops};
 use max_tensor::{Defaults, Region, RegionKind, Tensor, functional, functions as F, lazy};
 
 fn x() -> Tensor {
@@ -63,6 +64,48 @@ fn operands_that_change_places_are_other_programs() {
 }
 
 #[test]
+fn arrays_share_sizes_with_what_stands_before_them() {
+    for size in [7, 5, 9] {
+        let array = HostTensor::from_vec([size], vec![1.0f32; size]).unwrap();
+        let (five, other) = functional(|| Ok((Tensor::full([5], 2.0)?, F::negate(array)?))).unwrap();
+        assert_eq!(five.to_vec::<f32>().unwrap(), [2.0; 5]);
+        assert_eq!(other.to_vec::<f32>().unwrap(), vec![-1.0; size]);
+    }
+}
+
+/// What was seen before decides what is compiled, but not what is computed.
+#[test]
+fn what_ran_before_changes_no_bit() {
+    let of_number = |x: f64| F::cos(x).unwrap().to_vec::<f32>().unwrap();
+    let first = of_number(-1.048);
+    of_number(0.5);
+    assert_eq!(of_number(-1.048), first);
+    let of_size = |size: i64| {
+        let x = Tensor::ones([size]).unwrap();
+        functional(|| &x * F::sin(Tensor::arange(size)?)?).unwrap().to_vec::<f32>().unwrap()
+    };
+    let first = of_size(100);
+    of_size(101);
+    assert_eq!(of_size(100), first);
+    let x = F::sin(Tensor::arange(64).unwrap()).unwrap().reshape([2, 4, 8]).unwrap();
+    let attention = |scale: f64| {
+        let scores = || F::matmul(&x, F::transpose(&x, -1, -2)?)? * scale;
+        functional(|| F::matmul(F::softmax(scores()?, -1)?, &x)).unwrap().to_vec::<f32>().unwrap()
+    };
+    let first = attention(0.25);
+    attention(0.5);
+    assert_eq!(attention(0.25), first);
+    let x = x.cast(DType::BFloat16).unwrap();
+    let norm = |epsilon: f64| {
+        let root = || F::rsqrt((F::mean((&x * &x)?, -1)? + epsilon)?);
+        functional(|| F::cast((&x * root()?)?, DType::Float32)).unwrap().to_vec::<f32>().unwrap()
+    };
+    let first = norm(1e-3);
+    norm(1e-2);
+    assert_eq!(norm(1e-3), first);
+}
+
+#[test]
 fn what_is_only_moved_is_not_kept_on_the_way() {
     let (huge, corner) = lazy(|| -> Result<_> {
         let huge = Tensor::zeros([1i64 << 40, 1 << 10])?;
@@ -113,6 +156,17 @@ fn errors_break_nothing() {
     region.realize_all().unwrap();
     assert_eq!(functional(|| doomed().map(|_| ())), Ok(()));
     assert_eq!(F::relu(&a).unwrap().to_vec::<f32>().unwrap(), [1.0, 0.0, 3.0]);
+}
+
+#[test]
+fn what_is_recorded_while_a_region_is_computed_stays_in_it() {
+    let region = Region::new(RegionKind::Eager);
+    let record = || region.record(|| Ok(vec![ops::exp(Operand::from(&x()))?.into()]));
+    let (first, meanwhile) = (record().unwrap(), std::cell::RefCell::new(Vec::new()));
+    region.realize_all_until(&|| record().map(|tensors| meanwhile.borrow_mut().extend(tensors))).unwrap();
+    assert!(first[0].is_real() && !meanwhile.borrow()[0].is_real());
+    region.realize_all().unwrap();
+    assert!(meanwhile.borrow()[0].is_real());
 }
 
 #[test]
@@ -175,6 +229,16 @@ fn sizes_that_depend_on_data_are_known_at_once() {
     let y = cut(&x()).unwrap().pop().unwrap();
     assert!(y.is_real());
     assert_eq!(y.shape().to_string(), "[2]");
+}
+
+#[test]
+fn symbols_may_have_any_name() {
+    for size in [3, 4, 5] {
+        let x = Tensor::ones([size]).unwrap();
+        let (stop, out_dim) = (Bound::Dim(2.into()), Some(Dim::symbolic("_size0").unwrap()));
+        let slice = Index::Slice { start: Bound::Natural, stop, step: 1, out_dim };
+        assert_eq!(x.slice(vec![slice]).unwrap().to_vec::<f32>().unwrap(), [1.0; 2]);
+    }
 }
 
 #[test]

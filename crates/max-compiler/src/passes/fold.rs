@@ -1,8 +1,10 @@
 //! Ops on constants are computed once, here.
 
-use max_core::{Bindings, Result, Type};
+use max_core::scalar::{NumericOp, RealOp};
+use max_core::{Bindings, Result, ScalarOp, Type};
 use max_graph::op::Run;
 use max_graph::ops::constant::Constant;
+use max_graph::ops::reduce::{Reduce, ReduceKind};
 use max_graph::{Body, HostTensor, OpId, OpKind, ValueId};
 
 use super::rewrite::{Builder, rebuild};
@@ -29,15 +31,11 @@ pub fn fold(body: &Body) -> Result<Body> {
 fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> {
     let op = b.op(id);
     match op.kind {
-        // A repeated constant is better kept short, and random numbers have the same bits wherever they are drawn only if
-        // it is always a kernel that draws them.
-        OpKind::Random(_)
-        | OpKind::Constant(_)
-        | OpKind::ConstantExternal(_)
-        | OpKind::Print(_)
-        | OpKind::BroadcastTo(_) => {
+        // A repeated constant is better kept short.
+        OpKind::Constant(_) | OpKind::ConstantExternal(_) | OpKind::Print(_) | OpKind::BroadcastTo(_) => {
             return None;
         }
+        _ if !is_exact(b, id) => return None,
         _ => {}
     }
     let operands = op.operands.iter().map(|&v| b.constant(v).cloned()).collect::<Option<Vec<_>>>()?;
@@ -59,6 +57,28 @@ fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> 
     }
     b.spare();
     results.into_iter().zip(devices).map(|(value, device)| b.push(Constant { value, device }, [])).collect()
+}
+
+/// Whether an op has the same bits here as in a kernel. Where a graph has symbols or inputs, a kernel computes what
+/// would be folded without them, and nobody should see the difference.
+fn is_exact(b: &Builder, id: OpId) -> bool {
+    let op = b.op(id);
+    let floats = || op.operands.iter().any(|&v| b.is_float(v));
+    match &op.kind {
+        OpKind::Scalar(ScalarOp::RealOp(real)) => matches!(real, RealOp::Div | RealOp::Sqrt | RealOp::Rsqrt),
+        OpKind::Scalar(ScalarOp::NumericOp(NumericOp::Pow)) => !floats(),
+        OpKind::Reduce(Reduce { kind: ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean, .. }) => {
+            !floats()
+        }
+        OpKind::Matmul(_)
+        | OpKind::Conv2d(_)
+        | OpKind::Attention(_)
+        | OpKind::LayerNorm(_)
+        | OpKind::RmsNorm(_)
+        | OpKind::Softmax(_) => !floats(),
+        OpKind::Random(_) => false,
+        _ => true,
+    }
 }
 
 /// The sizes of a tensor without symbols, and its bytes.

@@ -150,9 +150,12 @@ fn sequence(
         };
         let [start, stop, step] = limits;
         let start = start.scalar(wide, device, false)?;
+        // A step down wraps in a dtype without signs, but it counts with its sign.
+        let signed = matches!(step, Limit::Number(Number::Int(_))) && wide.is_integral();
+        let counted = step.clone().scalar(if signed { DType::Int64 } else { wide }, device, false)?;
         let step = step.scalar(wide, device, true)?;
         // The broadcast gives the dim its size, so it comes before everything that has it.
-        let sizes = ops::reshape(count_at_run_time(&start, stop, &step)?, [1])?;
+        let sizes = ops::reshape(count_at_run_time(&start, stop, &counted)?, [1])?;
         let start = ops::broadcast_to(&start, Target::Sizes((&sizes).into(), [&size].into()))?;
         return cast_value(&ops::add(start, ops::mul(positions(&size)?, step))?, dtype);
     }
@@ -234,7 +237,8 @@ fn check_last(start: &Limit, step: &Limit, count: &Dim, dtype: DType) -> Result<
     Ok(())
 }
 
-/// How many numbers there are between scalars; a negative number where the step is zero or leads away from the stop.
+/// How many numbers there are between scalars; a negative number where the step is zero or leads away from the stop,
+/// and where one of them is no number.
 fn count_at_run_time(start: &TensorValue, stop: Limit, step: &TensorValue) -> Result<TensorValue> {
     let dtype = start.dtype();
     let stop = stop.scalar(dtype, start.device(), false)?;
@@ -246,7 +250,9 @@ fn count_at_run_time(start: &TensorValue, stop: Limit, step: &TensorValue) -> Re
         // The quotient rounded up.
         _ => ops::negate(ops::floor_div(ops::sub(&start, &stop), &step)),
     };
-    let count = ops::where_(ops::equal(&step, 0)?, -1, count?)?;
+    let count = count?;
+    let none = ops::logical_or(ops::equal(&step, 0)?, ops::is_nan(&count)?)?;
+    let count = ops::where_(none, -1, count)?;
     transfer_to(cast_value(&count, DType::Int64)?, DeviceRef::CPU)
 }
 
