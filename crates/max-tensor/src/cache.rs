@@ -247,7 +247,9 @@ impl Cache {
         let mut times: Vec<u64> = self.entries.values().map(used).collect();
         times.sort_unstable();
         let middle = times[times.len() / 2];
-        self.entries.extract_if(|_, entry| used(entry) <= middle).map(|(_, entry)| entry).collect()
+        let clock = self.clock;
+        let old = |entry: &Entry| used(entry) <= middle && used(entry) < clock;
+        self.entries.extract_if(|_, entry| old(entry)).map(|(_, entry)| entry).collect()
     }
 }
 

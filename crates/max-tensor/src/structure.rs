@@ -2,8 +2,11 @@
 //!
 //! The *structure* of a graph is all of it but the sizes of its inputs and the values of its numbers. Equal sizes are
 //! one *size* of the structure, wherever they appear, so that a graph is its structure with sizes and numbers put in.
-//! Sizes of 0 and 1 are part of the structure: they decide how shapes broadcast. [`specialize`] makes a graph to
-//! compile, in which the sizes that vary are symbols and the numbers that vary are inputs.
+//! Sizes of 0 and 1 are part of the structure: they decide how shapes broadcast. Sizes that follow from others are
+//! told by how they do ([`derive`]). [`specialize`] makes a graph to compile, in which the sizes that vary are symbols and
+//! the numbers that vary are inputs.
+
+mod derive;
 
 use std::hash::{Hash, Hasher};
 
@@ -12,6 +15,11 @@ use max_core::{Bindings, Dim, Error, Result, ScalarOp, Shape, TensorType, Type, 
 use max_graph::attr::Attr;
 use max_graph::ir::Op;
 use max_graph::{Body, HostTensor, OpKind, ValueId};
+
+use derive::{Derived, derive};
+
+/// How many sizes a structure tells apart; others are part of it.
+const MOST_SIZES: usize = 64;
 
 /// The structure of a graph, and what is put into it.
 pub(crate) struct Structure<'a> {
@@ -100,7 +108,7 @@ impl<'a> Structure<'a> {
         }
         let exponents = exponents(body);
         for op in body.ops() {
-            structure.op(op, &exponents);
+            structure.op(op, body, &exponents);
         }
         let results = body.block.results.iter().flatten();
         structure.key.extend(results.map(|id| id.0 as u64));
@@ -140,26 +148,37 @@ impl<'a> Structure<'a> {
 
     /// The size of an input or an array.
     fn size(&mut self, size: i64) {
-        if size > 1 && !self.sizes.contains(&size) {
+        if size > 1 && self.sizes.len() < MOST_SIZES && !self.sizes.contains(&size) {
             self.sizes.push(size);
         }
     }
 
     /// A size of the structure by its number, any other dim as it is.
     fn dim(&mut self, dim: &Dim) {
-        match dim {
-            Dim::Static(size) => match self.sizes.iter().position(|known| known == size) {
-                Some(number) => self.key.extend([1, number as u64]),
-                None => self.key.extend([0, *size as u64]),
-            },
-            other => {
+        self.attribute_dim(dim, None);
+    }
+
+    /// A size of the structure by its number, one that follows from others by how it does, any other dim as it is.
+    fn attribute_dim(&mut self, dim: &Dim, derived: Option<Derived>) {
+        match (dim, derived) {
+            (Dim::Static(size), derived) => {
+                match (self.sizes.iter().position(|known| known == size), derived) {
+                    (Some(number), _) => self.key.extend([1, number as u64]),
+                    (None, Some(derived)) if *size > 1 => {
+                        self.key.push(3);
+                        self.hash(&derived);
+                    }
+                    (None, _) => self.key.extend([0, *size as u64]),
+                }
+            }
+            (other, _) => {
                 self.key.push(2);
                 self.hash(other);
             }
         }
     }
 
-    fn op(&mut self, op: &'a Op, exponents: &[ValueId]) {
+    fn op(&mut self, op: &'a Op, body: &Body, exponents: &[ValueId]) {
         match &op.kind {
             OpKind::Constant(constant) => {
                 self.hash(&(std::mem::discriminant(&op.kind), constant.device, constant.value.dtype()));
@@ -181,11 +200,13 @@ impl<'a> Structure<'a> {
             OpKind::Scalar(scalar) => self.hash(&(std::mem::discriminant(&op.kind), scalar)),
             kind => {
                 self.hash(&std::mem::discriminant(kind));
+                let mut derived = derive(op, body).into_iter();
+                let mut next = || derived.next().flatten();
                 kind.visit(&mut |attr, sizes| match attr {
-                    Attr::Dim(dim) if sizes => self.dim(&dim),
+                    Attr::Dim(dim) if sizes => self.attribute_dim(&dim, next()),
                     Attr::Dims(dims) if sizes => {
                         self.key.push(dims.rank() as u64);
-                        dims.iter().for_each(|dim| self.dim(dim));
+                        dims.iter().for_each(|dim| self.attribute_dim(dim, next()));
                     }
                     other => other.feed(&mut Words(&mut self.key)),
                 });
@@ -300,8 +321,19 @@ pub(crate) fn specialize(
         }
         let operands = op.operands.iter().map(|id| values[id.0 as usize].ok_or_else(missing));
         let operands = operands.collect::<Result<Vec<_>>>()?;
+        let mut derived = derive(op, body).into_iter();
+        let mut attribute = |dim: &Dim| match (dim, derived.next().flatten()) {
+            (Dim::Static(size @ 2..), Some(derived)) if sizes.iter().all(|(own, _)| own != size) => {
+                match operands.first().map(|&operand| new.type_of(operand)) {
+                    Some(Type::Tensor(ty)) => derived.of(&ty.shape),
+                    _ => Ok(dim.clone()),
+                }
+            }
+            _ => general(dim),
+        };
+        let kind = general_kind(&op.kind, &mut attribute)?;
         // Places in the program are those of one graph, and this is for many.
-        let pushed = new.push(general_kind(&op.kind, &general)?, operands, None)?;
+        let pushed = new.push(kind, operands, None)?;
         for (old, &new_result) in op.results.iter().zip(&new.op(pushed).results) {
             same_sizes(body.type_of(*old), new.type_of(new_result), &bindings)?;
             values[old.0 as usize] = Some(new_result);
@@ -324,7 +356,7 @@ pub(crate) fn at_sizes(body: &Body, dim: &dyn Fn(&Dim) -> Result<Dim>) -> Result
     }
     for op in body.ops() {
         let operands = op.operands.iter().map(|id| values[id.0 as usize]).collect();
-        let pushed = new.push(general_kind(&op.kind, dim)?, operands, None)?;
+        let pushed = new.push(general_kind(&op.kind, &mut |own| dim(own))?, operands, None)?;
         for (old, new) in op.results.iter().zip(&new.op(pushed).results) {
             values[old.0 as usize] = *new;
         }
@@ -342,7 +374,7 @@ fn name(body: &Body) -> String {
 }
 
 /// The op with sizes that vary in place of those they are now.
-fn general_kind(kind: &OpKind, general: &dyn Fn(&Dim) -> Result<Dim>) -> Result<OpKind> {
+fn general_kind(kind: &OpKind, general: &mut dyn FnMut(&Dim) -> Result<Dim>) -> Result<OpKind> {
     let (mut flags, mut any) = (Vec::new(), false);
     kind.visit(&mut |_, sizes| {
         flags.push(sizes);
@@ -354,7 +386,7 @@ fn general_kind(kind: &OpKind, general: &dyn Fn(&Dim) -> Result<Dim>) -> Result<
     let attrs = kind.attrs().into_iter().zip(flags).map(|((name, attr), sizes)| {
         let attr = match attr {
             Attr::Dim(dim) if sizes => Attr::Dim(general(&dim)?),
-            Attr::Dims(dims) if sizes => Attr::Dims(dims.iter().map(general).collect::<Result<_>>()?),
+            Attr::Dims(dims) if sizes => Attr::Dims(dims.iter().map(&mut *general).collect::<Result<_>>()?),
             other => other,
         };
         Ok((name, attr))

@@ -309,3 +309,30 @@ fn operators_and_methods() {
     let elided = Tensor::zeros([2000]).unwrap().to_string();
     assert!(elided.contains("...") && elided.len() < 120, "{elided}");
 }
+
+/// How many models ops on tensors of many sizes compile.
+fn compiled(ops: impl Fn(&Tensor) -> Result<Tensor>) -> u64 {
+    let before = max_tensor::cache_stats().misses;
+    for size in 20..100 {
+        let x = max_driver::Buffer::zeros(DType::Float32, &[size, 6], &max_driver::CPU()).unwrap();
+        ops(&Tensor::from_buffer(x)).unwrap();
+    }
+    max_tensor::cache_stats().misses - before
+}
+
+#[test]
+fn sizes_that_follow_from_others_vary_with_them() {
+    let settles = |name: &str, ops: &dyn Fn(&Tensor) -> Result<Tensor>| {
+        let misses = compiled(ops);
+        // Other tests of this process compile meanwhile, but not as much as eighty sizes would.
+        assert!(misses < 60, "{name} compiled {misses} times");
+    };
+    settles("the rest of an axis", &|x| x.slice((1.., ..)));
+    settles("the last of an axis", &|x| x.slice((-1, ..)));
+    settles("all but the last", &|x| x.slice((..-1, ..)));
+    settles("a flat tensor", &|x| x.flatten(0, -1));
+    settles("a flat tensor in a region", &|x| functional(|| (x.flatten(0, -1)? + 1.0)?.slice(2..)));
+    settles("a row repeated", &|x| {
+        functional(|| x.flatten(0, -1)?.broadcast_to((3, x.num_elements()? as i64)))
+    });
+}
