@@ -27,7 +27,8 @@ pub(crate) const MAX_RANK: usize = 64;
 #[derive(Clone)]
 pub struct Buffer {
     dtype: DType,
-    layout: Strided,
+    /// Shared, since buffers are cloned more often than made.
+    layout: Arc<Strided>,
     /// How many bytes into the memory the layout's position zero lies.
     base: usize,
     memory: Arc<Memory>,
@@ -118,7 +119,7 @@ impl Buffer {
     pub fn index(&self, indices: &[ViewIndex]) -> Result<Buffer> {
         let layout = self.layout.index(indices)?;
         byte_count(self.dtype, &layout.shape)?;
-        Ok(Buffer { layout, ..self.clone() })
+        Ok(Buffer { layout: layout.into(), ..self.clone() })
     }
 
     /// The same bytes as elements of another dtype, shape or both: a view of the same memory.
@@ -147,7 +148,7 @@ impl Buffer {
                 tuple(shape)
             );
         }
-        Ok(Buffer { dtype, layout: Strided::contiguous(shape), base: self.origin(), ..self.clone() })
+        Ok(Buffer { dtype, layout: Strided::contiguous(shape).into(), base: self.origin(), ..self.clone() })
     }
 
     /// The shape in which the elements of another dtype fill the same bytes.

@@ -119,10 +119,20 @@ impl Graph {
         self.state().body.clone()
     }
 
+    /// Whether this is the only handle on the graph, values included.
+    pub fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    /// Puts other data in place of what the graph is.
+    pub fn set_body(&self, body: Body) {
+        self.state().body = body;
+    }
+
     /// The graph as data, taken out: the graph is empty afterwards.
     pub fn take_body(&self) -> Body {
         let mut state = self.state();
-        state.weights.clear();
+        (state.weights, state.seed) = (HashMap::new(), None);
         std::mem::take(&mut state.body)
     }
 

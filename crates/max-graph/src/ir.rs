@@ -60,6 +60,16 @@ impl Body {
         body
     }
 
+    /// Takes everything out, but for the room it took.
+    pub fn clear(&mut self) {
+        self.name.clear();
+        self.block.arguments.clear();
+        self.block.ops.clear();
+        self.block.results = None;
+        self.ops.clear();
+        self.types.clear();
+    }
+
     /// One more argument, after those there are.
     pub fn add_argument(&mut self, ty: Type) -> ValueId {
         let argument = self.define(ty);

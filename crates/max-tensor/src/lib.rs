@@ -27,6 +27,7 @@
 mod cache;
 mod create;
 mod defaults;
+mod fragment;
 pub mod functions;
 mod node;
 pub mod random;

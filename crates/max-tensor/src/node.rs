@@ -11,9 +11,9 @@ use max_driver::Buffer;
 use max_graph::ops::constant::Constant;
 use max_graph::{Graph, HasTensorValue, HostTensor, OpKind, TensorValue};
 
+use crate::fragment::Fragment;
 use crate::lock;
 use crate::realize::{Reason, realized};
-use crate::scope::Fragment;
 
 /// The content of a tensor, shared by its handles and by the ops that read it.
 pub(crate) struct Cell {
@@ -64,6 +64,19 @@ impl Cell {
             }
             _ => Cell::real(buffer),
         }
+    }
+
+    /// The graph value it stands for, if it does.
+    pub(crate) fn value(&self) -> Option<TensorValue> {
+        match &*lock(&self.state) {
+            State::Value(value) => Some(value.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether it waits to be computed.
+    pub(crate) fn is_pending(&self) -> bool {
+        matches!(*lock(&self.state), State::Pending(..))
     }
 
     /// Whether it has memory.
@@ -129,7 +142,7 @@ impl HasTensorValue for Cell {
         if let Some(value) = Fragment::operand(&graph, &self) {
             return value;
         }
-        if let State::Value(value) = self.state() {
+        if let Some(value) = self.value() {
             if value.graph() == &graph {
                 return Ok(value);
             }

@@ -1,7 +1,6 @@
 //! Where ops on tensors go: into the graph that is being built, into a region, or straight to the machine.
 //!
-//! An op function records into a graph. For tensors that graph is a *fragment*, made for the one call: its inputs are
-//! the tensors among the operands. Outside any region the fragment is run at once; in a region its ops become nodes.
+//! An op function records into a graph. For tensors that graph is a [`Fragment`], made for the one call. Outside any region the fragment is run at once; in a region its ops become nodes.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -12,6 +11,7 @@ use max_graph::graph::located;
 use max_graph::{Body, Graph, OpKind, TensorValue, Value, ValueId};
 
 use crate::cache::host_buffer;
+use crate::fragment::Fragment;
 use crate::lock;
 use crate::node::{Cell, Node, State};
 use crate::realize::{Checkpoint, Reason, execute, realize, realized};
@@ -41,7 +41,6 @@ struct Inner {
 const MOST_WAITING: usize = 1000;
 
 thread_local! {
-    static FRAGMENTS: RefCell<Vec<Fragment>> = const { RefCell::new(Vec::new()) };
     /// The regions entered on this thread, each with the number of graphs entered before it.
     static REGIONS: RefCell<Vec<(Region, usize)>> = const { RefCell::new(Vec::new()) };
 }
@@ -127,7 +126,7 @@ impl Region {
     /// The tensors recorded here that somebody holds and that have not been computed.
     pub fn pending(&self) -> Vec<Tensor> {
         let cells = lock(&self.0.recorded).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        let wanted = |cell: &Arc<Cell>| cell.is_held() && matches!(cell.state(), State::Pending(..));
+        let wanted = |cell: &Arc<Cell>| cell.is_held() && cell.is_pending();
         cells.into_iter().filter(wanted).map(Tensor::of).collect()
     }
 
@@ -141,8 +140,7 @@ impl Region {
         let cells: Vec<_> = self.pending().iter().map(|tensor| tensor.cell().clone()).collect();
         realize(&cells, Reason::EndOfRegion, checkpoint)?;
         // Other threads may have recorded something meanwhile.
-        let waits = |cell: Arc<Cell>| matches!(cell.state(), State::Pending(..));
-        lock(&self.0.recorded).retain(|cell| cell.upgrade().is_some_and(waits));
+        lock(&self.0.recorded).retain(|cell| cell.upgrade().is_some_and(|cell| cell.is_pending()));
         Ok(())
     }
 
@@ -157,20 +155,22 @@ impl Region {
         build: impl FnOnce() -> Result<Vec<Value>>,
         checkpoint: Checkpoint,
     ) -> Result<Vec<Tensor>> {
-        let (body, operands, results) = Fragment::build(build)?;
-        if self.0.kind == RegionKind::Bare || !can_wait(&body) {
-            return run(body, &operands, &results, checkpoint);
+        let mut fragment = Fragment::build(build)?;
+        if self.0.kind == RegionKind::Bare || !can_wait(fragment.body()) {
+            return run(&mut fragment, checkpoint);
         }
-        let deep = operands.iter().filter(|cell| cell.depth() >= MOST_WAITING).cloned().collect::<Vec<_>>();
-        realize(&deep, Reason::ManyOpsWaiting, checkpoint)?;
-        Ok(self.keep(&body, operands, &results))
+        let waiting = fragment.operands.iter().filter(|cell| cell.depth() >= MOST_WAITING);
+        let waiting: Vec<_> = waiting.cloned().collect();
+        realize(&waiting, Reason::ManyOpsWaiting, checkpoint)?;
+        Ok(self.keep(&fragment))
     }
 
     /// Makes nodes of the ops of a fragment.
-    fn keep(&self, body: &Body, operands: Vec<Arc<Cell>>, results: &[ValueId]) -> Vec<Tensor> {
+    fn keep(&self, fragment: &Fragment) -> Vec<Tensor> {
+        let body = fragment.body();
         let mut cells: Vec<Option<Arc<Cell>>> = vec![None; body.num_values()];
-        for (argument, cell) in body.block.arguments.iter().zip(operands) {
-            cells[argument.0 as usize] = Some(cell);
+        for (argument, cell) in body.block.arguments.iter().zip(&fragment.operands) {
+            cells[argument.0 as usize] = Some(cell.clone());
         }
         for op in body.ops() {
             let operands: Vec<_> = op.operands.iter().filter_map(|id| cells[id.0 as usize].clone()).collect();
@@ -188,7 +188,8 @@ impl Region {
             let made = made.collect();
             node.results.get_or_init(|| made);
         }
-        let results: Vec<_> = results.iter().filter_map(|id| cells[id.0 as usize].clone()).collect();
+        let results = fragment.results.iter().filter_map(|id| cells[id.0 as usize].clone());
+        let results: Vec<_> = results.collect();
         let mut recorded = lock(&self.0.recorded);
         // What nobody can want any more is forgotten from time to time, so that a long region stays small.
         if recorded.len() == recorded.capacity() {
@@ -207,38 +208,33 @@ fn can_wait(body: &Body) -> bool {
 }
 
 /// Runs a fragment now.
-fn run(
-    mut body: Body,
-    operands: &[Arc<Cell>],
-    results: &[ValueId],
-    checkpoint: Checkpoint,
-) -> Result<Vec<Tensor>> {
-    let mut inputs = Vec::with_capacity(operands.len());
-    for cell in operands {
+fn run(fragment: &mut Fragment, checkpoint: Checkpoint) -> Result<Vec<Tensor>> {
+    let mut inputs = Vec::with_capacity(fragment.operands.len());
+    for cell in &fragment.operands {
         inputs.push(match cell.buffer() {
             Some(buffer) => buffer,
             None => realized(cell, Reason::ReadByOp, checkpoint)?,
         });
     }
     // A result that is an operand is that tensor; the others are computed, each once.
-    let given = |body: &Body, id: &ValueId| body.block.arguments.iter().position(|argument| argument == id);
-    let mut computed: Vec<ValueId> =
-        results.iter().filter(|id| given(&body, id).is_none()).copied().collect();
+    let mut computed: Vec<ValueId> = fragment.results.clone();
+    computed.retain(|id| fragment.given(id).is_none());
     computed.sort();
     computed.dedup();
-    body.block.results = Some(computed);
-    let outputs = compute(&body, inputs, checkpoint)?;
-    let computed = body.block.results.iter().flatten().zip(outputs);
-    let computed: Vec<(ValueId, Tensor)> =
-        computed.map(|(id, buffer)| (*id, Tensor::of(Cell::computed(body.type_of(*id), buffer)))).collect();
-    let result = |id: &ValueId| match given(&body, id) {
-        Some(operand) => Some(Tensor::of(operands[operand].clone())),
-        None => {
-            let output = computed.binary_search_by_key(id, |(id, _)| *id).ok()?;
-            Some(computed[output].1.clone())
-        }
+    fragment.body_mut().block.results = Some(computed);
+    let body = fragment.body();
+    let outputs = compute(body, inputs, checkpoint)?;
+    let computed = body.block.results.as_deref().unwrap_or_default();
+    let output = |(id, buffer): (&ValueId, Buffer)| Tensor::of(Cell::computed(body.type_of(*id), buffer));
+    let outputs: Vec<Tensor> = computed.iter().zip(outputs).map(output).collect();
+    if fragment.results == computed {
+        return Ok(outputs);
+    }
+    let result = |id: &ValueId| match fragment.given(id) {
+        Some(operand) => Some(Tensor::of(operand.clone())),
+        None => computed.binary_search(id).ok().map(|output| outputs[output].clone()),
     };
-    Ok(results.iter().filter_map(result).collect())
+    Ok(fragment.results.iter().filter_map(result).collect())
 }
 
 /// The results of a fragment.
@@ -255,77 +251,6 @@ fn compute(body: &Body, inputs: Vec<Buffer>, checkpoint: Checkpoint) -> Result<V
         _ => {}
     }
     execute(body, inputs, Reason::BareOp, checkpoint)
-}
-
-/// The graph that the op functions of one call record into, with the tensors that are its inputs.
-pub(crate) struct Fragment {
-    graph: Graph,
-    operands: Vec<Arc<Cell>>,
-}
-
-impl Fragment {
-    /// What op functions record: the graph, its inputs, and which of its values they gave.
-    fn build(build: impl FnOnce() -> Result<Vec<Value>>) -> Result<(Body, Vec<Arc<Cell>>, Vec<ValueId>)> {
-        struct Close;
-        impl Drop for Close {
-            fn drop(&mut self) {
-                FRAGMENTS.with_borrow_mut(|fragments| fragments.pop());
-            }
-        }
-        let graph = Graph::from_body(Body::default());
-        let fragment = Fragment { graph: graph.clone(), operands: Vec::new() };
-        FRAGMENTS.with_borrow_mut(|fragments| fragments.push(fragment));
-        let close = Close;
-        let entered = graph.enter();
-        let results = build()?;
-        drop(entered);
-        for value in &results {
-            if value.graph() != &graph {
-                bail!(value, "an op on tensors gave a value of graph '{}'", value.graph().name());
-            }
-        }
-        let body = graph.take_body();
-        for op in body.ops() {
-            if let OpKind::ConstantExternal(weight) = &op.kind {
-                bail!(
-                    lookup,
-                    "weight '{}' has no data here: it gets it when a graph that uses it is loaded",
-                    weight.name
-                );
-            }
-        }
-        let results = results.iter().map(Value::id).collect();
-        let operands = FRAGMENTS.with_borrow_mut(|fragments| {
-            fragments.last_mut().map(|fragment| std::mem::take(&mut fragment.operands)).unwrap_or_default()
-        });
-        drop(close);
-        Ok((body, operands, results))
-    }
-
-    /// The value of a cell in the fragment of a graph; nothing if the graph is no fragment.
-    pub(crate) fn operand(graph: &Graph, cell: &Arc<Cell>) -> Option<Result<TensorValue>> {
-        FRAGMENTS.with_borrow_mut(|fragments| {
-            let fragment = fragments.last_mut().filter(|fragment| fragment.graph == *graph)?;
-            match fragment.operands.iter().position(|operand| Arc::ptr_eq(operand, cell)) {
-                Some(known) => Some(graph.input(known)),
-                None => Some(fragment.add(cell)),
-            }
-        })
-    }
-
-    fn add(&mut self, cell: &Arc<Cell>) -> Result<TensorValue> {
-        if let State::Value(value) = cell.state() {
-            bail!(
-                value,
-                "a tensor that stands for a value of graph '{}' ({}) is used outside of that graph",
-                value.graph().name(),
-                cell.ty
-            );
-        }
-        let value = self.graph.add_input(&cell.ty)?;
-        self.operands.push(cell.clone());
-        Ok(value)
-    }
 }
 
 /// While it lives, ops of this thread go to a region.

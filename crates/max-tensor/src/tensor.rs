@@ -77,10 +77,7 @@ impl Tensor {
 
     /// The graph value it stands for, if it does.
     pub fn value(&self) -> Option<TensorValue> {
-        match self.0.state() {
-            State::Value(value) => Some(value),
-            _ => None,
-        }
+        self.0.value()
     }
 
     /// Its memory, if it has some.

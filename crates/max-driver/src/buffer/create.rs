@@ -134,7 +134,7 @@ impl Buffer {
         debug_assert!(
             layout.span().is_none_or(|(_, high)| (high + 1) * dtype.size_in_bytes() <= memory.len())
         );
-        Buffer { dtype, layout, base: 0, memory: Arc::new(memory), stream }
+        Buffer { dtype, layout: Arc::new(layout), base: 0, memory: Arc::new(memory), stream }
     }
 }
 
