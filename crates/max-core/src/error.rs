@@ -4,7 +4,10 @@
 //! expected; the context lists where in the user's program the failing value was made.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::panic::Location as Caller;
+use std::sync::Arc;
 
 /// The result of everything here that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -38,9 +41,55 @@ pub enum ErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
     /// The file, as the compiler or the interpreter names it.
-    pub file: std::borrow::Cow<'static, str>,
+    pub file: FileName,
     /// The line, counted from one.
     pub line: u32,
+}
+
+/// The name of a file. There are many places in few files, so names are shared.
+#[derive(Clone, Debug)]
+pub enum FileName {
+    /// Known to the compiler.
+    Static(&'static str),
+    /// Known at run time.
+    Shared(Arc<str>),
+}
+
+impl Deref for FileName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            FileName::Static(name) => name,
+            FileName::Shared(name) => name,
+        }
+    }
+}
+
+impl From<&'static str> for FileName {
+    fn from(name: &'static str) -> FileName {
+        FileName::Static(name)
+    }
+}
+
+impl PartialEq for FileName {
+    fn eq(&self, other: &FileName) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for FileName {}
+
+impl Hash for FileName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
 }
 
 impl Location {

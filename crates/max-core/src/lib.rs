@@ -23,7 +23,7 @@ pub use device::{DeviceKind, DeviceRef};
 pub use dim::{Bindings, Dim};
 pub use dtype::DType;
 pub use element::{Bool, Element, Number};
-pub use error::{Error, ErrorKind, Location, Result};
+pub use error::{Error, ErrorKind, FileName, Location, Result};
 pub use half::{bf16, f16};
 pub use layout::{ConvInputLayout, FilterLayout, Strided, ViewIndex};
 pub use quantization::{BlockParameters, QuantizationConfig, QuantizationEncoding};

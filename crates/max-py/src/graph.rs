@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use max::Location;
 use max::engine::{read_graph, save_graph};
 use max::graph::door::{self, Output};
 use max::graph::text::{self, Constants};
@@ -11,12 +10,11 @@ use max::graph::{Graph, Operand, Type, Value, Weight, located};
 use max::tensor::Tensor;
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
 use pyo3::ffi;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::args::{self, Reader, native};
+use crate::caller::caller;
 use crate::error::Raise;
 use crate::tensor::{PyRegion, PyTensor};
 use crate::types::{PyDType, PyDeviceRef, PyType};
@@ -192,30 +190,6 @@ fn in_op(py: Python<'_>, name: &str, error: &PyErr) -> PyErr {
 pub fn op_params(name: &str) -> PyResult<Vec<&'static str>> {
     let door = door::find(name).raise()?;
     Ok(door.params.iter().map(|param| param.name).collect())
-}
-
-/// The line of the user's program: the innermost frame outside the modules of this package.
-pub fn caller(py: Python<'_>) -> PyResult<Location> {
-    static GETFRAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let getframe = GETFRAME.import(py, "sys", "_getframe")?;
-    let mut frame = getframe.call0()?;
-    loop {
-        let module = frame.getattr(intern!(py, "f_globals"))?.get_item(intern!(py, "__name__"));
-        let inside = match &module {
-            Ok(name) => name
-                .cast::<PyString>()
-                .is_ok_and(|name| name.to_cow().is_ok_and(|name| name == "max" || name.starts_with("max."))),
-            Err(_) => false,
-        };
-        let outer = frame.getattr(intern!(py, "f_back"))?;
-        if !inside || outer.is_none() {
-            let file: String =
-                frame.getattr(intern!(py, "f_code"))?.getattr(intern!(py, "co_filename"))?.extract()?;
-            let line: u32 = frame.getattr(intern!(py, "f_lineno"))?.extract().unwrap_or(0);
-            return Ok(Location { file: file.into(), line });
-        }
-        frame = outer;
-    }
 }
 
 /// Writes a line where Python's `print` would; to standard output if Python refuses it.

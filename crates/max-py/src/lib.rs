@@ -4,6 +4,7 @@
 
 mod args;
 mod array;
+mod caller;
 mod driver;
 mod engine;
 mod error;

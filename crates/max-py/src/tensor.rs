@@ -12,9 +12,10 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::args::native;
 use crate::array;
+use crate::caller::caller;
 use crate::driver::{PyBuffer, PyDevice, python_number};
 use crate::error::Raise;
-use crate::graph::{PyValue, caller};
+use crate::graph::PyValue;
 use crate::interrupt::interruptible;
 use crate::types::{PyDType, PyType};
 

@@ -38,7 +38,7 @@
 
 #![forbid(unsafe_code)]
 
-pub use max_core::{Error, ErrorKind, Location, Result};
+pub use max_core::{Error, ErrorKind, FileName, Location, Result};
 
 /// Element types.
 pub mod dtype {
