@@ -39,6 +39,8 @@ pub(crate) enum State {
 pub(crate) struct Node {
     pub(crate) kind: OpKind,
     pub(crate) operands: Vec<Arc<Cell>>,
+    /// The types of its results.
+    pub(crate) types: Vec<Type>,
     pub(crate) location: Option<Location>,
     /// How many ops in a row wait to be computed, with this one.
     pub(crate) depth: usize,

@@ -206,7 +206,8 @@ impl Staged {
             return Ok(());
         }
         let operands = node.operands.iter().map(|cell| self.value(cell)).collect::<Result<Vec<_>>>()?;
-        let op = self.body.push(node.kind.clone(), operands, node.location.clone())?;
+        let (types, location) = (node.types.iter().cloned(), node.location.clone());
+        let op = self.body.push_typed(node.kind.clone(), operands, types, location);
         let values = self.body.op(op).results.clone();
         let cells = node.results.get().cloned().unwrap_or_default();
         let moved = |cell: &Arc<Cell>| match self.seen.get(&Arc::as_ptr(cell)) {

@@ -176,7 +176,8 @@ impl Region {
             let operands: Vec<_> = op.operands.iter().filter_map(|id| cells[id.0 as usize].clone()).collect();
             let depth = 1 + operands.iter().map(|cell| cell.depth()).max().unwrap_or(0);
             let (kind, location) = (op.kind.clone(), op.location.clone());
-            let node = Arc::new(Node { kind, operands, location, depth, results: OnceLock::new() });
+            let types = body.types_of(&op.results).cloned().collect();
+            let node = Arc::new(Node { kind, operands, types, location, depth, results: OnceLock::new() });
             let made = op.results.iter().enumerate().filter_map(|(number, id)| match body.type_of(*id) {
                 Type::Tensor(ty) => {
                     let cell = Cell::new(ty.clone(), State::Pending(node.clone(), number));
