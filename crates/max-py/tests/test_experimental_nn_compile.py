@@ -402,6 +402,35 @@ def test_cached_properties_are_no_parameters() -> None:
     np.testing.assert_array_equal(compiled(np.ones(2, np.float32)).to_numpy(), [25, 25])
     np.testing.assert_array_equal(cached(Tensor.ones([2])).to_numpy(), [9, 9])
     assert [name for name, _ in cached.parameters] == ["weight"]
+    again = cached.compile(tensor("float32", 2), weights={"weight": np.full(2, 5, np.float32)})
+    np.testing.assert_array_equal(again(np.ones(2, np.float32)).to_numpy(), [25, 25])
+
+
+def test_cached_properties_are_computed_once_for_a_trace_and_not_kept() -> None:
+    computed: list[str] = []
+
+    class Cached(Module):
+        def __init__(self) -> None:
+            self.weight = Tensor.full([2], 3.0)
+
+        @functools.cached_property
+        def powers(self) -> tuple[Tensor, Tensor]:
+            computed.append("powers")
+            return self.weight, self.weight * self.weight
+
+        @functools.cached_property
+        def inner(self) -> Linear:
+            return Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x * self.powers[0] + self.powers[1])
+
+    cached, x = Cached(), Tensor.ones([2])
+    inner = cached.inner
+    compiled = cached.compile(tensor("float32", 2))
+    assert computed == ["powers"] and "powers" not in vars(cached)
+    np.testing.assert_array_equal(compiled(x).to_numpy(), cached(x).to_numpy())
+    assert cached.inner is inner
 
 
 def test_a_parameter_that_is_not_used() -> None:

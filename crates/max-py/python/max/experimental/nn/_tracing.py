@@ -21,8 +21,33 @@ from max.graph import Graph, TensorType, Weight
 if TYPE_CHECKING:
     from max.experimental.nn.module import Module
 
-weights: ContextVar[Mapping[int, Tensor] | None] = ContextVar("max.experimental.nn weights", default=None)
-"""What stands for parameters here, by their `id`."""
+
+class StandIns(NamedTuple):
+    """What modules give, while they are traced, in the place of what they hold."""
+
+    weights: Mapping[int, Tensor]
+    """What stands for parameters, by their `id`."""
+    caches: dict[tuple[int, str], tuple[Module, Any]]
+    """What a `cached_property` is, by the `id` of its module (which is kept, so that the `id` stays its own) and name."""
+
+    def read(self, module: Module, name: str) -> Any:
+        """An attribute of a module.
+
+        What follows from parameters is computed from the weights, whatever is cached, and is not cached in the module;
+        only modules that are cached are used as they are.
+        """
+        from max.experimental.nn.module import Module
+
+        if is_cache(module, name) and not isinstance(vars(module).get(name), Module):
+            key = id(module), name
+            if key not in self.caches:
+                self.caches[key] = module, getattr(type(module), name).func(module)
+            return self.caches[key][1]
+        value = object.__getattribute__(module, name)
+        return self.weights.get(id(value), value) if isinstance(value, Tensor) else value
+
+
+stand_ins: ContextVar[StandIns | None] = ContextVar("max.experimental.nn stand-ins", default=None)
 
 
 class Trace(NamedTuple):
@@ -50,11 +75,11 @@ def trace(
     with _substituting(None):
         parameters = list(_state.parameters(module))
     graph = Graph(title, input_types=input_types, custom_extensions=custom_extensions)
-    stand_ins: dict[int, Tensor] = {}
+    weights: dict[int, Tensor] = {}
     for parameter in parameters:
-        if id(parameter.tensor) not in stand_ins:
-            stand_ins[id(parameter.tensor)] = _weight(graph, parameter)
-    with _without_leaks(module), GraphRealizationContext(graph), _substituting(stand_ins):
+        if id(parameter.tensor) not in weights:
+            weights[id(parameter.tensor)] = _weight(graph, parameter)
+    with _without_leaks(module), GraphRealizationContext(graph), _substituting(StandIns(weights, {})):
         result = module(*(Tensor.from_graph_value(value.tensor) for value in graph.inputs))
         outputs, rebuild = _structure.flatten(result, f"forward of {type(module).__name__}")
         graph.output(*outputs)
@@ -67,13 +92,13 @@ def _weight(graph: Graph, parameter: _state.Parameter) -> Tensor:
 
 
 @contextmanager
-def _substituting(stand_ins: Mapping[int, Tensor] | None) -> Iterator[None]:
-    """Makes these, and no others, stand for parameters."""
-    token = weights.set(stand_ins)
+def _substituting(given: StandIns | None) -> Iterator[None]:
+    """Makes these, and no others, stand for what modules hold."""
+    token = stand_ins.set(given)
     try:
         yield
     finally:
-        weights.reset(token)
+        stand_ins.reset(token)
 
 
 @contextmanager
@@ -91,8 +116,7 @@ def _without_leaks(module: Module) -> Iterator[None]:
         for part, attributes in before:
             now = vars(part)
             for name in [name for name in now if now[name] is not attributes.get(name) and _is_graph_value(now[name])]:
-                if not is_cache(part, name):
-                    leaked.append(f"{type(part).__name__}.{name}")
+                leaked.append(f"{type(part).__name__}.{name}")
                 if name in attributes:
                     setattr(part, name, attributes[name])
                 else:

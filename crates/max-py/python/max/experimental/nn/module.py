@@ -67,9 +67,8 @@ class Module:
 
     def __getattribute__(self, name: str) -> Any:
         # While a module is traced, its parameters stand for weights of the graph, and only where it is traced.
-        value = _get(self, name)
-        weights = _tracing.weights.get()
-        return value if weights is None or not isinstance(value, Tensor) else weights.get(id(value), value)
+        stand_ins = _tracing.stand_ins.get()
+        return _get(self, name) if stand_ins is None else stand_ins.read(self, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls `forward`."""
