@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from max.experimental import realization_context as _realization
 from max.graph._building import stack
+from max.graph.value import TensorValue
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,3 +74,17 @@ def single(op: Callable[..., Any]) -> Callable[..., Any]:
 
     run.__module__ = "max.experimental.functional"
     return run
+
+
+def source(op: Callable[..., Any]) -> Callable[..., Any]:
+    """As `single`, for an op without operands to tell by whether tensors are wanted: it is so in code for tensors."""
+    run = single(op)
+
+    @functools.wraps(run)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made, scopes = run(*args, **kwargs), stack.get()
+        if isinstance(made, TensorValue) and isinstance(scopes[-1], _realization.GraphRealizationContext):
+            return scopes[-1].create_unrealized(made)
+        return made
+
+    return make
