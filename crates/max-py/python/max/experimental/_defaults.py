@@ -38,6 +38,13 @@ def as_device(device: Device | DeviceRef) -> Device:
     raise TypeError(f"expected a device, got {type(device).__name__}: {device!r}")
 
 
+def as_dtype(dtype: DType) -> DType:
+    """The dtype, which must be one."""
+    if isinstance(dtype, DType):
+        return dtype
+    raise TypeError(f"expected a DType, got {type(dtype).__name__}: {dtype!r}")
+
+
 def defaults(dtype: DType | None = None, device: Device | DeviceRef | None = None) -> tuple[DType, Device]:
     """The dtype and device of a tensor, with the defaults where there is None.
 
@@ -50,8 +57,8 @@ def defaults(dtype: DType | None = None, device: Device | DeviceRef | None = Non
     """
     place = (_device.get() or _machine_device()) if device is None else as_device(device)
     if dtype is None:
-        dtype = _dtype.get() or (DType.float32 if place.is_host else DType.bfloat16)
-    return dtype, place
+        return _dtype.get() or (DType.float32 if place.is_host else DType.bfloat16), place
+    return as_dtype(dtype), place
 
 
 @contextmanager
@@ -93,9 +100,7 @@ def default_dtype(dtype: DType) -> AbstractContextManager[Any]:
     ...     Tensor.ones([2]).dtype
     float64
     """
-    if not isinstance(dtype, DType):
-        raise TypeError(f"expected a DType, got {type(dtype).__name__}: {dtype!r}")
-    return contextvar_context(_dtype, dtype)
+    return contextvar_context(_dtype, as_dtype(dtype))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from max import _core
 from max.experimental._defaults import defaults
 from max.experimental.realization_context import set_seed
-from max.experimental.tensor import Tensor, call
+from max.experimental.tensor import Tensor, as_like, call
 from max.graph.type import TensorType
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ normal_like = gaussian_like
 
 
 def _type(like: Like) -> TensorType:
-    return like if isinstance(like, TensorType) else like.type
+    if isinstance(like, TensorType):
+        return like
+    like = as_like(like)
+    return TensorType(like.dtype, like.shape, like.device)
 
 
 def _known(number: Any) -> bool:
