@@ -110,8 +110,8 @@ class Tensor(Operators):
     4.0
 
     Args:
-        data: Numbers, nested lists of them, an array or a tensor, to be copied, or a graph value, to be stood for. All but
-            numbers and lists keep their dtype.
+        data: Numbers, nested lists of them, an array or a tensor, to be copied; or a graph value, to be stood for.
+            All but numbers and lists keep their dtype.
         dtype: The type of the elements, to which they are converted.
         device: Where the tensor is.
         storage: In place of `data`: a buffer, which is shared.

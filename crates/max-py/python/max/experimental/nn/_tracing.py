@@ -28,7 +28,8 @@ class StandIns(NamedTuple):
     weights: Mapping[int, Tensor]
     """What stands for parameters, by their `id`."""
     caches: dict[tuple[int, str], tuple[Module, Any]]
-    """What a `cached_property` is, by the `id` of its module (which is kept, so that the `id` stays its own) and name."""
+    """What a `cached_property` is, by the `id` of its module and by name; the module is kept, so that no other gets its
+    `id`."""
 
     def read(self, module: Module, name: str) -> Any:
         """An attribute of a module.
