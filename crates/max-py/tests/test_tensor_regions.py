@@ -29,6 +29,7 @@ from max.experimental.realization_context import (
 )
 from max.experimental.tensor import Tensor, default_device, default_dtype, defaults
 from max.graph import Graph, TensorType, Weight
+from max.graph._building import stack
 
 from helpers import REFUSED, address
 
@@ -606,3 +607,27 @@ class TestInterrupts:
         with EagerRealizationContext():
             y = Tensor([1.0]) + 1
         assert y.item() == 2
+
+
+class Stop(BaseException):
+    """What an alarm raises, wherever the program is."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no alarms here")
+@pytest.mark.parametrize("step", [F.relu, F.functional(lambda x: x + 1)], ids=["op", "functional"])
+def test_an_interrupt_leaves_no_scope_behind(step: Any) -> None:
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    x = Tensor([1.0, 2.0])
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        for microseconds in range(20, 1020):
+            with pytest.raises(Stop):
+                signal.setitimer(signal.ITIMER_REAL, microseconds * 1e-6)
+                while True:
+                    step(x)
+            assert (x + 1).real and stack.get() == ()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

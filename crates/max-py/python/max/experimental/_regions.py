@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from max.experimental import realization_context as _realization
-from max.graph._building import stack
+from max.graph._building import leave, stack
 from max.graph.value import TensorValue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,8 +47,13 @@ def functional(op: F) -> F:
     def together(*args: Any, **kwargs: Any) -> Any:
         if stack.get():
             return op(*args, **kwargs)
-        with _realization.new_context():
-            return op(*args, **kwargs)
+        context = _realization.new_context()
+        try:
+            with context:
+                return op(*args, **kwargs)
+        finally:
+            if stack.get():  # Ctrl-C may have come before the context could be left
+                leave(context)
 
     return together  # type: ignore[return-value]
 
@@ -66,11 +71,11 @@ def single(op: Callable[..., Any]) -> Callable[..., Any]:
         if _realization._default is not None:
             with _realization.new_context():
                 return op(*args, **kwargs)
-        token = stack.set(_BARE_STACK)
         try:
+            stack.set(_BARE_STACK)
             return op(*args, **kwargs)
         finally:
-            stack.reset(token)
+            stack.set(())
 
     run.__module__ = "max.experimental.functional"
     return run
