@@ -433,6 +433,28 @@ def test_cached_properties_are_computed_once_for_a_trace_and_not_kept() -> None:
     assert cached.inner is inner
 
 
+def test_a_cached_property_may_extend_another() -> None:
+    class Double(Module):
+        def __init__(self) -> None:
+            self.weight = Tensor.full([1], 3.0)
+
+        @functools.cached_property
+        def factor(self) -> Tensor:
+            return self.weight * 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    class More(Double):
+        @functools.cached_property
+        def factor(self) -> Tensor:
+            return super().factor + 1
+
+    more = More()
+    assert more.compile(tensor("float32", 1))(np.ones(1, np.float32)).item() == 7
+    assert "factor" not in vars(more) and more(Tensor.ones([1])).item() == 7
+
+
 def test_ops_without_operands_give_tensors_in_a_trace_too() -> None:
     class Windowed(Module):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
