@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import enum
 import operator
 import pickle
 from typing import Any, Callable
@@ -120,6 +121,14 @@ class TestFromData:
         with pytest.raises(TypeError, match="expected a DType"):
             Tensor(data, dtype=dtype)
 
+    def test_kinds_of_python_numbers(self) -> None:
+        class Size(enum.IntEnum):
+            LARGE = 3
+
+        for number in (Size.LARGE, 3, 3.0):
+            same(Tensor(number), 3, F32)
+        same(Tensor(np.float64(3)), 3, np.float64)
+
     def test_storage_is_shared(self) -> None:
         buffer = Buffer.from_numpy(np.array([1, 2], F32))
         x = Tensor(storage=buffer)
@@ -182,6 +191,10 @@ class TestFilled:
             Tensor.range_like(Tensor(1.0))
         for like in (Tensor.zeros_like, Tensor.ones_like, Tensor.full_like, Tensor.range_like):
             for other in (3, np.zeros(2)):
+                with pytest.raises(TypeError, match="the type of one, got"):
+                    driver_tensor_type(other)  # type: ignore[arg-type]
+                with pytest.raises(TypeError, match="the type of one, got"), defaults_like(other):  # type: ignore[arg-type]
+                    pass
                 with pytest.raises(TypeError, match="the type of one, got (int|ndarray)"):
                     like(other)
 

@@ -45,6 +45,13 @@ def as_dtype(dtype: DType) -> DType:
     raise TypeError(f"expected a DType, got {type(dtype).__name__}: {dtype!r}")
 
 
+def as_like(like: Any) -> Any:
+    """What has the dtype, shape and device of a tensor."""
+    if isinstance(getattr(like, "dtype", None), DType):
+        return like
+    raise TypeError(f"expected a tensor or the type of one, got {type(like).__name__}: {like!r}")
+
+
 def defaults(dtype: DType | None = None, device: Device | DeviceRef | None = None) -> tuple[DType, Device]:
     """The dtype and device of a tensor, with the defaults where there is None.
 
@@ -114,6 +121,7 @@ def defaults_like(like: Tensor | TensorValue | TensorType | Buffer) -> Iterator[
     ...     Tensor(3).dtype
     int32
     """
+    like = as_like(like)
     with default_dtype(like.dtype), default_device(like.device):
         yield
 
@@ -125,4 +133,5 @@ def driver_tensor_type(t: Buffer) -> TensorType:
     >>> driver_tensor_type(Buffer(DType.int8, [2, 3]))
     TensorType(dtype=int8, shape=[Dim(2), Dim(3)], device=cpu:0)
     """
+    t = as_like(t)
     return TensorType(t.dtype, t.shape, t.device)

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from max import _core
-from max.experimental._defaults import defaults
+from max.experimental._defaults import defaults, driver_tensor_type
 from max.experimental.realization_context import set_seed
-from max.experimental.tensor import Tensor, as_like, call
+from max.experimental.tensor import Tensor, call
 from max.graph.type import TensorType
 
 if TYPE_CHECKING:
@@ -109,10 +109,7 @@ normal_like = gaussian_like
 
 
 def _type(like: Like) -> TensorType:
-    if isinstance(like, TensorType):
-        return like
-    like = as_like(like)
-    return TensorType(like.dtype, like.shape, like.device)
+    return like if isinstance(like, TensorType) else driver_tensor_type(like)  # type: ignore[arg-type]
 
 
 def _known(number: Any) -> bool:

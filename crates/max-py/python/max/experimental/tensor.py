@@ -27,6 +27,7 @@ from max.driver import CPU, Buffer, Device
 from max.dtype import DType
 from max.experimental import realization_context as _realization
 from max.experimental._defaults import (
+    as_like,
     contextvar_context,
     default_device,
     default_dtype,
@@ -553,13 +554,6 @@ def _like(input: Like | None, type: Like | None) -> Like:
     return as_like(input if type is None else type)
 
 
-def as_like(like: Any) -> Like:
-    """What has the dtype, shape and device of a tensor."""
-    if isinstance(getattr(like, "dtype", None), DType):
-        return like  # type: ignore[no-any-return]
-    raise TypeError(f"expected a tensor or the type of one, got {type(like).__name__}: {like!r}")
-
-
 def _from_data(data: Any, dtype: DType | None, device: Device | DeviceRef | None) -> Tensor:
     """A tensor with elements of its own."""
     if isinstance(data, TensorValue):
@@ -568,7 +562,7 @@ def _from_data(data: Any, dtype: DType | None, device: Device | DeviceRef | None
         kept = data if dtype is None else data.cast(dtype)
         return kept if device is None else kept.to(device)
     kind, place = defaults(dtype, device)
-    if type(data) in (bool, int, float):  # and none of NumPy's numbers, which have a dtype
+    if isinstance(data, (int, float)) and not hasattr(data, "dtype"):  # as some of NumPy's numbers have
         return wrap(_core.Tensor.from_buffer(_core.Buffer.scalar(data, kind._native, place)))
     if isinstance(data, (list, tuple)):
         import numpy as np
