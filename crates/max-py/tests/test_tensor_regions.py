@@ -21,6 +21,8 @@ from max.driver import CPU, Buffer
 from max.dtype import DType
 from max.engine import InferenceSession
 from max.experimental import functional as F
+from max.experimental.nn import Linear
+from max.experimental.nn._tracing import stand_ins
 from max.experimental.realization_context import (
     EagerRealizationContext,
     clear_compile_cache,
@@ -614,7 +616,11 @@ class Stop(BaseException):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no alarms here")
-@pytest.mark.parametrize("step", [F.relu, F.functional(lambda x: x + 1)], ids=["op", "functional"])
+@pytest.mark.parametrize(
+    "step",
+    [F.relu, F.functional(lambda x: x + 1), lambda x: Linear(2, 2).compile(x.type)(x)],
+    ids=["op", "functional", "compile"],
+)
 def test_an_interrupt_leaves_no_scope_behind(step: Any) -> None:
     def stop(*_: Any) -> None:
         raise Stop
@@ -627,7 +633,7 @@ def test_an_interrupt_leaves_no_scope_behind(step: Any) -> None:
                 signal.setitimer(signal.ITIMER_REAL, microseconds * 1e-6)
                 while True:
                     step(x)
-            assert (x + 1).real and stack.get() == ()
+            assert (x + 1).real and stack.get() == () and stand_ins.get() is None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

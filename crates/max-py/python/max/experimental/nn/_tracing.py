@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from max.experimental.nn import _state, _structure
@@ -68,19 +68,32 @@ def trace(
     name: str | None,
     custom_extensions: Sequence[str | os.PathLike[str]],
 ) -> Trace:
-    """Calls `forward` once, with values of a new graph for its arguments and parameters."""
+    """Calls `forward` once, with values of a new graph for its arguments and parameters.
+
+    It has context variables of its own, so that nothing of the trace is left in them, whenever Ctrl-C comes.
+    """
+    return copy_context().run(_trace, module, input_types, name, custom_extensions)
+
+
+def _trace(
+    module: Module,
+    input_types: Sequence[TensorType],
+    name: str | None,
+    custom_extensions: Sequence[str | os.PathLike[str]],
+) -> Trace:
     for position, type_ in enumerate(input_types):
         if not isinstance(type_, TensorType):
             raise TypeError(f"input {position} must be a TensorType; got {type(type_).__name__}: {type_!r}")
     title = name or type(module).__name__
-    with _substituting(None):
-        parameters = list(_state.parameters(module))
+    stand_ins.set(None)  # those of a trace around this one are not for this one
+    parameters = list(_state.parameters(module))
     graph = Graph(title, input_types=input_types, custom_extensions=custom_extensions)
     weights: dict[int, Tensor] = {}
     for parameter in parameters:
         if id(parameter.tensor) not in weights:
             weights[id(parameter.tensor)] = _weight(graph, parameter)
-    with _without_leaks(module), GraphRealizationContext(graph), _substituting(StandIns(weights, {})):
+    with _without_leaks(module), GraphRealizationContext(graph):
+        stand_ins.set(StandIns(weights, {}))
         result = module(*(Tensor.from_graph_value(value.tensor) for value in graph.inputs))
         outputs, rebuild = _structure.flatten(result, f"forward of {type(module).__name__}")
         graph.output(*outputs)
@@ -90,16 +103,6 @@ def trace(
 def _weight(graph: Graph, parameter: _state.Parameter) -> Tensor:
     type = parameter.tensor.type
     return Tensor.from_graph_value(graph.add_weight(Weight(parameter.name, type.dtype, type.shape, type.device)))
-
-
-@contextmanager
-def _substituting(given: StandIns | None) -> Iterator[None]:
-    """Makes these, and no others, stand for what modules hold."""
-    token = stand_ins.set(given)
-    try:
-        yield
-    finally:
-        stand_ins.reset(token)
 
 
 @contextmanager
