@@ -28,7 +28,7 @@ from max.experimental.nn import (
 from max.experimental.realization_context import lazy
 from max.experimental.tensor import Tensor
 
-from helpers import address, to_buffer
+from helpers import address, tensor, to_buffer
 
 # The example of the documentation, word for word.
 PAGE = '''
@@ -206,7 +206,7 @@ def test_module_list_is_a_list() -> None:
     assert len(ModuleList()) == 0
     layers.extra = Linear(1, 1, bias=False)
     assert names(layers.children) == ["0", "1", "2", "extra"]
-    with pytest.raises(TypeError, match="item 1 is a str"):
+    with pytest.raises(TypeError, match="item 1 is of type str"):
         ModuleList([Linear(1, 1), "no"])
 
 
@@ -334,6 +334,15 @@ def test_loaded_memory_stays_alive() -> None:
     np.testing.assert_array_equal(linear.weight.to_numpy(), array(100, 100))
 
 
+@pytest.mark.parametrize("state", [None, [("weight", 1)], (pair for pair in ()), 3])
+def test_load_by_neither_names_nor_a_function(state: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected values by name, or a function that finds them; got \w+"):
+        Linear(2, 1).load_state_dict(state)
+    if state is not None:
+        with pytest.raises(TypeError, match="expected values by name"):
+            Linear(2, 1).compile(tensor("float32", 2), weights=state)
+
+
 def test_load_by_a_function() -> None:
     model = Model()
     state = state_of(model)
@@ -402,6 +411,19 @@ def test_auto_cast() -> None:
         linear.load_state_dict({"weight": array(2, 3, dtype=np.float64), "bias": array(3)}, auto_cast=True)
 
 
+def test_compile_with_a_function_of_weights() -> None:
+    state = {"weight": np.array([[1, 2]], np.float32), "bias": np.array([3], np.float32)}
+    compiled = Linear(2, 1).compile(tensor("float32", 2), weights=state.__getitem__)
+    assert compiled(np.ones(2, np.float32)).item() == 6
+    with pytest.raises(KeyError, match="'bias' is missing"):
+        Linear(2, 1).compile(tensor("float32", 2), weights={"weight": state["weight"]}.__getitem__)
+
+
+def test_an_embedding_of_larger_tensors_has_no_dim() -> None:
+    with pytest.raises(ValueError, match=r"\[2, 3\] has no dim"):
+        Embedding(5, dims=[2, 3]).dim  # noqa: B018
+
+
 def test_tied_parameters_load_by_one_name() -> None:
     class Tied(Module):
         def __init__(self) -> None:
@@ -467,6 +489,9 @@ def test_constructors_refuse() -> None:
         Conv2d(3, 3, 4, num_groups=2)
     with pytest.raises(ValueError, match="padding must be one number, two or four"):
         Conv2d(3, 3, 4, padding=(1, 2, 3))
+    with pytest.raises(ValueError, match="padding must be one number, two or four; got 'same'"):
+        Conv2d(3, 1, 1, padding="same")  # type: ignore[arg-type]
+    assert Conv2d(np.int64(3), 1, 1, padding=(np.int64(1), 2)).padding == (1, 1, 2, 2)
     with pytest.raises(ValueError, match="stride must be one number or two"):
         Conv2d(3, 3, 4, stride=(1, 2, 3))
     with pytest.raises(ValueError):

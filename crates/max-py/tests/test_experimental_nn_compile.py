@@ -16,7 +16,7 @@ from max.experimental import functional as F
 from max.experimental.nn import Embedding, Linear, Module, ModuleList, RMSNorm, Sequential, module_dataclass
 from max.experimental.realization_context import lazy
 from max.experimental.tensor import Tensor
-from max.graph import Graph, TensorType, Weight, ops
+from max.graph import Graph, TensorType, TensorValue, Weight, ops
 
 from helpers import tensor
 
@@ -402,6 +402,80 @@ def test_cached_properties_are_no_parameters() -> None:
     np.testing.assert_array_equal(compiled(np.ones(2, np.float32)).to_numpy(), [25, 25])
     np.testing.assert_array_equal(cached(Tensor.ones([2])).to_numpy(), [9, 9])
     assert [name for name, _ in cached.parameters] == ["weight"]
+    again = cached.compile(tensor("float32", 2), weights={"weight": np.full(2, 5, np.float32)})
+    np.testing.assert_array_equal(again(np.ones(2, np.float32)).to_numpy(), [25, 25])
+
+
+def test_cached_properties_are_computed_once_for_a_trace_and_not_kept() -> None:
+    computed: list[str] = []
+
+    class Cached(Module):
+        def __init__(self) -> None:
+            self.weight = Tensor.full([2], 3.0)
+
+        @functools.cached_property
+        def powers(self) -> tuple[Tensor, Tensor]:
+            computed.append("powers")
+            return self.weight, self.weight * self.weight
+
+        @functools.cached_property
+        def inner(self) -> Linear:
+            return Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x * self.powers[0] + self.powers[1])
+
+    cached, x = Cached(), Tensor.ones([2])
+    inner = cached.inner
+    compiled = cached.compile(tensor("float32", 2))
+    assert computed == ["powers"] and "powers" not in vars(cached)
+    np.testing.assert_array_equal(compiled(x).to_numpy(), cached(x).to_numpy())
+    assert cached.inner is inner
+
+
+def test_a_cached_property_may_extend_another() -> None:
+    class Double(Module):
+        def __init__(self) -> None:
+            self.weight = Tensor.full([1], 3.0)
+
+        @functools.cached_property
+        def factor(self) -> Tensor:
+            return self.weight * 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    class More(Double):
+        @functools.cached_property
+        def factor(self) -> Tensor:
+            return super().factor + 1
+
+    more = More()
+    assert more.compile(tensor("float32", 1))(np.ones(1, np.float32)).item() == 7
+    assert "factor" not in vars(more) and more(Tensor.ones([1])).item() == 7
+
+
+def test_ops_without_operands_give_tensors_in_a_trace_too() -> None:
+    class Windowed(Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            positions = F.range(0, 4, 1, dtype=DType.float32, device=CPU()).unsqueeze(0)
+            bound = F.constant(2.0, DType.float32, CPU()).reshape([1]).sum()
+            size = Tensor.from_dim(x.shape[0])
+            rows = F.range(size - size, size, size // size, x.shape[0], dtype=DType.int64, device=CPU())
+            return F.hann_window(4, device=CPU()), (x + positions).clip(max=bound), rows
+
+    x = Tensor.ones([3, 4])
+    compiled = Windowed().compile(tensor("float32", "n", 4))
+    for eager, result in zip(Windowed()(x), compiled(x)):
+        np.testing.assert_array_equal(result.to_numpy(), eager.to_numpy())
+
+
+def test_forward_may_return_graph_values() -> None:
+    class Explicit(Module):
+        def forward(self, x: Tensor) -> TensorValue:
+            return ops.relu(TensorValue(x))
+
+    assert Explicit().compile(tensor("float32", 1))(np.ones(1, np.float32)).item() == 1
 
 
 def test_a_parameter_that_is_not_used() -> None:

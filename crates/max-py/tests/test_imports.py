@@ -29,3 +29,10 @@ def test_public_names_of_max_graph() -> None:
         Type Value Weight dim ops quantization shape type
     """.split()
     assert [name for name in names if not hasattr(max.graph, name)] == []
+
+
+def test_max_experimental_brings_its_modules() -> None:
+    names = ["functional", "nn", "random", "realization_context", "tensor"]
+    code = f"import max.experimental as e; print([n for n in {names!r} if not hasattr(e, n)])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -133,3 +133,10 @@ class TestLike:
             random.uniform_like(Tensor.zeros([1]), range=(1, 0))
         with pytest.raises(ValueError):
             random.normal_like(Tensor.zeros([1]), std=0)
+
+
+def test_like_nothing() -> None:
+    for like in (random.uniform_like, random.gaussian_like):
+        for other in (3, [2], np.zeros(2)):
+            with pytest.raises(TypeError, match="the type of one"):
+                like(other)  # type: ignore[arg-type]

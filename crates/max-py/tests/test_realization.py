@@ -286,7 +286,8 @@ class TestScopes:
             parts = y.split(1)
             with ensure_context():
                 w = x + 5
-            assert not any(t.real for t in (x, y, z, w, *parts))
+            ones = Tensor.ones([1])
+            assert not any(t.real for t in (x, y, z, w, ones, *parts))
             assert (x.item(), y.item(), z.item(), w.item(), parts[0].item()) == (1, 2, 2, 6, 2)
         finally:
             set_default_realization_context(None)

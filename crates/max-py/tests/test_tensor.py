@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import enum
 import operator
 import pickle
 from typing import Any, Callable
@@ -22,7 +23,7 @@ from max.experimental.tensor import (
     defaults_like,
     driver_tensor_type,
 )
-from max.graph import DeviceRef, Dim, Shape, TensorType
+from max.graph import DeviceRef, Dim, Graph, Shape, TensorType
 
 from helpers import address, mentions
 
@@ -108,6 +109,26 @@ class TestFromData:
         with pytest.raises(TypeError):
             Tensor(storage=np.zeros(2))  # type: ignore[arg-type]
 
+    def test_a_graph_value_is_stood_for(self) -> None:
+        with Graph("demo", input_types=[TensorType(DType.float32, ["n"])]) as graph:
+            value = graph.inputs[0].tensor
+            assert Tensor(value).state.value.type == value.type
+            assert Tensor(value, dtype=DType.int32).dtype == DType.int32
+
+    @pytest.mark.parametrize("data", [1, 1.0, [1], np.ones(1)])
+    @pytest.mark.parametrize("dtype", ["float32", np.float32])
+    def test_refuses_what_is_no_dtype(self, data: Any, dtype: Any) -> None:
+        with pytest.raises(TypeError, match="expected a DType"):
+            Tensor(data, dtype=dtype)
+
+    def test_kinds_of_python_numbers(self) -> None:
+        class Size(enum.IntEnum):
+            LARGE = 3
+
+        for number in (Size.LARGE, 3, 3.0):
+            same(Tensor(number), 3, F32)
+        same(Tensor(np.float64(3)), 3, np.float64)
+
     def test_storage_is_shared(self) -> None:
         buffer = Buffer.from_numpy(np.array([1, 2], F32))
         x = Tensor(storage=buffer)
@@ -144,7 +165,8 @@ class TestFilled:
             Tensor.full([2], 300, dtype=DType.uint8)
 
     def test_negative_zero_and_nan_are_kept(self) -> None:
-        assert np.signbit(Tensor.full([2], -0.0).to_numpy()).all()
+        for zero in (-0.0, F32(-0.0), np.float16(-0.0)):
+            assert np.signbit(Tensor.full([2], zero).to_numpy()).all()
         assert np.isnan(Tensor.full([2], float("nan")).to_numpy()).all()
 
     @pytest.mark.parametrize("like", [Tensor.zeros, lambda s, **k: Tensor.zeros(s, **k).type])
@@ -167,6 +189,21 @@ class TestFilled:
             Tensor.full_like(Tensor([1.0]), 2, shape=[3])  # type: ignore[arg-type]
         with pytest.raises(ValueError):
             Tensor.range_like(Tensor(1.0))
+        for like in (Tensor.zeros_like, Tensor.ones_like, Tensor.full_like, Tensor.range_like):
+            for other in (3, np.zeros(2)):
+                with pytest.raises(TypeError, match="the type of one, got"):
+                    driver_tensor_type(other)  # type: ignore[arg-type]
+                with pytest.raises(TypeError, match="the type of one, got"), defaults_like(other):  # type: ignore[arg-type]
+                    pass
+                with pytest.raises(TypeError, match="the type of one, got (int|ndarray)"):
+                    like(other)
+
+    @pytest.mark.parametrize("shape", [3, None, 2.0])
+    def test_a_shape_is_a_list(self, shape: Any) -> None:
+        x = Tensor.ones([3])
+        for take in (Tensor.zeros, x.reshape, x.broadcast_to):
+            with pytest.raises(TypeError, match="a shape is a list of dims, got (int|NoneType|float)"):
+                take(shape)
 
     @pytest.mark.parametrize(
         "args", [(5,), (0,), (2, 6), (6, 2, -1), (0, 10, 3), (1, 1), (-3, 3), (0, 1_000), (10, 0, -4)]
@@ -438,6 +475,9 @@ class TestMethods:
             want = getattr(np, name)(C, axis=-1 if axis is None else axis, keepdims=True)
             same(getattr(Tensor(C), name)(*given), want, F32)
         same(getattr(Tensor(C), name)(axis=1), getattr(np, name)(C, axis=1, keepdims=True), F32)
+
+    def test_split_takes_the_integers_of_numpy(self) -> None:
+        assert [len(part) for part in Tensor.arange(5).split(np.int64(2))] == [2, 2, 1]
 
     def test_argmax(self) -> None:
         same(Tensor(A).argmax(), [[2], [1]], np.int64)

@@ -21,6 +21,8 @@ from max.driver import CPU, Buffer
 from max.dtype import DType
 from max.engine import InferenceSession
 from max.experimental import functional as F
+from max.experimental.nn import Linear
+from max.experimental.nn._tracing import stand_ins
 from max.experimental.realization_context import (
     EagerRealizationContext,
     clear_compile_cache,
@@ -29,6 +31,7 @@ from max.experimental.realization_context import (
 )
 from max.experimental.tensor import Tensor, default_device, default_dtype, defaults
 from max.graph import Graph, TensorType, Weight
+from max.graph._building import stack
 
 from helpers import REFUSED, address
 
@@ -606,3 +609,31 @@ class TestInterrupts:
         with EagerRealizationContext():
             y = Tensor([1.0]) + 1
         assert y.item() == 2
+
+
+class Stop(BaseException):
+    """What an alarm raises, wherever the program is."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no alarms here")
+@pytest.mark.parametrize(
+    "step",
+    [F.relu, F.functional(lambda x: x + 1), lambda x: Linear(2, 2).compile(x.type)(x)],
+    ids=["op", "functional", "compile"],
+)
+def test_an_interrupt_leaves_no_scope_behind(step: Any) -> None:
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    x = Tensor([1.0, 2.0])
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        for microseconds in range(20, 1020):
+            with pytest.raises(Stop):
+                signal.setitimer(signal.ITIMER_REAL, microseconds * 1e-6)
+                while True:
+                    step(x)
+            assert (x + 1).real and stack.get() == () and stand_ins.get() is None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

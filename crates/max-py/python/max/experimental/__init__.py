@@ -12,6 +12,7 @@ The names in here may still change.
 from __future__ import annotations
 
 from max.experimental import functional as functional
+from max.experimental import nn as nn
 from max.experimental import random as random
 from max.experimental import realization_context as realization_context
 from max.experimental import tensor as tensor

@@ -38,6 +38,20 @@ def as_device(device: Device | DeviceRef) -> Device:
     raise TypeError(f"expected a device, got {type(device).__name__}: {device!r}")
 
 
+def as_dtype(dtype: DType) -> DType:
+    """The dtype, which must be one."""
+    if isinstance(dtype, DType):
+        return dtype
+    raise TypeError(f"expected a DType, got {type(dtype).__name__}: {dtype!r}")
+
+
+def as_like(like: Any) -> Any:
+    """What has the dtype, shape and device of a tensor."""
+    if isinstance(getattr(like, "dtype", None), DType):
+        return like
+    raise TypeError(f"expected a tensor or the type of one, got {type(like).__name__}: {like!r}")
+
+
 def defaults(dtype: DType | None = None, device: Device | DeviceRef | None = None) -> tuple[DType, Device]:
     """The dtype and device of a tensor, with the defaults where there is None.
 
@@ -50,8 +64,8 @@ def defaults(dtype: DType | None = None, device: Device | DeviceRef | None = Non
     """
     place = (_device.get() or _machine_device()) if device is None else as_device(device)
     if dtype is None:
-        dtype = _dtype.get() or (DType.float32 if place.is_host else DType.bfloat16)
-    return dtype, place
+        return _dtype.get() or (DType.float32 if place.is_host else DType.bfloat16), place
+    return as_dtype(dtype), place
 
 
 @contextmanager
@@ -93,9 +107,7 @@ def default_dtype(dtype: DType) -> AbstractContextManager[Any]:
     ...     Tensor.ones([2]).dtype
     float64
     """
-    if not isinstance(dtype, DType):
-        raise TypeError(f"expected a DType, got {type(dtype).__name__}: {dtype!r}")
-    return contextvar_context(_dtype, dtype)
+    return contextvar_context(_dtype, as_dtype(dtype))
 
 
 @contextmanager
@@ -109,6 +121,7 @@ def defaults_like(like: Tensor | TensorValue | TensorType | Buffer) -> Iterator[
     ...     Tensor(3).dtype
     int32
     """
+    like = as_like(like)
     with default_dtype(like.dtype), default_device(like.device):
         yield
 
@@ -120,4 +133,5 @@ def driver_tensor_type(t: Buffer) -> TensorType:
     >>> driver_tensor_type(Buffer(DType.int8, [2, 3]))
     TensorType(dtype=int8, shape=[Dim(2), Dim(3)], device=cpu:0)
     """
+    t = as_like(t)
     return TensorType(t.dtype, t.shape, t.device)

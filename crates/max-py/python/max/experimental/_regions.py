@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from max.experimental import realization_context as _realization
-from max.graph._building import stack
+from max.graph._building import leave, stack
+from max.graph.value import TensorValue
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,8 +47,13 @@ def functional(op: F) -> F:
     def together(*args: Any, **kwargs: Any) -> Any:
         if stack.get():
             return op(*args, **kwargs)
-        with _realization.new_context():
-            return op(*args, **kwargs)
+        context = _realization.new_context()
+        try:
+            with context:
+                return op(*args, **kwargs)
+        finally:
+            if stack.get():  # Ctrl-C may have come before the context could be left
+                leave(context)
 
     return together  # type: ignore[return-value]
 
@@ -65,11 +71,25 @@ def single(op: Callable[..., Any]) -> Callable[..., Any]:
         if _realization._default is not None:
             with _realization.new_context():
                 return op(*args, **kwargs)
-        token = stack.set(_BARE_STACK)
         try:
+            stack.set(_BARE_STACK)
             return op(*args, **kwargs)
         finally:
-            stack.reset(token)
+            stack.set(())
 
     run.__module__ = "max.experimental.functional"
     return run
+
+
+def source(op: Callable[..., Any]) -> Callable[..., Any]:
+    """As `single`, for an op without operands to tell by whether tensors are wanted: it is so in code for tensors."""
+    run = single(op)
+
+    @functools.wraps(run)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made, scopes = run(*args, **kwargs), stack.get()
+        if isinstance(made, TensorValue) and isinstance(scopes[-1], _realization.GraphRealizationContext):
+            return scopes[-1].create_unrealized(made)
+        return made
+
+    return make

@@ -26,6 +26,7 @@ from typing import Any
 from max.experimental import random as _random
 from max.experimental._regions import functional
 from max.experimental._regions import single as _single
+from max.experimental._regions import source as _source
 from max.experimental.realization_context import lazy as lazy
 from max.experimental.tensor import Tensor
 from max.graph import ops
@@ -57,8 +58,8 @@ chunk = _single(ops.chunk)
 clamp = _single(ops.clamp)
 complex_mul = _single(ops.complex_mul)
 concat = _single(ops.concat)
-constant = _single(ops.constant)
-constant_external = _single(ops.constant_external)
+constant = _source(ops.constant)
+constant_external = _source(ops.constant_external)
 conv2d = _single(ops.conv2d)
 cos = _single(ops.cos)
 div = _single(ops.div)
@@ -73,7 +74,7 @@ gelu = _single(ops.gelu)
 greater = _single(ops.greater)
 greater_equal = _single(ops.greater_equal)
 group_norm = _single(ops.group_norm)
-hann_window = _single(ops.hann_window)
+hann_window = _source(ops.hann_window)
 is_inf = _single(ops.is_inf)
 is_nan = _single(ops.is_nan)
 layer_norm = _single(ops.layer_norm)
@@ -97,7 +98,7 @@ permute = _single(ops.permute)
 pow = _single(ops.pow)
 print = _single(ops.print)
 prod = _single(ops.prod)
-range = _single(ops.range)
+range = _source(ops.range)
 rebind = _single(ops.rebind)
 relu = _single(ops.relu)
 repeat_interleave = _single(ops.repeat_interleave)

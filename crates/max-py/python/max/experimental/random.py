@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from max import _core
-from max.experimental._defaults import defaults
+from max.experimental._defaults import defaults, driver_tensor_type
 from max.experimental.realization_context import set_seed
 from max.experimental.tensor import Tensor, call
 from max.graph.type import TensorType
@@ -109,7 +109,7 @@ normal_like = gaussian_like
 
 
 def _type(like: Like) -> TensorType:
-    return like if isinstance(like, TensorType) else like.type
+    return like if isinstance(like, TensorType) else driver_tensor_type(like)  # type: ignore[arg-type]
 
 
 def _known(number: Any) -> bool:

@@ -293,8 +293,12 @@ def ensure_context() -> Iterator[Any]:
     if scopes:
         yield scopes[-1]
     else:
-        with new_context() as context:
-            yield context
+        context = new_context()
+        try:
+            with context:
+                yield context
+        finally:
+            _building.leave(context)  # Ctrl-C may have come before it could be left
 
 
 def in_graph_context() -> bool:

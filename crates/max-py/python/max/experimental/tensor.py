@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Union
 
 from max import _core
@@ -26,6 +27,7 @@ from max.driver import CPU, Buffer, Device
 from max.dtype import DType
 from max.experimental import realization_context as _realization
 from max.experimental._defaults import (
+    as_like,
     contextvar_context,
     default_device,
     default_dtype,
@@ -109,7 +111,8 @@ class Tensor(Operators):
     4.0
 
     Args:
-        data: Numbers, nested lists of them, an array or a tensor, to be copied. Arrays and tensors keep their dtype.
+        data: Numbers, nested lists of them, an array or a tensor, to be copied; or a graph value, to be stood for.
+            All but numbers and lists keep their dtype.
         dtype: The type of the elements, to which they are converted.
         device: Where the tensor is.
         storage: In place of `data`: a buffer, which is shared.
@@ -210,12 +213,15 @@ class Tensor(Operators):
         """
         dtype, device = defaults(dtype, device)
         scopes = stack.get()
+        if not scopes and _realization._default is not None:
+            with _realization.new_context():
+                return cls.full(shape, value, dtype=dtype, device=device)
         if scopes and scopes[-1]._lazy:  # recorded: it takes no memory until somebody wants it
             number = _core.Buffer.scalar(value, native(dtype, _core.DType), device)
             return call("broadcast_to", _core.Tensor.from_buffer(number), dims(shape))
         sizes: Any = dims(shape)
         buffer = _core.Buffer(native(dtype, _core.DType), sizes, device)
-        if value != 0 or isinstance(value, float):  # a new buffer holds zeros, but there is a negative zero
+        if type(value) is not int or value != 0:  # a new buffer holds zeros, but there is a negative zero
             buffer.set(..., value)
         return wrap(_core.Tensor.from_buffer(buffer))
 
@@ -304,6 +310,7 @@ class Tensor(Operators):
         array([[0., 1., 2.],
                [0., 1., 2.]], dtype=float32)
         """
+        input = as_like(input)
         if not input.shape:
             raise ValueError("a tensor of rank zero has no axis for a range")
         row = cls.arange(0, input.shape[-1], dtype=input.dtype, device=input.device)
@@ -421,7 +428,8 @@ class Tensor(Operators):
             axis: The axis.
         """
         sizes: Any = split_size_or_sections
-        if isinstance(sizes, int):
+        if isinstance(sizes, Integral):
+            sizes = int(sizes)
             if sizes <= 0:
                 raise ValueError(f"a tensor is split into parts of a positive size, not of {sizes}")
             if not -self.rank <= axis < self.rank:
@@ -543,16 +551,18 @@ def _like(input: Like | None, type: Like | None) -> Like:
     """The one of two that is given."""
     if (input is None) == (type is None):
         raise TypeError("expected a tensor or the type of one")
-    return input if type is None else type  # type: ignore[return-value]
+    return as_like(input if type is None else type)
 
 
 def _from_data(data: Any, dtype: DType | None, device: Device | DeviceRef | None) -> Tensor:
     """A tensor with elements of its own."""
+    if isinstance(data, TensorValue):
+        data = Tensor.from_graph_value(data)
     if isinstance(data, Tensor):
         kept = data if dtype is None else data.cast(dtype)
         return kept if device is None else kept.to(device)
     kind, place = defaults(dtype, device)
-    if type(data) in (bool, int, float):  # and none of NumPy's numbers, which have a dtype
+    if isinstance(data, (int, float)) and not hasattr(data, "dtype"):  # as some of NumPy's numbers have
         return wrap(_core.Tensor.from_buffer(_core.Buffer.scalar(data, kind._native, place)))
     if isinstance(data, (list, tuple)):
         import numpy as np

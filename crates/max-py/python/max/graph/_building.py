@@ -42,15 +42,28 @@ def current_native() -> _core.Graph | _core.Region | None:
 
 
 def enter(scope: Scope) -> None:
-    """Makes a scope the innermost one."""
-    stack.set((*stack.get(), scope))
+    """Makes a scope the innermost one, unless Ctrl-C comes in between: then nobody is there to leave it."""
+    scopes = stack.get()
+    try:
+        stack.set((*scopes, scope))
+    except BaseException:
+        stack.set(scopes)
+        raise
 
 
 def leave(scope: Scope) -> None:
     """Takes a scope off the stack, wherever it is: generators and tasks may leave theirs out of order."""
-    scopes = list(stack.get())
+    scopes = stack.get()
+    try:
+        stack.set(_without(scope, scopes))
+    except BaseException:  # Ctrl-C, for which there is no second time to leave
+        stack.set(_without(scope, scopes))
+        raise
+
+
+def _without(scope: Scope, scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:
+    """The scopes without the last of them that is this one."""
     for at in reversed(range(len(scopes))):
         if scopes[at] is scope:
-            del scopes[at]
-            break
-    stack.set(tuple(scopes))
+            return scopes[:at] + scopes[at + 1 :]
+    return scopes

@@ -38,6 +38,8 @@ class Shape(list[Dim]):
     def __init__(self, dims: ShapeLike = ()) -> None:
         if isinstance(dims, str):
             raise TypeError(f"a shape is a list of dims, not the string {dims!r}: write [{dims!r}]")
+        if not hasattr(dims, "__iter__"):
+            raise TypeError(f"a shape is a list of dims, got {type(dims).__name__}: {dims!r}")
         super().__init__(map(Dim, dims))
 
     @staticmethod

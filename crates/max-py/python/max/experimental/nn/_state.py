@@ -43,12 +43,7 @@ def parameters(module: Module) -> Iterator[Parameter]:
 def load(module: Module, state: Mapping[str, Any] | Callable[[str], Any], strict: bool, auto_cast: bool) -> None:
     """`Module.load_state_dict`."""
     found = list(parameters(module))
-    given: dict[str, Any] = {}
-    for parameter in found:
-        try:
-            given[parameter.name] = state[parameter.name] if isinstance(state, Mapping) else state(parameter.name)
-        except KeyError:
-            continue
+    given = look_up(found, state)
     if strict:
         tied = {id(parameter.tensor) for parameter in found if parameter.name in given}
         missing = [parameter.name for parameter in found if id(parameter.tensor) not in tied]
@@ -63,6 +58,19 @@ def load(module: Module, state: Mapping[str, Any] | Callable[[str], Any], strict
     for parameter in found:
         if parameter.name in fitted:
             parameter.assign(fitted[parameter.name])
+
+
+def look_up(found: Iterable[Parameter], state: Mapping[str, Any] | Callable[[str], Any]) -> dict[str, Any]:
+    """The values for parameters, by name, as far as there are any."""
+    if not isinstance(state, Mapping) and not callable(state):
+        raise TypeError(f"expected values by name, or a function that finds them; got {type(state).__name__}")
+    given: dict[str, Any] = {}
+    for parameter in found:
+        try:
+            given[parameter.name] = state[parameter.name] if isinstance(state, Mapping) else state(parameter.name)
+        except KeyError:
+            continue
+    return given
 
 
 def fit_all(found: Iterable[Parameter], given: Mapping[str, Any], auto_cast: bool) -> dict[str, Tensor]:

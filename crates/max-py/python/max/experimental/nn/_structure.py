@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from max.experimental.tensor import Tensor
+from max.graph import TensorValue
 
 Rebuild: TypeAlias = Callable[[Iterator[Tensor]], Any]
 """Makes the same structure of other tensors."""
 
 
-def flatten(value: Any, source: str) -> tuple[list[Tensor], Rebuild]:
+def flatten(value: Any, source: str) -> tuple[list[Tensor | TensorValue], Rebuild]:
     """The tensors in a structure of tuples, lists, dicts and dataclasses, and how to make such a structure of others.
 
     >>> tensors, rebuild = flatten({"a": Tensor.ones([1]), "b": (Tensor.zeros([1]), None)}, "the example")
@@ -28,15 +29,15 @@ def flatten(value: Any, source: str) -> tuple[list[Tensor], Rebuild]:
     Raises:
         TypeError: If there is something else in it, or no tensor.
     """
-    tensors: list[Tensor] = []
+    tensors: list[Tensor | TensorValue] = []
     rebuild = _flatten(value, source, "", tensors)
     if not tensors:
         raise TypeError(f"{source} must return tensors; got {value!r}")
     return tensors, rebuild
 
 
-def _flatten(value: Any, source: str, path: str, tensors: list[Tensor]) -> Rebuild:
-    if isinstance(value, Tensor):
+def _flatten(value: Any, source: str, path: str, tensors: list[Tensor | TensorValue]) -> Rebuild:
+    if isinstance(value, (Tensor, TensorValue)):
         tensors.append(value)
         return next
     if value is None:

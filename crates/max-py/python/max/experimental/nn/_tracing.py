@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from max.experimental.nn import _state, _structure
@@ -21,8 +21,34 @@ from max.graph import Graph, TensorType, Weight
 if TYPE_CHECKING:
     from max.experimental.nn.module import Module
 
-weights: ContextVar[Mapping[int, Tensor] | None] = ContextVar("max.experimental.nn weights", default=None)
-"""What stands for parameters here, by their `id`."""
+
+class StandIns(NamedTuple):
+    """What modules give, while they are traced, in the place of what they hold."""
+
+    weights: Mapping[int, Tensor]
+    """What stands for parameters, by their `id`."""
+    caches: dict[tuple[int, str], tuple[Module, Any]]
+    """What a `cached_property` is, by the `id` of its module and by name; the module is kept, so that no other gets its
+    `id`."""
+
+    def read(self, module: Module, name: str) -> Any:
+        """An attribute of a module.
+
+        What follows from parameters is computed from the weights, whatever is cached, and is not cached in the module;
+        only modules that are cached are used as they are.
+        """
+        from max.experimental.nn.module import Module
+
+        if is_cache(module, name) and not isinstance(vars(module).get(name), Module):
+            key = id(module), name
+            if key not in self.caches:
+                self.caches[key] = module, getattr(type(module), name).func(module)
+            return self.caches[key][1]
+        value = object.__getattribute__(module, name)
+        return self.weights.get(id(value), value) if isinstance(value, Tensor) else value
+
+
+stand_ins: ContextVar[StandIns | None] = ContextVar("max.experimental.nn stand-ins", default=None)
 
 
 class Trace(NamedTuple):
@@ -42,19 +68,32 @@ def trace(
     name: str | None,
     custom_extensions: Sequence[str | os.PathLike[str]],
 ) -> Trace:
-    """Calls `forward` once, with values of a new graph for its arguments and parameters."""
+    """Calls `forward` once, with values of a new graph for its arguments and parameters.
+
+    It has context variables of its own, so that nothing of the trace is left in them, whenever Ctrl-C comes.
+    """
+    return copy_context().run(_trace, module, input_types, name, custom_extensions)
+
+
+def _trace(
+    module: Module,
+    input_types: Sequence[TensorType],
+    name: str | None,
+    custom_extensions: Sequence[str | os.PathLike[str]],
+) -> Trace:
     for position, type_ in enumerate(input_types):
         if not isinstance(type_, TensorType):
             raise TypeError(f"input {position} must be a TensorType; got {type(type_).__name__}: {type_!r}")
     title = name or type(module).__name__
-    with _substituting(None):
-        parameters = list(_state.parameters(module))
+    stand_ins.set(None)  # those of a trace around this one are not for this one
+    parameters = list(_state.parameters(module))
     graph = Graph(title, input_types=input_types, custom_extensions=custom_extensions)
-    stand_ins: dict[int, Tensor] = {}
+    weights: dict[int, Tensor] = {}
     for parameter in parameters:
-        if id(parameter.tensor) not in stand_ins:
-            stand_ins[id(parameter.tensor)] = _weight(graph, parameter)
-    with _without_leaks(module), GraphRealizationContext(graph), _substituting(stand_ins):
+        if id(parameter.tensor) not in weights:
+            weights[id(parameter.tensor)] = _weight(graph, parameter)
+    with _without_leaks(module), GraphRealizationContext(graph):
+        stand_ins.set(StandIns(weights, {}))
         result = module(*(Tensor.from_graph_value(value.tensor) for value in graph.inputs))
         outputs, rebuild = _structure.flatten(result, f"forward of {type(module).__name__}")
         graph.output(*outputs)
@@ -64,16 +103,6 @@ def trace(
 def _weight(graph: Graph, parameter: _state.Parameter) -> Tensor:
     type = parameter.tensor.type
     return Tensor.from_graph_value(graph.add_weight(Weight(parameter.name, type.dtype, type.shape, type.device)))
-
-
-@contextmanager
-def _substituting(stand_ins: Mapping[int, Tensor] | None) -> Iterator[None]:
-    """Makes these, and no others, stand for parameters."""
-    token = weights.set(stand_ins)
-    try:
-        yield
-    finally:
-        weights.reset(token)
 
 
 @contextmanager

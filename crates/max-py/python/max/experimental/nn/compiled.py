@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from max import _core
 from max.driver import CPU, Accelerator, accelerator_count
 from max.engine import InferenceSession, Model
-from max.experimental.nn._state import fit_all
+from max.experimental.nn._state import fit_all, look_up
 from max.experimental.nn._structure import Rebuild
 from max.experimental.nn._tracing import Trace
 from max.experimental.tensor import Tensor, wrap
@@ -55,13 +55,16 @@ class CompiledModule:
 
 
 def load(
-    trace: Trace, weights: Mapping[str, Any] | None, session: InferenceSession | None, auto_cast: bool
+    trace: Trace,
+    weights: Mapping[str, Any] | Callable[[str], Any] | None,
+    session: InferenceSession | None,
+    auto_cast: bool,
 ) -> CompiledModule:
     """Compiles a graph with the parameters of its module, or with others."""
     if weights is None:
         values = {parameter.name: parameter.tensor for parameter in trace.parameters}
     else:
-        values = fit_all(trace.parameters, weights, auto_cast)
+        values = fit_all(trace.parameters, look_up(trace.parameters, weights), auto_cast)
         for parameter in trace.parameters:
             if parameter.name not in values:
                 raise KeyError(f"parameter {parameter.name!r} is missing from the weights of {trace.graph.name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Literal
 
 from max.driver import Device
@@ -96,18 +97,28 @@ class Conv2d(Module):
 
 
 def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    if isinstance(value, int):
-        return value, value
-    if len(value) != 2:
-        raise ValueError(f"Conv2d {name} must be one number or two; got {value}")
-    return value[0], value[1]
+    """Down and across."""
+    match _numbers(value):
+        case [both]:
+            return both, both
+        case [down, across]:
+            return down, across
+    raise ValueError(f"Conv2d {name} must be one number or two; got {value!r}")
 
 
 def _padding(value: int | Sequence[int]) -> tuple[int, int, int, int]:
-    if isinstance(value, int):
-        return value, value, value, value
-    if len(value) == 2:
-        return value[0], value[0], value[1], value[1]
-    if len(value) != 4:
-        raise ValueError(f"Conv2d padding must be one number, two or four; got {value}")
-    return value[0], value[1], value[2], value[3]
+    """Above, below, left and right."""
+    match _numbers(value):
+        case [every]:
+            return every, every, every, every
+        case [height, width]:
+            return height, height, width, width
+        case [above, below, left, right]:
+            return above, below, left, right
+    raise ValueError(f"Conv2d padding must be one number, two or four; got {value!r}")
+
+
+def _numbers(value: int | Sequence[int]) -> list[int]:
+    """The integers that are given; none if there is something else."""
+    given = [value] if isinstance(value, Integral) else list(value)
+    return [int(number) for number in given] if all(isinstance(number, Integral) for number in given) else []

@@ -42,8 +42,9 @@ class Embedding(Module):
     @property
     def dim(self) -> int:
         """The size of each vector; ValueError if there are larger tensors in the table."""
-        (dim,) = self.dims
-        return dim
+        if len(self.dims) != 1:
+            raise ValueError(f"an Embedding of tensors of shape {self.dims} has no dim")
+        return self.dims[0]
 
     @property
     def dims(self) -> list[int]:

@@ -67,9 +67,8 @@ class Module:
 
     def __getattribute__(self, name: str) -> Any:
         # While a module is traced, its parameters stand for weights of the graph, and only where it is traced.
-        value = _get(self, name)
-        weights = _tracing.weights.get()
-        return value if weights is None or not isinstance(value, Tensor) else weights.get(id(value), value)
+        stand_ins = _tracing.stand_ins.get()
+        return _get(self, name) if stand_ins is None else stand_ins.read(self, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls `forward`."""
@@ -161,6 +160,7 @@ class Module:
             auto_cast: Whether values are cast to the dtypes of the parameters.
 
         Raises:
+            TypeError: If `state` or a value in it is something else.
             ValueError: If values are missing or left over, or a dtype or shape is not that of its parameter.
         """
         _state.load(self, state, strict, auto_cast)
@@ -193,7 +193,7 @@ class Module:
     def compile(
         self,
         *input_types: TensorType,
-        weights: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Any] | Callable[[str], Any] | None = None,
         session: InferenceSession | None = None,
         name: str | None = None,
         custom_extensions: Sequence[str | os.PathLike[str]] = (),
@@ -209,8 +209,8 @@ class Module:
 
         Args:
             *input_types: The types of the arguments of `forward`; sizes may be symbolic.
-            weights: The data of the parameters by their qualified names, as for `load_state_dict`; by default the
-                parameters themselves. The module keeps its own.
+            weights: The data of the parameters by their qualified names, or a function that finds it, as for
+                `load_state_dict`; by default the parameters themselves. The module keeps its own.
             session: The session to load it in; by default one that all modules share.
             name: The name of the model; by default that of the class.
             custom_extensions: Libraries of custom ops; there must be none.

@@ -37,7 +37,8 @@ class ModuleList(Module, list[Module]):
         """Positions and modules of the list, then what else was set as an attribute."""
         for at, module in enumerate(self):
             if not isinstance(module, Module):
-                raise TypeError(f"{type(self).__name__} holds modules only; item {at} is a {type(module).__name__}")
+                kind, other = type(self).__name__, type(module).__name__
+                raise TypeError(f"{kind} holds modules only; item {at} is of type {other}")
             yield str(at), module
         yield from super().children
 
