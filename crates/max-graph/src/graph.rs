@@ -276,11 +276,15 @@ impl Graph {
         if owner == self {
             return Ok(());
         }
+        let here = match self.name() {
+            // An op on tensors: the user has not made a graph here.
+            name if name.is_empty() => "outside of it".into(),
+            name => format!("in graph '{name}'"),
+        };
         bail!(
             value,
-            "a value of graph '{}' ({ty}) is used by {user} in graph '{}': values belong to one graph",
-            owner.name(),
-            self.name()
+            "a value of graph '{}' ({ty}) is used by {user} {here}: values belong to one graph",
+            owner.name()
         )
     }
 

@@ -78,7 +78,7 @@ impl Operand {
             Resolved::Strong(value) => Ok(value),
             _ => bail!(
                 type_,
-                "{what} must be a graph value, not a number or an array: wrap it in ops.constant"
+                "{what} must be a tensor, not a number or an array: make a Tensor of it, or a constant of the graph with ops.constant"
             ),
         }
     }

@@ -178,3 +178,12 @@ fn uniform_numbers_are_half_open_after_rounding() {
     let x = run(|| ops::random_uniform(like, 1.0, 2.0, Operand::from(3i64))).unwrap();
     assert!(x.elements::<f32>().unwrap().iter().all(|x| (1.0..2.0).contains(x)));
 }
+
+#[test]
+fn a_range_wider_than_its_dtype_is_refused() {
+    for (dtype, end) in [(DType::Float64, f64::MAX), (DType::Float32, f32::MAX.into())] {
+        let ty = TensorType::new(dtype, [2], DeviceRef::CPU);
+        let error = run(|| ops::random_uniform(ty, -end, end, Some(1i64.into()))).unwrap_err();
+        assert!(error.to_string().contains("finite range"), "{error}");
+    }
+}

@@ -40,7 +40,7 @@ op_fns! {
         let wide = wide(&like)?;
         if let (Some(low), Some(high)) = (low.as_number(), high.as_number()) {
             let [from, to] = [held(low, like.dtype)?, held(high, like.dtype)?];
-            let length = HostTensor::scalar(Number::Float(to - from), wide).is_ok();
+            let length = (to - from).is_finite() && HostTensor::scalar(Number::Float(to - from), wide).is_ok();
             if !(from < to && from.is_finite() && to.is_finite() && length) {
                 bail!(value, "random.uniform needs a finite range from low to a greater high; got {low} to {high}");
             }

@@ -309,14 +309,15 @@ pub fn extent(
         Some(dim) => Ok(dim),
         None => Ok(natural),
     };
-    let (from, to) = (resolve(start, ends.0)?, resolve(stop, ends.1)?);
+    let (from, to) = (resolve(start.clone(), ends.0)?, resolve(stop.clone(), ends.1)?);
     if let Dim::Static(n) = size {
         let allowed = if down { -1..=n - 1 } else { 0..=*n };
-        for bound in [&from, &to] {
+        for (bound, given) in [(&from, &start), (&to, &stop)] {
             if bound.as_static().is_some_and(|b| !allowed.contains(&b)) {
+                let given = given.as_ref().unwrap_or(bound);
                 bail!(
                     value,
-                    "slice bound {bound} is out of range for axis {axis} with size {n}; slices are not clamped"
+                    "slice bound {given} is out of range for axis {axis} with size {n}; slices are not clamped"
                 );
             }
         }
