@@ -37,7 +37,7 @@ pub struct Target {
 pub fn compile(body: Body, target: &Target, after: &mut dyn FnMut(&str, &dyn Display)) -> Result<Program> {
     verify(&body)?;
     check_devices(&body, target)?;
-    let body = passes::optimize(body, &mut |pass, body| after(pass, &Text(body)))?;
+    let body = passes::optimize(body, target.options, &mut |pass, body| after(pass, &Text(body)))?;
     let program = lower::lower(body, target.options)?;
     after("program", &program);
     Ok(program)
@@ -77,7 +77,8 @@ mod tests {
     use super::*;
 
     fn build(graph: &Graph, devices: &[DeviceRef]) -> Result<Program> {
-        let target = Target { devices: devices.to_vec(), options: Options { fuse: true } };
+        let target =
+            Target { devices: devices.to_vec(), options: Options { fuse: true, fold_exactly: false } };
         compile(graph.body(), &target, &mut |_, _| ())
     }
 

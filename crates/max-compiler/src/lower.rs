@@ -21,11 +21,14 @@ use crate::layout::Layout;
 use crate::program::{Claim, Fact, Program};
 use group::Group;
 
-/// How a body is lowered.
+/// How a body is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Whether ops share kernels; without, every op is a step of its own.
     pub fuse: bool,
+    /// Whether ops on constants are computed in advance only where that gives the bits of a kernel: then graphs that
+    /// differ in what is constant give the same results.
+    pub fold_exactly: bool,
 }
 
 /// Lowers an optimized body.

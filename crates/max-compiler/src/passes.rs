@@ -21,6 +21,8 @@ mod tests;
 use max_core::Result;
 use max_graph::Body;
 
+use crate::lower::Options;
+
 /// A function from body to body.
 pub type Pass = fn(&Body) -> Result<Body>;
 
@@ -37,8 +39,9 @@ pub const PASSES: &[(&str, Pass)] = &[
 ];
 
 /// Runs all passes; a function sees the body after each.
-pub fn optimize(body: Body, after: &mut dyn FnMut(&str, &Body)) -> Result<Body> {
+pub fn optimize(body: Body, options: Options, after: &mut dyn FnMut(&str, &Body)) -> Result<Body> {
     PASSES.iter().try_fold(body, |body, (name, pass)| {
+        let pass = if *name == "fold" && options.fold_exactly { fold::fold_exactly } else { *pass };
         let body = pass(&body).map_err(|e| e.context(format!("in the pass {name}")))?;
         if cfg!(debug_assertions) {
             max_graph::verify(&body).map_err(|e| e.context(format!("after the pass {name}")))?;

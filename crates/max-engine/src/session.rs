@@ -112,9 +112,12 @@ impl InferenceSession {
     }
 
     /// Compiles a graph without weights, as data and past the cache of programs: for callers that keep many models
-    /// themselves. Such a model returns the memory of its temporaries after each execution.
+    /// themselves, for graphs that differ in what is constant. Such a model returns the memory of its temporaries after
+    /// each execution.
     pub fn load_body(&self, body: Body) -> Result<Model> {
-        let program = self.compile_new(body, &self.target())?;
+        let mut target = self.target();
+        target.options.fold_exactly = true;
+        let program = self.compile_new(body, &target)?;
         self.model(program, Vec::new(), Keep::Little)
     }
 
@@ -126,7 +129,7 @@ impl InferenceSession {
         let devices = self.devices.iter().map(Device::device_ref).collect();
         // Where values are checked, every op is a kernel, so that the one that made a value is known.
         let fuse = matches!(self.settings.assert_level(), AssertLevel::None | AssertLevel::Safe);
-        Target { devices, options: Options { fuse } }
+        Target { devices, options: Options { fuse, fold_exactly: false } }
     }
 
     /// The program of a graph: kept from before, or compiled now.

@@ -20,22 +20,33 @@ const TOTAL: usize = 64 << 20;
 
 /// Evaluates ops whose operands are constants. Those that fail stay, to fail when they run.
 pub fn fold(body: &Body) -> Result<Body> {
+    fold_where(body, |_, _| true)
+}
+
+/// As [`fold`], where that gives the bits of a kernel.
+pub fn fold_exactly(body: &Body) -> Result<Body> {
+    fold_where(body, is_exact)
+}
+
+fn fold_where(body: &Body, may: fn(&Builder, OpId) -> bool) -> Result<Body> {
     let constants = body.ops().map(|op| match &op.kind {
         OpKind::Constant(constant) => constant.value.bytes().len(),
         _ => 0,
     });
     let mut room = constants.fold(TOTAL, |room, bytes| room.saturating_add(bytes.saturating_mul(2)));
-    rebuild(body, |b, _, op| fold_op(b, op, &mut room))
+    rebuild(body, |b, _, op| if may(b, op) { fold_op(b, op, &mut room) } else { None })
 }
 
 fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> {
     let op = b.op(id);
     match op.kind {
-        // A repeated constant is better kept short.
-        OpKind::Constant(_) | OpKind::ConstantExternal(_) | OpKind::Print(_) | OpKind::BroadcastTo(_) => {
-            return None;
-        }
-        _ if !is_exact(b, id) => return None,
+        // A repeated constant is better kept short, and random numbers have the same bits wherever they are drawn only if
+        // it is always a kernel that draws them.
+        OpKind::Random(_)
+        | OpKind::Constant(_)
+        | OpKind::ConstantExternal(_)
+        | OpKind::Print(_)
+        | OpKind::BroadcastTo(_) => return None,
         _ => {}
     }
     let operands = op.operands.iter().map(|&v| b.constant(v).cloned()).collect::<Option<Vec<_>>>()?;
@@ -59,8 +70,7 @@ fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> 
     results.into_iter().zip(devices).map(|(value, device)| b.push(Constant { value, device }, [])).collect()
 }
 
-/// Whether an op has the same bits here as in a kernel. Where a graph has symbols or inputs, a kernel computes what
-/// would be folded without them, and nobody should see the difference.
+/// Whether an op has the same bits here as in a kernel.
 fn is_exact(b: &Builder, id: OpId) -> bool {
     let op = b.op(id);
     let floats = || op.operands.iter().any(|&v| b.is_float(v));
@@ -76,7 +86,6 @@ fn is_exact(b: &Builder, id: OpId) -> bool {
         | OpKind::LayerNorm(_)
         | OpKind::RmsNorm(_)
         | OpKind::Softmax(_) => !floats(),
-        OpKind::Random(_) => false,
         _ => true,
     }
 }

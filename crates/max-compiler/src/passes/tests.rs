@@ -8,6 +8,9 @@ use max_graph::Body;
 use max_graph::text::{Constants, parse, print};
 
 use super::{PASSES, Pass, optimize};
+use crate::lower::Options;
+
+const OPTIONS: Options = Options { fuse: true, fold_exactly: false };
 
 /// A body from arguments and ops, where `f32 1.0` is short for a constant, and so for other dtypes.
 fn graph(arguments: &str, ops: &str) -> Body {
@@ -44,5 +47,5 @@ fn after(name: &str, body: &Body) -> String {
 
 /// The text of a body after all passes.
 fn after_all(body: &Body) -> String {
-    print(&optimize(body.clone(), &mut |_, _| {}).unwrap(), Constants::Full)
+    print(&optimize(body.clone(), OPTIONS, &mut |_, _| {}).unwrap(), Constants::Full)
 }

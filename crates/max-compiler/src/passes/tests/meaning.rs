@@ -7,7 +7,7 @@ use max_graph::ops::{
 };
 use max_graph::{Body, HostTensor, OpKind, ValueId, interpret, verify};
 
-use super::{PASSES, after, graph, optimize};
+use super::{OPTIONS, PASSES, after, graph, optimize};
 use crate::passes::dead_code::must_run;
 
 /// A generator of numbers that is the same everywhere.
@@ -75,7 +75,7 @@ fn check(body: &Body, inputs: &[HostTensor], exact: bool) {
     {
         same(body, &pass(body).unwrap(), inputs, 0.0, name);
     }
-    let all = optimize(body.clone(), &mut |_, _| {}).unwrap();
+    let all = optimize(body.clone(), OPTIONS, &mut |_, _| {}).unwrap();
     same(body, &all, inputs, if exact { 0.0 } else { 2e-3 }, "all passes");
     assert!(body.types_of(&body.block.arguments).eq(all.types_of(&all.block.arguments)));
     let results =
@@ -314,7 +314,7 @@ fn prints_and_checks_survive_in_order() {
          %8 = gather(%2, %1) {axis = 0} : float32[]
          return %3",
     );
-    let optimized = optimize(body.clone(), &mut |_, _| {}).unwrap();
+    let optimized = optimize(body.clone(), OPTIONS, &mut |_, _| {}).unwrap();
     assert_eq!(observable(&body).len(), 8);
     assert_eq!(observable(&body), observable(&optimized));
 }
@@ -327,7 +327,7 @@ fn unused_checks_still_fail() {
          %2 = exp(%1) : float32[7, 4]
          return %0",
     );
-    let optimized = optimize(body, &mut |_, _| {}).unwrap();
+    let optimized = optimize(body, OPTIONS, &mut |_, _| {}).unwrap();
     let run = |rows: usize| {
         interpret(&optimized, &[tensor(&mut Random(1), DType::Float32, &[rows, 4], false)], &())
     };
@@ -344,7 +344,7 @@ fn each_pass_is_shown_and_keeps_locations() {
     let op = body.push(ScalarOp::from(NumericOp::Relu).into(), vec![x], Some(place.clone())).unwrap();
     body.block.results = Some(body.op(op).results.clone());
     let mut seen = Vec::new();
-    let optimized = optimize(body, &mut |name, _| seen.push(name.to_string())).unwrap();
+    let optimized = optimize(body, OPTIONS, &mut |name, _| seen.push(name.to_string())).unwrap();
     assert!(seen.iter().eq(PASSES.iter().map(|(name, _)| name)));
     assert_eq!(optimized.ops().next().unwrap().location, Some(place));
 }
@@ -368,6 +368,6 @@ fn long_graphs_are_no_trouble() {
     }
     body.block.results = Some(vec![last]);
     let start = std::time::Instant::now();
-    assert_eq!(optimize(body, &mut |_, _| {}).unwrap().block.ops.len(), 50_000);
+    assert_eq!(optimize(body, OPTIONS, &mut |_, _| {}).unwrap().block.ops.len(), 50_000);
     assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
 }
