@@ -131,6 +131,16 @@ pub(super) fn identity(kind: Reduction, dtype: DType) -> Literal {
     }
 }
 
+/// Takes the axis out that tiles lie along: the last one, unless it is short and another one is long.
+fn take_columns(axes: &mut Vec<Axis>) -> Option<Axis> {
+    let last = axes.last()?.size;
+    let longer = axes.iter().rposition(|axis| axis.size >= FEW).filter(|_| last < FEW);
+    match longer {
+        Some(axis) => Some(axes.remove(axis)),
+        None => axes.pop(),
+    }
+}
+
 /// The space of a loop, or nothing where it has no elements.
 pub(super) fn space(loop_: &Loop<i64>, uses: &Uses) -> Option<Space> {
     if loop_.shape.iter().any(|&size| size <= 0) {
@@ -171,7 +181,7 @@ pub(super) fn space(loop_: &Loop<i64>, uses: &Uses) -> Option<Space> {
     let (rows, cols, steps, transposed) = match reduced {
         Some(reduced) if horizontal => (one(), reduced, one(), false),
         reduced => {
-            let cols = kept.pop().unwrap_or_else(one);
+            let cols = take_columns(&mut kept).unwrap_or_else(one);
             let lies_across = |axis: &Axis| {
                 let mut accesses = (0..axis.strides.len()).filter(lies);
                 accesses.any(|at| axis.strides[at] == 1 && ![0, 1].contains(&cols.strides[at]))
