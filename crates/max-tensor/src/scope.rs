@@ -1,6 +1,7 @@
 //! Where ops on tensors go: into the graph that is being built, into a region, or straight to the machine.
 //!
-//! An op function records into a graph. For tensors that graph is a [`Fragment`], made for the one call. Outside any region the fragment is run at once; in a region its ops become nodes.
+//! An op function records into a graph. For tensors that graph is a [`Fragment`], made for the one call. Outside any
+//! region the fragment is run at once; in a region its ops become nodes.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
