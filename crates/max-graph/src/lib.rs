@@ -14,6 +14,7 @@ pub mod interpret;
 pub mod ir;
 pub mod op;
 pub mod operand;
+mod operators;
 pub mod ops;
 pub mod text;
 pub mod value;

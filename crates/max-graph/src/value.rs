@@ -1,7 +1,6 @@
 //! Values: handles on what flows through a graph, with the documented methods and operators.
 
 use std::fmt;
-use std::ops;
 
 use max_core::{BufferType, DType, DeviceRef, Error, Number, Result, Shape, TensorType, Type, bail};
 
@@ -220,82 +219,7 @@ impl From<TensorValue> for Value {
     }
 }
 
-macro_rules! operators {
-    ($($trait:ident $method:ident $op:ident;)*) => {$(
-        operators!(@ $trait $method $op; &TensorValue, TensorValue, &Value, Value);
-        operators!(@numbers $trait $method $op; f64 f32 i64 i32);
-
-        impl ops::$trait<TensorValue> for Result<TensorValue> {
-            type Output = Result<TensorValue>;
-            #[track_caller]
-            fn $method(self, rhs: TensorValue) -> Result<TensorValue> {
-                graph_ops::$op(self, rhs)
-            }
-        }
-
-        impl ops::$trait<&TensorValue> for Result<TensorValue> {
-            type Output = Result<TensorValue>;
-            #[track_caller]
-            fn $method(self, rhs: &TensorValue) -> Result<TensorValue> {
-                graph_ops::$op(self, rhs)
-            }
-        }
-    )*};
-    (@numbers $trait:ident $method:ident $op:ident; $($number:ty)*) => {$(
-        impl ops::$trait<&TensorValue> for $number {
-            type Output = Result<TensorValue>;
-            #[track_caller]
-            fn $method(self, rhs: &TensorValue) -> Result<TensorValue> {
-                graph_ops::$op(self, rhs)
-            }
-        }
-
-        impl ops::$trait<TensorValue> for $number {
-            type Output = Result<TensorValue>;
-            #[track_caller]
-            fn $method(self, rhs: TensorValue) -> Result<TensorValue> {
-                graph_ops::$op(self, rhs)
-            }
-        }
-    )*};
-    (@ $trait:ident $method:ident $op:ident; $($lhs:ty),*) => {$(
-        impl<R: Into<Operand>> ops::$trait<R> for $lhs {
-            type Output = Result<TensorValue>;
-            #[track_caller]
-            fn $method(self, rhs: R) -> Result<TensorValue> {
-                graph_ops::$op(self, rhs)
-            }
-        }
-    )*};
-}
-
-operators! {
-    Add add add;
-    Sub sub sub;
-    Mul mul mul;
-    Div div div;
-    Rem rem mod_;
-    BitAnd bitand logical_and;
-    BitOr bitor logical_or;
-    BitXor bitxor logical_xor;
-}
-
-macro_rules! unary_operators {
-    ($($trait:ident $method:ident $op:ident: $($operand:ty)*;)*) => {$($(
-        impl ops::$trait for $operand {
-            type Output = Result<TensorValue>;
-            #[track_caller]
-            fn $method(self) -> Result<TensorValue> {
-                graph_ops::$op(self)
-            }
-        }
-    )*)*};
-}
-
-unary_operators! {
-    Neg neg negate: &TensorValue TensorValue;
-    Not not logical_not: &TensorValue TensorValue;
-}
+crate::tensor_operators!(TensorValue, graph_ops, [&Value, Value]);
 
 impl TryFrom<Value> for TensorValue {
     type Error = Error;

@@ -82,9 +82,9 @@ def test_a_trace_that_has_not_begun_says_so():
 PROGRAM = "from max.experimental.tensor import Tensor; print((Tensor([1.0]) + 1).item())"
 
 
-def run(wanted):
+def run(wanted, program=PROGRAM):
     environment = {**os.environ, "MAX_TRACE_REALIZATION": wanted}
-    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
 
 
 def test_the_environment_asks_for_text():
@@ -97,6 +97,13 @@ def test_the_environment_asks_for_a_page(tmp_path):
     done = run(str(path))
     assert (done.stdout, done.stderr) == ("2.0\n", "")
     assert path.read_text(encoding="utf-8").count("<svg") == 1
+
+
+def test_a_page_has_an_end(tmp_path):
+    path = tmp_path / "page.html"
+    run(str(path), f"{PROGRAM}\nfor _ in range(300):\n    Tensor([1.0]) + 1")
+    page = path.read_text(encoding="utf-8")
+    assert page.count("<svg") == 200 and page.endswith("<p>and more</p>\n")
 
 
 @pytest.mark.parametrize("wanted", ["pictures", "/no/such/folder/page.html"])

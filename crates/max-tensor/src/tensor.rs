@@ -1,7 +1,6 @@
 //! `Tensor`: the handle that users hold, its properties, methods and operators.
 
 use std::fmt;
-use std::ops;
 use std::sync::Arc;
 
 use max_core::{DType, DeviceRef, Element, Error, Location, Number, Result, Shape, TensorType, bail};
@@ -258,66 +257,7 @@ impl From<&Tensor> for Operands {
     }
 }
 
-macro_rules! operators {
-    ($($trait:ident $method:ident $function:ident;)*) => {$(
-        operators!(@ $trait $method $function; &Tensor, Tensor);
-        operators!(@on_the_left $trait $method $function; f64, f32, i64, i32, Result<Tensor>);
-    )*};
-    (@ $trait:ident $method:ident $function:ident; $($lhs:ty),*) => {$(
-        impl<R: Into<Operand>> ops::$trait<R> for $lhs {
-            type Output = Result<Tensor>;
-            #[track_caller]
-            fn $method(self, rhs: R) -> Result<Tensor> {
-                F::$function(self, rhs)
-            }
-        }
-    )*};
-    (@on_the_left $trait:ident $method:ident $function:ident; $($lhs:ty),*) => {$(
-        impl ops::$trait<&Tensor> for $lhs {
-            type Output = Result<Tensor>;
-            #[track_caller]
-            fn $method(self, rhs: &Tensor) -> Result<Tensor> {
-                F::$function(self, rhs)
-            }
-        }
-
-        impl ops::$trait<Tensor> for $lhs {
-            type Output = Result<Tensor>;
-            #[track_caller]
-            fn $method(self, rhs: Tensor) -> Result<Tensor> {
-                F::$function(self, rhs)
-            }
-        }
-    )*};
-}
-
-operators! {
-    Add add add;
-    Sub sub sub;
-    Mul mul mul;
-    Div div div;
-    Rem rem mod_;
-    BitAnd bitand logical_and;
-    BitOr bitor logical_or;
-    BitXor bitxor logical_xor;
-}
-
-macro_rules! unary_operators {
-    ($($trait:ident $method:ident $function:ident: $($operand:ty)*;)*) => {$($(
-        impl ops::$trait for $operand {
-            type Output = Result<Tensor>;
-            #[track_caller]
-            fn $method(self) -> Result<Tensor> {
-                F::$function(self)
-            }
-        }
-    )*)*};
-}
-
-unary_operators! {
-    Neg neg negate: &Tensor Tensor;
-    Not not logical_not: &Tensor Tensor;
-}
+max_graph::tensor_operators!(Tensor, F, []);
 
 /// The elements as NumPy writes them, and the type behind them. Reading them computes the tensor; if that fails, or
 /// there is nothing to read, the type alone is written.

@@ -118,6 +118,13 @@ impl Trace {
         }
         page
     }
+
+    /// Writes the page of [`Trace::html`] to a file.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<()> {
+        let path = path.into();
+        std::fs::write(&path, self.html())
+            .map_err(|error| Error::runtime(format!("cannot write {}: {error}", path.display())))
+    }
 }
 
 impl Drop for Trace {
@@ -130,12 +137,13 @@ impl Drop for Trace {
 enum Wanted {
     Nothing,
     Text,
-    Page(Mutex<PathBuf>),
+    /// To a file, which has so many sections.
+    Page(Mutex<(PathBuf, usize)>),
 }
 
 static WANTED: LazyLock<Wanted> = LazyLock::new(|| match std::env::var("MAX_TRACE_REALIZATION") {
     Ok(path) if path.ends_with(".html") => match std::fs::write(&path, page_start()) {
-        Ok(()) => Wanted::Page(Mutex::new(path.into())),
+        Ok(()) => Wanted::Page(Mutex::new((path.into(), 0))),
         Err(error) => {
             complain(&format!("MAX_TRACE_REALIZATION: cannot write {path}: {error}"));
             Wanted::Nothing
@@ -169,14 +177,7 @@ pub(crate) fn tell(realization: Realization) {
         Wanted::Text => {
             let _ = write!(std::io::stderr(), "{realization}");
         }
-        Wanted::Page(path) => {
-            let path = lock(path);
-            let opened = OpenOptions::new().append(true).open(&*path);
-            let written = opened.and_then(|mut file| file.write_all(realization.section().as_bytes()));
-            if let Err(error) = written {
-                complain(&format!("MAX_TRACE_REALIZATION: cannot write {}: {error}", path.display()));
-            }
-        }
+        Wanted::Page(page) => add_section(&mut lock(page), &realization),
     }
     for trace in lock(&TRACES).iter().filter_map(Weak::upgrade) {
         let mut kept = lock(&trace);
@@ -184,6 +185,20 @@ pub(crate) fn tell(realization: Realization) {
             true => kept.realizations.push(realization.clone()),
             false => kept.left_out += 1,
         }
+    }
+}
+
+/// Adds a section to a page, unless it has enough.
+fn add_section((path, sections): &mut (PathBuf, usize), realization: &Realization) {
+    *sections = sections.saturating_add(1);
+    let section = match *sections {
+        ..=MOST_PICTURES => realization.section(),
+        number if number == MOST_PICTURES + 1 => "<p>and more</p>\n".to_owned(),
+        _ => return,
+    };
+    let opened = OpenOptions::new().append(true).open(&*path);
+    if let Err(error) = opened.and_then(|mut file| file.write_all(section.as_bytes())) {
+        complain(&format!("MAX_TRACE_REALIZATION: cannot write {}: {error}", path.display()));
     }
 }
 
@@ -239,13 +254,4 @@ fn page_start() -> String {
      </style>\n</head>\n<body>\n<h1>Realizations</h1>\n\
      <p>Each section is one program: the ops that were recorded, and the kernels they were fused into.</p>\n"
         .to_owned()
-}
-
-impl Trace {
-    /// Writes the page of [`Trace::html`] to a file.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<()> {
-        let path = path.into();
-        std::fs::write(&path, self.html())
-            .map_err(|error| Error::runtime(format!("cannot write {}: {error}", path.display())))
-    }
 }
