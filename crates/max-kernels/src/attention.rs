@@ -186,7 +186,9 @@ impl Task<'_> {
                     });
                     let part = value.part([start, self.columns.start], [taken, columns]);
                     pack_right(kernels, right, part);
-                    multiply(kernels, [rows, taken, columns], scores, right, (sums, stride as isize), true);
+                    let (weights, right) =
+                        ((scores.cast_const(), ROW as isize), (right.cast_const(), taken * kernels.width));
+                    multiply(kernels, [rows, taken, columns], weights, right, (sums, stride as isize), true);
                 }
                 let place = k.ending.place::<T::Lane>(memory, index, [self.rows.start, self.columns.start]);
                 let (to, to_stride) = place.unwrap_or((sums, stride as isize));
@@ -233,6 +235,8 @@ impl Task<'_> {
                     pack_left(left, query.part([self.rows.start, depth], [rows, deep]));
                 }
                 pack_right(kernels, right, key.part([depth, start], [deep, taken]));
+                let (left, right) =
+                    ((left.cast_const(), ROW as isize), (right.cast_const(), deep * kernels.width));
                 multiply(kernels, [rows, deep, taken], left, right, (scores, ROW as isize), depth > 0);
             }
         }

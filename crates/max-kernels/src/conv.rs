@@ -263,6 +263,8 @@ unsafe fn block<T: Element>(
                     }
                 }
                 let size = [positions, taken, filters.len()];
+                let (left, right) =
+                    ((left.cast_const(), ROW as isize), (right.cast_const(), taken * kernels.width));
                 multiply(kernels, size, left, right, (sums, stride as isize), start > 0);
             }
             for (number, row) in rows.enumerate() {

@@ -208,6 +208,8 @@ impl<L: Micro> Task<'_, L> {
                     let taken = DEPTH.min(depth - start);
                     pack_left(left, x.part([self.rows.start, start], [rows, taken]));
                     pack_right(kernels, right, y.part([start, self.columns.start], [taken, columns]));
+                    let (left, right) =
+                        ((left.cast_const(), ROW as isize), (right.cast_const(), taken * kernels.width));
                     multiply(kernels, [rows, taken, columns], left, right, to, start > 0);
                 }
                 k.ending.finish(
@@ -260,8 +262,8 @@ impl<L: Micro> Task<'_, L> {
                         multiply(
                             kernels,
                             [rows, taken, rest],
-                            left,
-                            right,
+                            (left, ROW as isize),
+                            (right, taken * kernels.width),
                             (part.add(whole), stride as isize),
                             false,
                         );

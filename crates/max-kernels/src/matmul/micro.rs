@@ -23,9 +23,9 @@ pub(crate) const THIN: usize = 4;
 pub(crate) const TILE_BYTES: usize = 14 * 2 * 64;
 
 /// Computes a tile of as many rows as its place in the table says and of [`Kernels::width`] columns: arguments are the
-/// depth, the rows of the left operand ([`ROW`] apart), a panel of the right one, the tile with the distance of its
-/// rows, and whether to add to what is there.
-pub(crate) type Tile<L> = unsafe fn(usize, *const L, *const L, *mut L, isize, bool);
+/// depth, then with the distance of their rows the left operand, the right one and the tile, and whether to add to
+/// what is there.
+pub(crate) type Tile<L> = unsafe fn(usize, (*const L, isize), (*const L, isize), (*mut L, isize), bool);
 
 /// Computes one block of few rows, over so many columns (a multiple of [`Kernels::lanes`]) of a right operand as it
 /// lies: depth, left, right with the distance of its rows, columns, the sums with the distance of their rows.
@@ -200,20 +200,19 @@ registers! {
 #[inline(always)]
 unsafe fn tile<V: Vector, const R: usize>(
     depth: usize,
-    left: *const V::Lane,
-    right: *const V::Lane,
-    tile: *mut V::Lane,
-    stride: isize,
+    (left, left_stride): (*const V::Lane, isize),
+    (right, right_stride): (*const V::Lane, isize),
+    (tile, stride): (*mut V::Lane, isize),
     add: bool,
 ) {
     // SAFETY: the caller vouches.
     unsafe {
         let mut sums = [[V::zero(); 2]; R];
         for p in 0..depth {
-            let right = right.add(p * 2 * V::LANES);
+            let right = right.offset(p as isize * right_stride);
             let y = [V::load(right), V::load(right.add(V::LANES))];
             for (i, sums) in sums.iter_mut().enumerate() {
-                let x = V::splat(*left.add(i * ROW + p));
+                let x = V::splat(*left.offset(i as isize * left_stride).add(p));
                 *sums = [sums[0].add_product(x, y[0]), sums[1].add_product(x, y[1])];
             }
         }
@@ -274,14 +273,13 @@ macro_rules! compiled {
         $(#[$feature])*
         unsafe fn $tiles<V: Vector, const R: usize>(
             depth: usize,
-            left: *const V::Lane,
-            right: *const V::Lane,
-            to: *mut V::Lane,
-            stride: isize,
+            left: (*const V::Lane, isize),
+            right: (*const V::Lane, isize),
+            to: (*mut V::Lane, isize),
             add: bool,
         ) {
             // SAFETY: the caller vouches.
-            unsafe { tile::<V, R>(depth, left, right, to, stride, add) }
+            unsafe { tile::<V, R>(depth, left, right, to, add) }
         }
 
         $(#[$feature])*

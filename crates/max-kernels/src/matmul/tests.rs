@@ -275,7 +275,9 @@ fn kernels_agree_with_plain_loops() {
                 unsafe {
                     pack_right(kernels, right.as_mut_ptr(), matrix);
                     let to = (sums.as_mut_ptr(), columns as isize);
-                    multiply(kernels, [rows, depth, columns], left.as_ptr(), right.as_ptr(), to, true);
+                    let (left, right) =
+                        ((left.as_ptr(), ROW as isize), (right.as_ptr(), depth * kernels.width));
+                    multiply(kernels, [rows, depth, columns], left, right, to, true);
                 }
                 assert!(same(&sums, &expected), "{isa:?} {} {rows} {depth} {columns}", L::DTYPE);
 
