@@ -58,13 +58,16 @@ pub struct KernelSummary {
     pub text: String,
 }
 
-/// The memory that temporaries of an execution take.
+/// The memory that a model takes beside inputs, weights and outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// The bytes of the arena.
+    /// The bytes of the arena of an execution.
     pub peak_bytes: usize,
     /// The bytes that the same program would take if no temporary reused the memory of another.
     pub bytes_without_reuse: usize,
+    /// The bytes of constants and weights that executions so far have packed for their kernels. Programs that use the
+    /// same weights share them.
+    pub packed_bytes: usize,
 }
 
 impl Model {
@@ -153,7 +156,11 @@ impl Model {
     pub fn memory_report(&self, inputs: &[Buffer]) -> Result<MemoryReport> {
         let inputs = self.check_inputs(inputs)?;
         let plan = &self.runtime.ready(&inputs)?.first.plan;
-        Ok(MemoryReport { peak_bytes: plan.bytes, bytes_without_reuse: plan.bytes_without_reuse })
+        Ok(MemoryReport {
+            peak_bytes: plan.bytes,
+            bytes_without_reuse: plan.bytes_without_reuse,
+            packed_bytes: self.runtime.packed_bytes(),
+        })
     }
 
     /// Runs the model. Inputs that are not contiguous are gathered; outputs are new buffers from the pool.

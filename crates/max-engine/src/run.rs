@@ -14,7 +14,7 @@ use max_driver::{Buffer, Device};
 use max_graph::interpret::bind_inputs;
 use max_graph::op::Run;
 use max_graph::{HostTensor, OpKind};
-use max_kernels::{Memory, Pool, Prepared, prepare};
+use max_kernels::{Constant, Memory, Pool, Prepared, prepare_with};
 
 use crate::lock;
 use crate::observe::{Observer, first_not_finite};
@@ -161,9 +161,33 @@ impl Runtime {
             self.program.check_plan(number, &bound)?;
         }
         let Bound { kernels, shapes, plan } = bound;
+        let fixed = |slot: Slot| match &self.program.slots[slot.0 as usize].origin {
+            Origin::Constant(bytes) => Some(bytes.clone()),
+            Origin::Weight(weight) => Some(self.weights[*weight].bytes().clone()),
+            _ => None,
+        };
+        let prepare = |kernel| prepare_with(kernel, &fixed);
         let launches = kernels.iter().map(|kernel| kernel.as_ref().map(prepare).transpose());
         let launches = launches.collect::<Result<_>>()?;
         Ok(Segment { launches, shapes, outputs: self.output_shapes(bindings), plan })
+    }
+
+    /// The bytes of operands that kernels keep packed.
+    pub(crate) fn packed_bytes(&self) -> usize {
+        let mut counted: Vec<*const Constant> = Vec::new();
+        let mut bytes = 0;
+        for ready in lock(&self.ready).iter() {
+            let later = lock(&ready.later);
+            for segment in std::iter::once(&ready.first).chain(later.iter().map(|(_, _, segment)| segment)) {
+                for constant in segment.launches.iter().flatten().filter_map(Prepared::constant) {
+                    if !counted.contains(&std::ptr::from_ref(constant)) {
+                        counted.push(constant);
+                        bytes += constant.packed_bytes();
+                    }
+                }
+            }
+        }
+        bytes
     }
 
     /// The sizes of each output, as far as they are known. Its memory may have the same elements under another shape.

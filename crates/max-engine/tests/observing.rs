@@ -5,7 +5,7 @@ use max_driver::{Buffer, Device};
 use max_engine::{
     AssertLevel, InferenceSession, Model, ProfilingMode, SplitKReductionPrecision, clear_program_cache,
 };
-use max_graph::{Graph, ops};
+use max_graph::{Graph, HostTensor, ops};
 
 fn f32s(shape: impl Into<Shape>) -> TensorType {
     TensorType::new(DType::Float32, shape, DeviceRef::CPU)
@@ -102,6 +102,28 @@ fn a_chain_is_one_kernel_without_temporaries() {
     assert!(kernels[0].text.contains("tanh"));
     let report = model.memory_report(&[Buffer::from([1f32; 8])]).unwrap();
     assert_eq!((report.peak_bytes, report.bytes_without_reuse), (0, 0));
+}
+
+/// Weights are packed by the first execution that has rows enough, once for all models and sizes.
+#[test]
+fn packed_constants_are_counted_and_shared() {
+    let weights = HostTensor::from_vec(vec![96, 64], vec![0.5f32; 96 * 64]).unwrap();
+    let build = |name: &str| {
+        Graph::build(name, [f32s(("n", 96))], |x| {
+            ops::matmul(&x[0], ops::constant(weights.clone(), None, DeviceRef::CPU)?)
+        })
+    };
+    let [first, second] = ["first", "second"].map(|name| session().load(&build(name).unwrap()).unwrap());
+    let input = |rows: usize| Buffer::from_slice(&vec![1f32; rows * 96], &[rows, 96]).unwrap();
+    let packed = |model: &Model, rows| model.memory_report(&[input(rows)]).unwrap().packed_bytes;
+    first.execute(&[input(1)]).unwrap();
+    assert_eq!(packed(&first, 1), 0);
+    for rows in [64, 65] {
+        let out = first.execute(&[input(rows)]).unwrap();
+        assert_eq!(out[0].to_vec::<f32>().unwrap(), vec![48.0; rows * 64]);
+        assert_eq!(packed(&first, rows), 96 * 64 * 4);
+    }
+    assert_eq!(packed(&second, 64), 96 * 64 * 4, "not packed again");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! combine in index order, so that the same inputs give the same bits on any number of threads.
 
 mod attention;
+mod cache;
 mod conv;
 mod gather;
 mod loops;
@@ -20,13 +21,14 @@ mod tile;
 pub use memory::Memory;
 pub use pool::Pool;
 
-use max_core::Result;
-use max_core::kernel::Kernel;
+use max_core::kernel::{Kernel, Slot};
+use max_core::{HostBytes, Result};
 
 use attention::PreparedAttention;
 use conv::PreparedConv;
 use gather::PreparedGather;
 use loops::PreparedLoop;
+pub use matmul::Constant;
 use matmul::PreparedMatmul;
 use memory::Extent;
 
@@ -48,10 +50,15 @@ enum Run {
 
 /// Checks a kernel and decides how to run it.
 pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
+    prepare_with(kernel, &|_| None)
+}
+
+/// As [`prepare`], for memory that is known to never change: the function gives the bytes of such slots.
+pub fn prepare_with(kernel: &Kernel<i64>, constants: &dyn Fn(Slot) -> Option<HostBytes>) -> Result<Prepared> {
     let extents = memory::extents(kernel)?;
     let run = match kernel {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
-        Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k)?),
+        Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k, constants)?),
         Kernel::Attention(k) => Run::Attention(PreparedAttention::new(k)?),
         Kernel::Conv2d(k) => Run::Conv(PreparedConv::new(k)?),
         Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
@@ -60,6 +67,14 @@ pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
 }
 
 impl Prepared {
+    /// An operand that never changes and that may be kept packed.
+    pub fn constant(&self) -> Option<&Constant> {
+        match &self.run {
+            Run::Matmul(run) => run.constant(),
+            _ => None,
+        }
+    }
+
     /// Runs it on memory, one piece a slot. Pieces that it writes overlap no other, except where the accesses of a
     /// loop to both are the same.
     pub fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {

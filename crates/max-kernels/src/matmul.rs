@@ -1,36 +1,55 @@
 //! Runs matrix products.
 //!
-//! A task computes a block of rows and columns of one product, or several small products: it packs blocks of both
-//! operands in scratch memory of its own and multiplies them with the kernels of `micro`. Blocks are cut by shape.
-//! A product of few rows with a right operand that lies row by row reads that as it lies instead.
+//! A task computes a block of rows and columns: for each block of the depth it packs some of its rows of the left
+//! operand (or reads them as they lie) and multiplies them with panels of the right one. Panels come packed from one of
+//! three places: a constant operand is packed once for all executions, one that many rows share is packed by all threads
+//! before the tasks begin, any other by the task itself. A product of few rows with a right operand that lies row by row
+//! reads that as it lies instead. Sums have one order whatever is chosen, so the choice never shows in results.
 
 mod block;
+mod constant;
 mod ending;
+mod fold;
+mod form;
 mod micro;
 mod pack;
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use max_core::kernel::{Access, Matmul};
-use max_core::{Element, Result, bail, dispatch};
+use max_core::kernel::{Access, Matmul, Slot};
+use max_core::scalar::Lane;
+use max_core::{DType, HostBytes, Result, bail, bf16, dispatch, f16};
 
 pub(crate) use block::multiply;
+pub use constant::Constant;
 pub(crate) use ending::{Ending, Places};
+use form::{Dots, Form, Plain, Widened};
+use micro::Dot;
 pub(crate) use micro::{DEPTH, Kernels, Micro, ROW, THIN};
 pub(crate) use pack::{Matrix, pack, pack_left, pack_right, pack_right_rows};
 
-use crate::scratch::{bytes, pieces};
+use crate::cache::Caches;
+use crate::scratch::{Line, bytes, pieces, with};
 use crate::{Memory, Pool};
 
-/// About how many rows and columns a task computes: what it packs and computes stays in the second cache.
-const ROWS: usize = 168;
-const COLUMNS: usize = 256;
+/// About how many rows a task computes.
+const ROWS: usize = 42;
+
+/// About how many rows a task computes that packs the right operand itself.
+const OWN_ROWS: usize = 504;
+
+/// About how many columns a task computes at least that packs the right operand itself.
+const OWN_COLUMNS: usize = 256;
 
 /// The most rows for which the right operand is read as it lies, once for each [`THIN`] of them.
 const FEW_ROWS: usize = 4 * THIN;
 
 /// How many columns a task of few rows computes: a page of each row.
 const THIN_COLUMNS: usize = 1024;
+
+/// How many tasks there are at least for each thread, so that none waits long for the last.
+const TASKS: usize = 16;
 
 /// The multiplications below which products share a task.
 const TASK: usize = 1 << 17;
@@ -43,8 +62,10 @@ pub(crate) struct PreparedMatmul {
     size: [usize; 3],
     left: Operand,
     right: Operand,
+    /// The right operand, if it is one and never changes.
+    constant: Option<Arc<Constant>>,
     ending: Ending,
-    run: unsafe fn(&PreparedMatmul, &[Memory], &Pool),
+    run: Run,
 }
 
 /// Matrices in memory: where they start, and how far apart rows and columns lie.
@@ -106,19 +127,26 @@ impl Cut {
 }
 
 impl PreparedMatmul {
-    pub(crate) fn new(k: &Matmul<i64>) -> Result<PreparedMatmul> {
+    pub(crate) fn new(
+        k: &Matmul<i64>,
+        constants: &dyn Fn(Slot) -> Option<HostBytes>,
+    ) -> Result<PreparedMatmul> {
+        let k = &fold::fold(k);
         let dtype = k.lhs.dtype;
         if k.rhs.dtype != dtype {
             bail!(internal, "a product of {dtype} and {}", k.rhs.dtype);
         }
         count(&[&k.batch[..], &[k.m, k.n]].concat())?;
+        let right = Operand::new(&k.rhs, &k.batch, [k.k, k.n]);
+        let constant = constants(k.rhs.slot).filter(|_| right.places.repeat() && k.k > 0 && k.n > 0);
         Ok(PreparedMatmul {
             batch: count(&k.batch)?,
             size: [k.m, k.k, k.n].map(|size| size as usize),
             left: Operand::new(&k.lhs, &k.batch, [k.m, k.k]),
-            right: Operand::new(&k.rhs, &k.batch, [k.k, k.n]),
+            right,
+            constant: constant.map(|bytes| Constant::new(bytes, &k.rhs, [k.k, k.n])),
             ending: Ending::new(&k.epilogue, dtype)?,
-            run: dispatch!(dtype, T => run::<T>),
+            run: choose(dtype),
         })
     }
 
@@ -133,92 +161,258 @@ impl PreparedMatmul {
         Ok(())
     }
 
-    /// Whether right operands of a type are read as they lie.
-    fn is_thin<T: Element>(&self) -> bool {
-        pack::is_wide::<T>() && self.size[0] <= FEW_ROWS && self.right.strides[1] == 1
+    /// The right operand, if it never changes.
+    pub(crate) fn constant(&self) -> Option<&Constant> {
+        self.constant.as_deref()
+    }
+}
+
+type Run = unsafe fn(&PreparedMatmul, &[Memory], &Pool);
+
+/// How products of a dtype are computed on this machine.
+fn choose(dtype: DType) -> Run {
+    fn dots<T: Dot + form::Bits>(otherwise: Run) -> Run
+    where
+        T::Lane: Micro,
+    {
+        if T::dots().is_some() { run::<Dots<T>> } else { otherwise }
+    }
+    match dtype {
+        DType::BFloat16 => dots::<bf16>(run::<Widened<bf16>>),
+        DType::Float16 => run::<Widened<f16>>,
+        DType::Int8 => dots::<i8>(run::<Plain<i8>>),
+        DType::UInt8 => dots::<u8>(run::<Plain<u8>>),
+        DType::Int16 => dots::<i16>(run::<Plain<i16>>),
+        DType::UInt16 => dots::<u16>(run::<Plain<u16>>),
+        _ => dispatch!(dtype, T => run::<Plain<T>>),
     }
 }
 
 /// # Safety
 ///
-/// The memory was checked for the kernel, whose operands have this type.
-unsafe fn run<T: Element>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool)
-where
-    T::Lane: Micro,
-{
+/// The memory was checked for the kernel, whose operands have this form.
+unsafe fn run<F: Form>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool) {
     let [m, depth, n] = k.size;
     if k.batch == 0 || m == 0 || n == 0 {
         return;
     }
-    let kernels = T::Lane::kernels();
-    let thin = k.is_thin::<T>();
-    let rows = Cut::new(m, ROWS, kernels.tiles.len());
-    let columns = Cut::new(n, if thin { THIN_COLUMNS } else { COLUMNS }, kernels.width);
-    let blocks = rows.parts() * columns.parts();
+    let product = Product::<F> { k, kernels: F::kernels(), memory, pool };
+    let repeats = k.right.places.repeat();
+    let thin = F::RIGHT_LIES && k.right.strides[1] == 1 && m <= FEW_ROWS;
     let work = m.saturating_mul(n).saturating_mul(depth.max(1));
-    let together = if blocks == 1 { (TASK / work).clamp(1, k.batch) } else { 1 };
-    pool.run(k.batch.div_ceil(together) * blocks, &|task| {
-        let (group, block) = (task / blocks, task % blocks);
-        let (rows, columns) = (rows.range(block / columns.parts()), columns.range(block % columns.parts()));
-        for index in group * together..k.batch.min((group + 1) * together) {
-            // SAFETY: the caller vouches for the memory; no other task has this block.
-            unsafe {
-                let task = Task { k, kernels, memory, index, rows: rows.clone(), columns: columns.clone() };
-                if thin { task.thin::<T>() } else { task.packed::<T>() }
-            }
+    let many_rows = if repeats { m.saturating_mul(k.batch) } else { m };
+    // SAFETY: the caller vouches for the memory; tasks have blocks of their own.
+    unsafe {
+        if let Some(panels) = product.constant(!thin) {
+            product.tasks([ROWS, product.columns()], 0..n, 0..k.batch, |block| block.packed(Some(&panels)));
+        } else if thin {
+            product.tasks([m, THIN_COLUMNS], 0..n, 0..k.batch, |block| block.thin());
+        } else if many_rows > 2 * ROWS && work > 8 * TASK {
+            product.shared(repeats);
+        } else {
+            product.tasks([OWN_ROWS, OWN_COLUMNS], 0..n, 0..k.batch, |block| block.packed(None));
         }
-    });
+    }
 }
 
-/// A block of a product.
-struct Task<'a, L: 'static> {
+/// A product that is running.
+struct Product<'a, F: Form> {
     k: &'a PreparedMatmul,
-    kernels: &'static Kernels<L>,
+    kernels: &'static Kernels<F::Sum, F::Left, F::Right>,
     memory: &'a [Memory],
+    pool: &'a Pool,
+}
+
+/// Panels of a right operand: where they are, how far apart, and the first column of the first.
+struct Panels<B> {
+    start: *const B,
+    distance: usize,
+    first: usize,
+}
+
+// SAFETY: an address; who reads there vouches for it.
+unsafe impl<B> Sync for Panels<B> {}
+
+impl<F: Form> Product<'_, F> {
+    /// Computes columns of some of the products, in tasks of about so many rows and columns, or of fewer columns where
+    /// there would be few tasks.
+    ///
+    /// # Safety
+    ///
+    /// The function can be called for any block.
+    unsafe fn tasks(
+        &self,
+        [about_rows, about_columns]: [usize; 2],
+        columns: Range<usize>,
+        indices: Range<usize>,
+        compute: impl Fn(Block<F>) + Sync,
+    ) {
+        let [m, depth, n] = self.k.size;
+        let (height, width) = (self.kernels.tiles.len(), self.kernels.width);
+        let rows = Cut::new(m, about_rows, height);
+        let enough = (TASKS * self.pool.threads()).div_ceil(indices.len() * rows.parts());
+        let about = about_columns.min(columns.len().div_ceil(enough)).max(about_columns / 4);
+        let across = Cut::new(columns.len(), about, width);
+        let blocks = rows.parts() * across.parts();
+        let work = m.saturating_mul(n).saturating_mul(depth.max(1));
+        let together = if blocks == 1 { (TASK / work).clamp(1, indices.len()) } else { 1 };
+        self.pool.run(indices.len().div_ceil(together) * blocks, &|task| {
+            let (group, block) = (task / blocks, task % blocks);
+            let part = across.range(block / rows.parts());
+            for index in group * together..indices.len().min((group + 1) * together) {
+                compute(Block {
+                    product: self,
+                    index: indices.start + index,
+                    rows: rows.range(block % rows.parts()),
+                    columns: columns.start + part.start..columns.start + part.end,
+                });
+            }
+        });
+    }
+
+    /// About how many columns a task computes: a block of as many panels stays in the second cache.
+    fn columns(&self) -> usize {
+        let block = DEPTH / F::GROUP * size_of::<F::Right>();
+        (Caches::get().second / 2 / block).max(4 * self.kernels.width)
+    }
+
+    /// How far apart panels lie that are packed as a whole.
+    fn distance(&self) -> usize {
+        F::groups(self.k.size[1]) * self.kernels.width
+    }
+
+    /// The right operand, if it never changes and is packed or to be packed now.
+    fn constant(&self, wanted: bool) -> Option<Panels<F::Right>> {
+        let (n, distance) = (self.k.size[2], self.distance());
+        let lines = bytes::<F::Right>(n.div_ceil(self.kernels.width) * distance) / size_of::<Line>();
+        let fill = |to: *mut u8| {
+            let to = Panels::<F::Right> { start: to.cast_const().cast(), distance, first: 0 };
+            // SAFETY: there are as many lines as panels need, and nobody else has them yet.
+            unsafe { self.pack(0, 0..n, &to) };
+        };
+        let start = self.k.constant.as_ref()?.packed(wanted, lines, fill)?;
+        Some(Panels { start: start.cast(), distance, first: 0 })
+    }
+
+    /// Computes it with right operands that all threads pack before they multiply, as much at a time as the last cache
+    /// holds well.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this form.
+    unsafe fn shared(&self, repeats: bool) {
+        let (n, width, distance) = (self.k.size[2], self.kernels.width, self.distance());
+        let room = (Caches::get().last / 2).clamp(4 << 20, 32 << 20) / size_of::<F::Right>();
+        let super_columns = Cut::new(n, (room / distance.max(1)).max(1) * width, width);
+        for index in if repeats { 0..1 } else { 0..self.k.batch } {
+            for part in 0..super_columns.parts() {
+                let columns = super_columns.range(part);
+                let size = columns.len().div_ceil(width) * distance;
+                with(bytes::<F::Right>(size), |scratch| {
+                    let to = Panels::<F::Right> {
+                        start: scratch.cast_const().cast(),
+                        distance,
+                        first: columns.start,
+                    };
+                    // SAFETY: the caller vouches; the panels fit, and every task has its own part of them.
+                    unsafe {
+                        self.pack(index, columns.clone(), &to);
+                        let indices = if repeats { 0..self.k.batch } else { index..index + 1 };
+                        self.tasks([ROWS, self.columns()], columns, indices, |block| block.packed(Some(&to)));
+                    }
+                });
+            }
+        }
+    }
+
+    /// Packs columns of a right operand.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, and the panels fit.
+    unsafe fn pack(&self, index: usize, columns: Range<usize>, to: &Panels<F::Right>) {
+        let (depth, width) = (self.k.size[1], self.kernels.width);
+        let across = Cut::new(columns.len(), 512, width);
+        let down = depth.div_ceil(DEPTH);
+        self.pool.run(across.parts() * down, &|task| {
+            let part = across.range(task / down);
+            let start = task % down * DEPTH;
+            let size = [DEPTH.min(depth - start), part.len()];
+            let panel =
+                to.start.cast_mut().wrapping_add(part.start / width * to.distance + start / F::GROUP * width);
+            let matrix = self.k.right.at::<F::Element>(self.memory, index);
+            // SAFETY: the caller vouches; no other task packs this part.
+            unsafe {
+                F::pack_right(panel, to.distance, matrix.part([start, columns.start + part.start], size))
+            };
+        });
+    }
+}
+
+/// A block of one of the products.
+struct Block<'a, F: Form> {
+    product: &'a Product<'a, F>,
     index: usize,
     rows: Range<usize>,
     columns: Range<usize>,
 }
 
-impl<L: Micro> Task<'_, L> {
-    /// Computes it from packed blocks.
+impl<F: Form> Block<'_, F> {
+    /// Computes it from panels that are there, or that it packs itself.
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this type; nobody else has this block.
-    unsafe fn packed<T: Element<Lane = L>>(&self) {
-        let Task { k, kernels, memory, index, .. } = *self;
-        let (rows, columns) = (self.rows.len(), self.columns.len());
-        let stride = columns.next_multiple_of(kernels.width);
-        let sizes = [rows * ROW, stride * DEPTH, rows * stride];
-        pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
-            let [left, right, sums] = sizes.map(|size| scratch.take::<L>(size));
-            let place = k.ending.place::<L>(memory, index, [self.rows.start, self.columns.start]);
-            let to = place.unwrap_or((sums, stride as isize));
-            let (x, y) = (k.left.at::<T>(memory, index), k.right.at::<T>(memory, index));
-            let depth = k.size[1];
+    /// The memory was checked for the kernel, whose operands have this form; nobody else has this block.
+    unsafe fn packed(&self, panels: Option<&Panels<F::Right>>) {
+        let Product { k, kernels, memory, .. } = *self.product;
+        let (index, rows, columns) = (self.index, self.rows.len(), self.columns.len());
+        let (depth, width, row) = (k.size[1], kernels.width, F::row());
+        let stride = columns.next_multiple_of(width);
+        let place = k.ending.place::<F::Sum>(memory, index, [self.rows.start, self.columns.start]);
+        let own = if panels.is_none() { stride * DEPTH / F::GROUP } else { 0 };
+        let aside = if place.is_none() { rows * stride } else { 0 };
+        let sizes = [bytes::<F::Left>(rows.min(ROWS) * row), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
+        pieces(sizes.iter().sum(), |scratch| {
+            let left = scratch.take::<F::Left>(rows.min(ROWS) * row);
+            let own = scratch.take::<F::Right>(own);
+            let sums = scratch.take::<F::Sum>(aside);
+            let (to, to_stride) = place.unwrap_or((sums, stride as isize));
+            let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
+            let starts = (0..depth.max(1)).step_by(DEPTH);
             // SAFETY: the caller vouches for the operands and the place; scratch memory has the sizes asked for.
             unsafe {
-                if depth == 0 {
-                    (0..rows).for_each(|i| {
-                        to.0.offset(i as isize * to.1).cast::<u8>().write_bytes(0, columns * size_of::<L>())
-                    });
-                }
-                for start in (0..depth).step_by(DEPTH) {
+                for start in starts {
                     let taken = DEPTH.min(depth - start);
-                    pack_left(left, x.part([self.rows.start, start], [rows, taken]));
-                    pack_right(kernels, right, y.part([start, self.columns.start], [taken, columns]));
-                    let (left, right) =
-                        ((left.cast_const(), ROW as isize), (right.cast_const(), taken * kernels.width));
-                    multiply(kernels, [rows, taken, columns], left, right, to, start > 0);
+                    let groups = F::groups(taken);
+                    let right = match panels {
+                        Some(panels) => {
+                            let panel = (self.columns.start - panels.first) / width * panels.distance;
+                            (panels.start.add(panel + start / F::GROUP * width), panels.distance)
+                        }
+                        None => {
+                            let part = y.part([start, self.columns.start], [taken, columns]);
+                            F::pack_right(own, groups * width, part);
+                            (own.cast_const(), groups * width)
+                        }
+                    };
+                    for first in (0..rows).step_by(ROWS) {
+                        let some = ROWS.min(rows - first);
+                        let to = (to.offset(first as isize * to_stride), to_stride);
+                        F::pack_left(left, row, x.part([self.rows.start + first, start], [some, taken]));
+                        let size = [some, groups, columns];
+                        multiply(kernels, size, (left, row as isize), right, to, start > 0);
+                        if start + DEPTH >= depth {
+                            let rows = self.rows.start + first..self.rows.start + first + some;
+                            k.ending.finish(
+                                memory,
+                                index,
+                                rows,
+                                self.columns.clone(),
+                                (to.0.cast_const(), stride),
+                            );
+                        }
+                    }
                 }
-                k.ending.finish(
-                    memory,
-                    index,
-                    self.rows.clone(),
-                    self.columns.clone(),
-                    (sums.cast_const(), stride),
-                );
             }
         });
     }
@@ -227,22 +421,27 @@ impl<L: Micro> Task<'_, L> {
     ///
     /// # Safety
     ///
-    /// As for `packed`; and there are at most [`FEW_ROWS`] rows, and the right operand's columns have unit stride.
-    unsafe fn thin<T: Element<Lane = L>>(&self) {
-        let Task { k, kernels, memory, index, .. } = *self;
-        let (rows, columns) = (self.rows.len(), self.columns.len());
+    /// As for `packed`; and there are at most [`FEW_ROWS`] rows, and the right operand can be read as it lies.
+    unsafe fn thin(&self) {
+        let Product { k, kernels, memory, .. } = *self.product;
+        let (index, rows, columns) = (self.index, self.rows.len(), self.columns.len());
+        let (depth, width, row) = (k.size[1], kernels.width, F::row());
         let whole = columns - columns % kernels.lanes;
-        let stride = columns.next_multiple_of(kernels.width);
-        let sizes = [rows * ROW, kernels.width * DEPTH, rows * stride, rows * stride];
-        pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
-            let [left, right, part, sums] = sizes.map(|size| scratch.take::<L>(size));
-            let (to, to_stride) = k
-                .ending
-                .place::<L>(memory, index, [self.rows.start, self.columns.start])
-                .unwrap_or((sums, stride as isize));
-            let (x, y) = (k.left.at::<T>(memory, index), k.right.at::<T>(memory, index));
-            let depth = k.size[1];
-            // SAFETY: as in `packed`; the right operand is of the type of sums.
+        let stride = columns.next_multiple_of(width);
+        let sizes = [
+            bytes::<F::Left>(rows * row),
+            bytes::<F::Right>(width * DEPTH),
+            bytes::<F::Sum>(2 * rows * stride),
+        ];
+        pieces(sizes.iter().sum(), |scratch| {
+            let left = scratch.take::<F::Left>(rows * row);
+            let right = scratch.take::<F::Right>(width * DEPTH);
+            let part = scratch.take::<F::Sum>(2 * rows * stride);
+            let sums = part.wrapping_add(rows * stride);
+            let place = k.ending.place::<F::Sum>(memory, index, [self.rows.start, self.columns.start]);
+            let (to, to_stride) = place.unwrap_or((sums, stride as isize));
+            let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
+            // SAFETY: as in `packed`; the right operand is of the type that kernels read.
             unsafe {
                 if depth == 0 {
                     part.write_bytes(0, rows * stride);
@@ -250,23 +449,20 @@ impl<L: Micro> Task<'_, L> {
                 for start in (0..depth.max(1)).step_by(DEPTH) {
                     let taken = DEPTH.min(depth - start);
                     if taken > 0 {
-                        pack_left(left, x.part([self.rows.start, start], [rows, taken]));
+                        F::pack_left(left, row, x.part([self.rows.start, start], [rows, taken]));
                         let y = y.part([start, self.columns.start], [taken, columns]);
                         for i in (0..rows).step_by(THIN) {
-                            let (left, sums) = (left.add(i * ROW), (part.add(i * stride), stride));
+                            let left = (left.add(i * row).cast_const(), row as isize);
+                            let sums = (part.add(i * stride), stride as isize);
                             let right = (y.start.cast(), y.strides[0]);
                             kernels.thin[THIN.min(rows - i) - 1](taken, left, right, whole, sums);
                         }
                         let rest = columns - whole;
-                        pack_right(kernels, right, y.part([0, whole], [taken, rest]));
-                        multiply(
-                            kernels,
-                            [rows, taken, rest],
-                            (left, ROW as isize),
-                            (right, taken * kernels.width),
-                            (part.add(whole), stride as isize),
-                            false,
-                        );
+                        F::pack_right(right, taken * width, y.part([0, whole], [taken, rest]));
+                        let (left, right) =
+                            ((left.cast_const(), row as isize), (right.cast_const(), taken * width));
+                        let to = (part.add(whole), stride as isize);
+                        multiply(kernels, [rows, taken, rest], left, right, to, false);
                     }
                     for i in 0..rows {
                         let (from, to) = (part.add(i * stride), to.offset(i as isize * to_stride));

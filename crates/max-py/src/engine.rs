@@ -200,9 +200,9 @@ impl PyModel {
         summaries.map(|kernel| (kernel.name, kernel.kind, kernel.ops, kernel.text)).collect()
     }
 
-    fn memory_report(&self, inputs: &Bound<'_, PyTuple>) -> PyResult<(usize, usize)> {
+    fn memory_report(&self, inputs: &Bound<'_, PyTuple>) -> PyResult<(usize, usize, usize)> {
         let report = self.0.memory_report(&self.inputs_from(inputs)?).raise()?;
-        Ok((report.peak_bytes, report.bytes_without_reuse))
+        Ok((report.peak_bytes, report.bytes_without_reuse, report.packed_bytes))
     }
 
     fn picture(&self, py: Python<'_>) -> String {

@@ -311,7 +311,7 @@ class TestMemory:
 
     def test_one_kernel_needs_none(self, session) -> None:
         model = session.load(build(chain, [tensor("float32", "n")]))
-        assert model.memory_report(Buffer.from_numpy(X)) == (0, 0)
+        assert model.memory_report(Buffer.from_numpy(X)) == (0, 0, 0)
 
     def test_wrong_inputs(self, session) -> None:
         model = session.load(build(chain, [tensor("float32", "n")]))

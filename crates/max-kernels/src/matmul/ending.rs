@@ -30,6 +30,11 @@ impl Places {
         }
     }
 
+    /// Whether every index has the same place.
+    pub(crate) fn repeat(&self) -> bool {
+        self.axes.iter().all(|&(size, stride)| size == 1 || stride == 0)
+    }
+
     /// The address at an index. It wraps around, since an operand without elements may have any strides.
     pub(crate) fn at(&self, memory: &[Memory], mut index: usize) -> *mut u8 {
         let mut distance = self.offset;

@@ -2,13 +2,20 @@
 //!
 //! Every kernel sums an element in the same order: over the depth of a block from first to last, beginning with zero,
 //! and blocks of [`DEPTH`] one after the other. So an element has the same bits whichever kernel computes it, and
-//! whatever lies beside it. Which vector unit there is decides whether a step rounds once (fused) or twice.
+//! whatever lies beside it. Which vector unit there is decides how a step rounds.
+
+#[cfg_attr(target_arch = "x86_64", path = "micro/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "micro/aarch64.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "micro/portable.rs")]
+mod arch;
+
+use std::marker::PhantomData;
 
 use bytemuck::Pod;
-use max_core::Bool;
+use max_core::Element;
 use max_core::scalar::Lane;
 
-use crate::simd::Isa;
+use crate::simd::{Isa, prefetch};
 
 /// The depth of a block of a product: a longer sum is a sum of such blocks.
 pub(crate) const DEPTH: usize = 256;
@@ -22,25 +29,29 @@ pub(crate) const THIN: usize = 4;
 /// Room for any tile.
 pub(crate) const TILE_BYTES: usize = 14 * 2 * 64;
 
+/// How many rows of a right operand ahead memory is asked for.
+const AHEAD: isize = 12;
+
 /// Computes a tile of as many rows as its place in the table says and of [`Kernels::width`] columns: arguments are the
 /// depth, then with the distance of their rows the left operand, the right one and the tile, and whether to add to
 /// what is there.
-pub(crate) type Tile<L> = unsafe fn(usize, (*const L, isize), (*const L, isize), (*mut L, isize), bool);
+pub(crate) type Tile<L, A, B> = unsafe fn(usize, (*const A, isize), (*const B, isize), (*mut L, isize), bool);
 
 /// Computes one block of few rows, over so many columns (a multiple of [`Kernels::lanes`]) of a right operand as it
-/// lies: depth, left, right with the distance of its rows, columns, the sums with the distance of their rows.
-pub(crate) type Thin<L> = unsafe fn(usize, *const L, (*const L, isize), usize, (*mut L, usize));
+/// lies: depth, then with the distance of their rows left and right, columns, and the sums.
+pub(crate) type Thin<L, A, B> =
+    unsafe fn(usize, (*const A, isize), (*const B, isize), usize, (*mut L, isize));
 
-/// The kernels for a type on a vector unit.
-pub(crate) struct Kernels<L: 'static> {
+/// The kernels of a vector unit for sums of a type, of operands packed as others.
+pub(crate) struct Kernels<L: 'static, A: 'static = L, B: 'static = L> {
     /// The columns of a tile.
     pub(crate) width: usize,
     /// The columns of a vector.
     pub(crate) lanes: usize,
     /// The kernels for one row, two rows and so on.
-    pub(crate) tiles: &'static [Tile<L>],
+    pub(crate) tiles: &'static [Tile<L, A, B>],
     /// The kernels for one row, two rows and so on, of a right operand as it lies.
-    pub(crate) thin: &'static [Thin<L>; THIN],
+    pub(crate) thin: &'static [Thin<L, A, B>; THIN],
 }
 
 /// A type that sums are computed in.
@@ -54,17 +65,41 @@ pub(crate) trait Micro: Lane + Pod {
     }
 }
 
-/// A register of lanes.
+/// A type that right operands keep while they are packed: it is widened in registers.
+pub(crate) trait Narrow: Element<Lane = f32> {
+    /// The kernels for an instruction set.
+    fn kernels_for(isa: Isa) -> &'static Kernels<f32, f32, Self>;
+}
+
+/// A type of one or two bytes, of which some machines multiply and add four bytes at once.
+pub(crate) trait Dot: Element {
+    /// The kernels of this machine, if it has such instructions.
+    fn dots() -> Option<&'static Kernels<Self::Lane, u32, u32>>;
+}
+
+/// A register of sums, and how products are added to it.
 trait Vector: Copy {
+    /// What sums are in memory.
     type Lane: Copy;
+    /// What operands are packed as, and both in a register.
+    type Left: Copy;
+    type Right: Copy;
+    type Operand: Copy;
     const LANES: usize;
 
-    /// The same lane everywhere.
+    /// The same element everywhere.
     ///
     /// # Safety
     ///
     /// The vector's instructions exist on this machine; so for all functions here.
-    unsafe fn splat(lane: Self::Lane) -> Self;
+    unsafe fn splat(from: Self::Left) -> Self::Operand;
+
+    /// Elements from memory.
+    ///
+    /// # Safety
+    ///
+    /// See `splat`; there are so many.
+    unsafe fn fetch(from: *const Self::Right) -> Self::Operand;
 
     /// Zeros.
     ///
@@ -73,14 +108,14 @@ trait Vector: Copy {
     /// See `splat`.
     unsafe fn zero() -> Self;
 
-    /// Lanes from memory.
+    /// Sums from memory.
     ///
     /// # Safety
     ///
     /// See `splat`; there are so many lanes.
     unsafe fn load(from: *const Self::Lane) -> Self;
 
-    /// Lanes to memory.
+    /// Sums to memory.
     ///
     /// # Safety
     ///
@@ -99,7 +134,7 @@ trait Vector: Copy {
     /// # Safety
     ///
     /// See `splat`.
-    unsafe fn add_product(self, x: Self, y: Self) -> Self;
+    unsafe fn add_product(self, x: Self::Operand, y: Self::Operand) -> Self;
 }
 
 /// A vector that the compiler makes from what there is.
@@ -108,10 +143,18 @@ struct Lanes<L, const N: usize>([L; N]);
 
 impl<L: Lane + Pod, const N: usize> Vector for Lanes<L, N> {
     type Lane = L;
+    type Left = L;
+    type Right = L;
+    type Operand = Self;
     const LANES: usize = N;
     #[inline(always)]
-    unsafe fn splat(lane: L) -> Self {
-        Lanes([lane; N])
+    unsafe fn splat(from: L) -> Self {
+        Lanes([from; N])
+    }
+    #[inline(always)]
+    unsafe fn fetch(from: *const L) -> Self {
+        // SAFETY: as for `load`.
+        unsafe { Self::load(from) }
     }
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -143,53 +186,68 @@ impl<L: Lane + Pod, const N: usize> Vector for Lanes<L, N> {
     }
 }
 
-/// The registers of x86, with the names of their instructions.
-#[cfg(target_arch = "x86_64")]
-macro_rules! registers {
-    ($($register:ident of $count:literal $lane:ident: $splat:ident $zero:ident $load:ident $store:ident $add:ident $fma:ident;)*) => {$(
-        impl Vector for std::arch::x86_64::$register {
-            type Lane = $lane;
-            const LANES: usize = $count;
-            #[inline(always)]
-            unsafe fn splat(lane: $lane) -> Self {
-                // SAFETY: the caller has checked that the instruction exists; so for all.
-                unsafe { std::arch::x86_64::$splat(lane) }
-            }
-            #[inline(always)]
-            unsafe fn zero() -> Self {
-                // SAFETY: see `splat`.
-                unsafe { std::arch::x86_64::$zero() }
-            }
-            #[inline(always)]
-            unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: see `splat`; and the caller has so many lanes there.
-                unsafe { std::arch::x86_64::$load(from) }
-            }
-            #[inline(always)]
-            unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: see `splat`; and the caller has room for so many lanes there.
-                unsafe { std::arch::x86_64::$store(to, self) }
-            }
-            #[inline(always)]
-            unsafe fn add(self, other: Self) -> Self {
-                // SAFETY: see `splat`.
-                unsafe { std::arch::x86_64::$add(self, other) }
-            }
-            #[inline(always)]
-            unsafe fn add_product(self, x: Self, y: Self) -> Self {
-                // SAFETY: see `splat`.
-                unsafe { std::arch::x86_64::$fma(x, y, self) }
-            }
-        }
-    )*};
+/// A vector of floats whose right operands are narrower.
+#[derive(Clone, Copy)]
+struct Widened<V, B>(V, PhantomData<B>);
+
+/// A narrow type that can be read as a vector of wide ones.
+trait Widen<V>: Copy {
+    /// # Safety
+    ///
+    /// As for [`Vector::fetch`].
+    unsafe fn widen(from: *const Self) -> V;
 }
 
-#[cfg(target_arch = "x86_64")]
-registers! {
-    __m512 of 16 f32: _mm512_set1_ps _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_fmadd_ps;
-    __m512d of 8 f64: _mm512_set1_pd _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_add_pd _mm512_fmadd_pd;
-    __m256 of 8 f32: _mm256_set1_ps _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_fmadd_ps;
-    __m256d of 4 f64: _mm256_set1_pd _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_add_pd _mm256_fmadd_pd;
+impl<B: Element<Lane = f32>, const N: usize> Widen<Lanes<f32, N>> for B {
+    #[inline(always)]
+    unsafe fn widen(from: *const B) -> Lanes<f32, N> {
+        // SAFETY: the caller has so many elements there.
+        let narrow = unsafe { from.cast::<[B; N]>().read_unaligned() };
+        Lanes(narrow.map(B::to_lane))
+    }
+}
+
+impl<V: Vector<Operand = V>, B: Widen<V>> Vector for Widened<V, B> {
+    type Lane = V::Lane;
+    type Left = V::Left;
+    type Right = B;
+    type Operand = V;
+    const LANES: usize = V::LANES;
+    #[inline(always)]
+    unsafe fn splat(from: V::Left) -> V {
+        // SAFETY: the caller vouches; so for all.
+        unsafe { V::splat(from) }
+    }
+    #[inline(always)]
+    unsafe fn fetch(from: *const B) -> V {
+        // SAFETY: see `splat`.
+        unsafe { B::widen(from) }
+    }
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: see `splat`.
+        Widened(unsafe { V::zero() }, PhantomData)
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const V::Lane) -> Self {
+        // SAFETY: see `splat`.
+        Widened(unsafe { V::load(from) }, PhantomData)
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut V::Lane) {
+        // SAFETY: see `splat`.
+        unsafe { self.0.store(to) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: see `splat`.
+        Widened(unsafe { self.0.add(other.0) }, PhantomData)
+    }
+    #[inline(always)]
+    unsafe fn add_product(self, x: V, y: V) -> Self {
+        // SAFETY: see `splat`.
+        Widened(unsafe { self.0.add_product(x, y) }, PhantomData)
+    }
 }
 
 /// See [`Tile`].
@@ -200,19 +258,26 @@ registers! {
 #[inline(always)]
 unsafe fn tile<V: Vector, const R: usize>(
     depth: usize,
-    (left, left_stride): (*const V::Lane, isize),
-    (right, right_stride): (*const V::Lane, isize),
+    (left, left_stride): (*const V::Left, isize),
+    (right, right_stride): (*const V::Right, isize),
     (tile, stride): (*mut V::Lane, isize),
     add: bool,
 ) {
     // SAFETY: the caller vouches.
     unsafe {
         let mut sums = [[V::zero(); 2]; R];
+        for i in 0..R {
+            let to = tile.wrapping_offset(i as isize * stride);
+            prefetch(to.cast());
+            prefetch(to.wrapping_add(V::LANES).cast());
+        }
         for p in 0..depth {
             let right = right.offset(p as isize * right_stride);
-            let y = [V::load(right), V::load(right.add(V::LANES))];
+            prefetch(right.wrapping_offset(AHEAD * right_stride).cast());
+            prefetch(right.wrapping_offset(AHEAD * right_stride).wrapping_add(V::LANES).cast());
+            let y = [V::fetch(right), V::fetch(right.add(V::LANES))];
             for (i, sums) in sums.iter_mut().enumerate() {
-                let x = V::splat(*left.offset(i as isize * left_stride).add(p));
+                let x = V::splat(left.offset(i as isize * left_stride).add(p).read_unaligned());
                 *sums = [sums[0].add_product(x, y[0]), sums[1].add_product(x, y[1])];
             }
         }
@@ -233,10 +298,10 @@ unsafe fn tile<V: Vector, const R: usize>(
 #[inline(always)]
 unsafe fn thin<V: Vector, const R: usize>(
     depth: usize,
-    left: *const V::Lane,
-    (right, right_stride): (*const V::Lane, isize),
+    (left, left_stride): (*const V::Left, isize),
+    (right, right_stride): (*const V::Right, isize),
     columns: usize,
-    (sums, sums_stride): (*mut V::Lane, usize),
+    (sums, sums_stride): (*mut V::Lane, isize),
 ) {
     // SAFETY: the caller vouches.
     unsafe {
@@ -249,17 +314,18 @@ unsafe fn thin<V: Vector, const R: usize>(
                 let mut rows = [V::zero(); R];
                 if p > 0 {
                     for (i, row) in rows.iter_mut().enumerate() {
-                        *row = V::load(sums.add(i * sums_stride + j));
+                        *row = V::load(sums.offset(i as isize * sums_stride).add(j));
                     }
                 }
                 for q in 0..step {
-                    let y = V::load(right.offset(q as isize * right_stride).add(j));
+                    let y = V::fetch(right.offset(q as isize * right_stride).add(j));
                     for (i, row) in rows.iter_mut().enumerate() {
-                        *row = row.add_product(V::splat(*left.add(i * ROW + q)), y);
+                        let x = left.offset(i as isize * left_stride).add(q).read_unaligned();
+                        *row = row.add_product(V::splat(x), y);
                     }
                 }
                 for (i, row) in rows.iter().enumerate() {
-                    row.store(sums.add(i * sums_stride + j));
+                    row.store(sums.offset(i as isize * sums_stride).add(j));
                 }
             }
             p += step;
@@ -267,14 +333,14 @@ unsafe fn thin<V: Vector, const R: usize>(
     }
 }
 
-/// The functions above, compiled for some instructions, as tables.
+/// The functions above, compiled for some instructions.
 macro_rules! compiled {
     ($tiles:ident $thins:ident $(#[$feature:meta])*) => {
         $(#[$feature])*
         unsafe fn $tiles<V: Vector, const R: usize>(
             depth: usize,
-            left: (*const V::Lane, isize),
-            right: (*const V::Lane, isize),
+            left: (*const V::Left, isize),
+            right: (*const V::Right, isize),
             to: (*mut V::Lane, isize),
             add: bool,
         ) {
@@ -285,23 +351,19 @@ macro_rules! compiled {
         $(#[$feature])*
         unsafe fn $thins<V: Vector, const R: usize>(
             depth: usize,
-            left: *const V::Lane,
-            right: (*const V::Lane, isize),
+            left: (*const V::Left, isize),
+            right: (*const V::Right, isize),
             columns: usize,
-            sums: (*mut V::Lane, usize),
+            sums: (*mut V::Lane, isize),
         ) {
             // SAFETY: the caller vouches.
             unsafe { thin::<V, R>(depth, left, right, columns, sums) }
         }
     };
 }
+use compiled;
 
-compiled!(tile_plain thin_plain);
-#[cfg(target_arch = "x86_64")]
-compiled!(tile_avx2 thin_avx2 #[target_feature(enable = "avx2,fma")]);
-#[cfg(target_arch = "x86_64")]
-compiled!(tile_avx512 thin_avx512 #[target_feature(enable = "avx512f,avx2,fma")]);
-
+/// A table of kernels for a vector: as many rows as there are registers for.
 macro_rules! kernels {
     ($vector:ty, $tile:ident, $thin:ident, $($rows:literal)*) => {
         const {
@@ -314,48 +376,14 @@ macro_rules! kernels {
         }
     };
 }
+use kernels;
 
-/// Floats: what the vector units offer.
-macro_rules! floats {
-    ($($lane:ident: $wide:ident $narrow:ident;)*) => {$(
-        impl Micro for $lane {
-            fn kernels_for(isa: Isa) -> &'static Kernels<$lane> {
-                #[cfg(target_arch = "x86_64")]
-                use std::arch::x86_64::{$narrow, $wide};
-                match isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => kernels!($wide, tile_avx512, thin_avx512, 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => kernels!($narrow, tile_avx2, thin_avx2, 1 2 3 4 5 6),
-                    Isa::Baseline => {
-                        kernels!(Lanes<$lane, { 16 / size_of::<$lane>() }>, tile_plain, thin_plain, 1 2 3 4)
-                    }
-                }
-            }
-        }
-    )*};
+compiled!(tile_plain thin_plain);
+
+/// The kernels of vectors that the compiler makes.
+macro_rules! plain_kernels {
+    ($vector:ty) => {
+        kernels!($vector, tile_plain, thin_plain, 1 2 3 4)
+    };
 }
-
-floats! {
-    f32: __m512 __m256;
-    f64: __m512d __m256d;
-}
-
-/// Integers and bools: what the compiler makes.
-macro_rules! integers {
-    ($($lane:ident)*) => {$(
-        impl Micro for $lane {
-            fn kernels_for(isa: Isa) -> &'static Kernels<$lane> {
-                match isa {
-                    Isa::Baseline => {
-                        kernels!(Lanes<$lane, { 16 / size_of::<$lane>() }>, tile_plain, thin_plain, 1 2 3 4)
-                    }
-                    #[cfg(target_arch = "x86_64")]
-                    _ => kernels!(Lanes<$lane, { 32 / size_of::<$lane>() }>, tile_avx2, thin_avx2, 1 2 3 4),
-                }
-            }
-        }
-    )*};
-}
-
-integers!(i8 i16 i32 i64 u8 u16 u32 u64 Bool);
+use plain_kernels;

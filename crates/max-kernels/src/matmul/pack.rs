@@ -5,10 +5,11 @@ use std::any::TypeId;
 use max_core::Element;
 
 use super::micro::{Kernels, Micro, ROW};
+use crate::scratch::Line;
 use crate::tile;
 
-/// How many columns are turned to rows together.
-const TURNED: usize = 8;
+/// How many columns are turned to rows together: each gives a cache line at a time, which is then never needed again.
+const TURNED: usize = 16;
 
 /// A matrix in memory: where it starts, how far apart rows and columns lie in elements, and how many there are.
 #[derive(Clone, Copy)]
@@ -23,6 +24,12 @@ impl<T> Matrix<T> {
     pub(crate) fn part(self, at: [usize; 2], size: [usize; 2]) -> Matrix<T> {
         let distance = at[0] as isize * self.strides[0] + at[1] as isize * self.strides[1];
         Matrix { start: self.start.wrapping_offset(distance), size, ..self }
+    }
+
+    /// The same with elements of another type of the same size.
+    pub(crate) fn cast<U>(self) -> Matrix<U> {
+        const { assert!(size_of::<T>() == size_of::<U>()) };
+        Matrix { start: self.start.cast(), strides: self.strides, size: self.size }
     }
 }
 
@@ -61,16 +68,113 @@ pub(crate) unsafe fn pack_right_rows<T: Element>(
 ) where
     T::Lane: Micro,
 {
-    let ([rows, columns], width) = (matrix.size, kernels.width);
-    for start in (0..columns).step_by(width) {
-        let taken = width.min(columns - start);
-        // SAFETY: the caller vouches.
-        unsafe {
-            let panel = to.add(start * depth + top * width);
-            if taken < width {
-                panel.write_bytes(0, width * rows);
+    // SAFETY: the caller vouches.
+    unsafe { pack_panels::<T>(to.add(top * kernels.width), (kernels.width, depth * kernels.width), matrix) }
+}
+
+/// Packs a matrix as panels of so many columns, which lie so far apart; zeros fill the last.
+///
+/// # Safety
+///
+/// The matrix is readable, and the panels fit.
+pub(crate) unsafe fn pack_panels<T: Element>(
+    to: *mut T::Lane,
+    (width, panel): (usize, usize),
+    matrix: Matrix<T>,
+) {
+    let [rows, columns] = matrix.size;
+    let whole = columns / width;
+    // SAFETY: the caller vouches.
+    unsafe {
+        if matrix.strides[1] == 1
+            && is_wide::<T>()
+            && (width * size_of::<T>()).is_multiple_of(size_of::<Line>())
+        {
+            // Row by row, as memory likes it.
+            let lines = width * size_of::<T>() / size_of::<Line>();
+            for i in 0..rows {
+                let from = matrix.start.offset(i as isize * matrix.strides[0]).cast::<Line>();
+                for j in 0..whole {
+                    let to = to.add(j * panel + i * width).cast::<Line>();
+                    for line in 0..lines {
+                        to.add(line).write_unaligned(from.add(j * lines + line).read_unaligned());
+                    }
+                }
             }
-            pack(panel, width, matrix.part([0, start], [rows, taken]));
+        } else {
+            for j in 0..whole {
+                pack(to.add(j * panel), width, matrix.part([0, j * width], [rows, width]));
+            }
+        }
+        if columns % width > 0 {
+            let to = to.add(whole * panel);
+            to.write_bytes(0, width * rows);
+            pack(to, width, matrix.part([0, whole * width], [rows, columns % width]));
+        }
+    }
+}
+
+/// Packs a matrix as panels of so many columns, which lie so far apart in elements. Groups of elements below each
+/// other, four bytes of them, lie together; zeros fill the last group and the last panel.
+///
+/// # Safety
+///
+/// The matrix is readable, and the panels fit.
+pub(crate) unsafe fn pack_groups<T: Element>(to: *mut T, (width, panel): (usize, usize), matrix: Matrix<T>) {
+    let group = size_of::<u32>() / size_of::<T>();
+    let Matrix { start, strides: [down, along], size: [rows, columns] } = matrix;
+    // SAFETY: the caller vouches. Elements need not be aligned.
+    unsafe {
+        for (number, first) in (0..columns).step_by(width).enumerate() {
+            let to = to.add(number * panel);
+            let taken = width.min(columns - first);
+            let start = start.offset(first as isize * along);
+            let whole = rows - rows % group;
+            if taken < width || whole < rows {
+                to.write_bytes(0, width * rows.next_multiple_of(group));
+            }
+            if down == 1 && along % group as isize == 0 {
+                // Groups lie together already and are turned as a whole.
+                for j in (0..taken).step_by(TURNED) {
+                    let (to, from) = (to.add(j * group), start.offset(j as isize * along));
+                    let (turned, distance) = (TURNED.min(taken - j), along / group as isize);
+                    tile::transpose(4, to.cast(), width, from.cast(), distance, turned, whole / group);
+                }
+            } else {
+                for i in (0..whole).step_by(group) {
+                    let (to, from) = (to.add(i * width), start.offset(i as isize * down));
+                    if along == 1 && taken == width {
+                        mix(to, from, down, width);
+                        continue;
+                    }
+                    for (j, g) in (0..taken).flat_map(|j| (0..group).map(move |g| (j, g))) {
+                        let from = from.offset(g as isize * down + j as isize * along);
+                        to.add(j * group + g).write_unaligned(from.read_unaligned());
+                    }
+                }
+            }
+            for (i, j) in (whole..rows).flat_map(|i| (0..taken).map(move |j| (i, j))) {
+                let from = start.offset(i as isize * down + j as isize * along);
+                to.add(whole * width + j * group + i - whole).write_unaligned(from.read_unaligned());
+            }
+        }
+    }
+}
+
+/// The elements of the rows of a group in turn.
+///
+/// # Safety
+///
+/// The rows, so far apart, can be read, and the result written.
+#[inline(always)]
+unsafe fn mix<T: Element>(to: *mut T, from: *const T, down: isize, width: usize) {
+    // SAFETY: the caller vouches. Elements need not be aligned.
+    unsafe {
+        for j in 0..width {
+            for g in 0..size_of::<u32>() / size_of::<T>() {
+                let element = from.offset(g as isize * down).add(j).read_unaligned();
+                to.add(j * (size_of::<u32>() / size_of::<T>()) + g).write_unaligned(element);
+            }
         }
     }
 }

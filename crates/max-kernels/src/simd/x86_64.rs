@@ -15,7 +15,9 @@ pub(crate) enum Isa {
 impl Isa {
     /// Those of this machine, the best first.
     pub(crate) fn available() -> Vec<Isa> {
-        let avx2 = std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
+        let avx2 = std::arch::is_x86_feature_detected!("avx2")
+            && std::arch::is_x86_feature_detected!("fma")
+            && std::arch::is_x86_feature_detected!("f16c");
         let avx512 = avx2
             && std::arch::is_x86_feature_detected!("avx512f")
             && std::arch::is_x86_feature_detected!("avx512bw")

@@ -45,12 +45,15 @@ class KernelSummary(NamedTuple):
 
 
 class MemoryReport(NamedTuple):
-    """The memory of an execution beside its inputs, weights and outputs, as far as sizes do not depend on data."""
+    """The memory of a model beside inputs, weights and outputs, as far as sizes do not depend on data."""
 
     peak_bytes: int
-    """What it takes."""
+    """What the temporaries of an execution take."""
     bytes_without_reuse: int
-    """What it would take if no temporary reused the memory of another."""
+    """What they would take if no temporary reused the memory of another."""
+    packed_bytes: int
+    """What constants and weights take that executions so far have packed for their kernels; models that use the same
+    weights share it."""
 
 
 class Model:
@@ -217,7 +220,7 @@ class Model:
         return self._native.fusion_summary()
 
     def memory_report(self, *inputs: InputLike) -> MemoryReport:
-        """The memory that an execution with such inputs takes for temporaries; nothing runs.
+        """The memory that an execution with such inputs takes, and what the model keeps packed; nothing runs.
 
         Raises:
             TypeError: If an input is no array and no number.

@@ -1,0 +1,158 @@
+//! How products of a type are computed: what operands are packed as, and with which kernels.
+
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+use max_core::{Element, bf16, f16};
+
+use super::micro::{DEPTH, Dot, Kernels, Micro, Narrow};
+use super::pack::{Matrix, pack, pack_groups, pack_panels};
+use crate::simd::Isa;
+
+/// A way to compute products. All ways give an element's sum one order: see `micro`.
+pub(crate) trait Form: Sized + 'static {
+    /// What operands are in memory.
+    type Element: Element<Lane = Self::Sum>;
+    /// What sums are computed in.
+    type Sum: Micro;
+    /// What operands are packed as.
+    type Left: Pod;
+    type Right: Pod;
+    /// How many elements of the depth a packed element holds.
+    const GROUP: usize;
+    /// Whether a left operand with unit stride along the depth can be read as it lies; whole groups only.
+    const LEFT_LIES: bool;
+    /// Whether a right operand with unit stride along its columns can be read as it lies.
+    const RIGHT_LIES: bool;
+
+    fn kernels() -> &'static Kernels<Self::Sum, Self::Left, Self::Right>;
+
+    /// Packs rows of a left operand, so many packed elements apart; zeros fill the last group.
+    ///
+    /// # Safety
+    ///
+    /// The matrix is readable, and the rows fit.
+    unsafe fn pack_left(to: *mut Self::Left, stride: usize, matrix: Matrix<Self::Element>);
+
+    /// Packs a right operand as panels of [`Kernels::width`] columns, which lie so many packed elements apart; zeros
+    /// fill the last panel and the last group.
+    ///
+    /// # Safety
+    ///
+    /// The matrix is readable, and the panels fit.
+    unsafe fn pack_right(to: *mut Self::Right, panel: usize, matrix: Matrix<Self::Element>);
+
+    /// So much of the depth in packed elements.
+    fn groups(depth: usize) -> usize {
+        depth.div_ceil(Self::GROUP)
+    }
+
+    /// How far apart packed rows of a block of a left operand lie: a bit more than they are long, so that rows do not
+    /// share cache sets.
+    fn row() -> usize {
+        DEPTH / Self::GROUP + 16
+    }
+}
+
+/// Both operands in the type of sums.
+pub(crate) struct Plain<T>(PhantomData<T>);
+
+impl<T: Element + 'static> Form for Plain<T>
+where
+    T::Lane: Micro,
+{
+    type Element = T;
+    type Sum = T::Lane;
+    type Left = T::Lane;
+    type Right = T::Lane;
+    const GROUP: usize = 1;
+    const LEFT_LIES: bool = size_of::<T>() == size_of::<T::Lane>();
+    const RIGHT_LIES: bool = Self::LEFT_LIES;
+
+    fn kernels() -> &'static Kernels<T::Lane> {
+        T::Lane::kernels()
+    }
+    unsafe fn pack_left(to: *mut T::Lane, stride: usize, matrix: Matrix<T>) {
+        // SAFETY: the caller vouches.
+        unsafe { pack(to, stride, matrix) }
+    }
+    unsafe fn pack_right(to: *mut T::Lane, panel: usize, matrix: Matrix<T>) {
+        // SAFETY: the caller vouches.
+        unsafe { pack_panels::<T>(to, (Self::kernels().width, panel), matrix) }
+    }
+}
+
+/// The left operand in f32, the right one as it is in memory and widened in registers.
+pub(crate) struct Widened<T>(PhantomData<T>);
+
+/// Elements as they are, to be moved only.
+pub(crate) trait Bits: Element {
+    /// The type whose arithmetic is on itself.
+    type Bits: Element<Lane = Self::Bits>;
+}
+
+macro_rules! bits {
+    ($($type:ident $bits:ident)*) => {$(impl Bits for $type { type Bits = $bits; })*};
+}
+bits!(bf16 u16 f16 u16 i16 u16 u16 u16 i8 u8 u8 u8);
+
+impl<T: Narrow + Bits + 'static> Form for Widened<T> {
+    type Element = T;
+    type Sum = f32;
+    type Left = f32;
+    type Right = T;
+    const GROUP: usize = 1;
+    const LEFT_LIES: bool = false;
+    const RIGHT_LIES: bool = true;
+
+    fn kernels() -> &'static Kernels<f32, f32, T> {
+        T::kernels_for(Isa::best())
+    }
+    unsafe fn pack_left(to: *mut f32, stride: usize, matrix: Matrix<T>) {
+        // SAFETY: the caller vouches.
+        unsafe { pack(to, stride, matrix) }
+    }
+    unsafe fn pack_right(to: *mut T, panel: usize, matrix: Matrix<T>) {
+        // SAFETY: the caller vouches; bits are of the size of their type.
+        unsafe {
+            pack_panels::<T::Bits>(to.cast(), (Self::kernels().width, panel), matrix.cast());
+        }
+    }
+}
+
+/// Groups of the depth, four bytes each, for instructions that multiply and add a group at once. Only for machines
+/// that have them.
+pub(crate) struct Dots<T>(PhantomData<T>);
+
+impl<T: Dot + Bits + 'static> Form for Dots<T>
+where
+    T::Lane: Micro,
+{
+    type Element = T;
+    type Sum = T::Lane;
+    type Left = u32;
+    type Right = u32;
+    const GROUP: usize = size_of::<u32>() / size_of::<T>();
+    const LEFT_LIES: bool = true;
+    const RIGHT_LIES: bool = false;
+
+    fn kernels() -> &'static Kernels<T::Lane, u32, u32> {
+        T::dots().expect("a form is chosen for machines that have its instructions")
+    }
+    unsafe fn pack_left(to: *mut u32, stride: usize, matrix: Matrix<T>) {
+        let [rows, depth] = matrix.size;
+        // SAFETY: the caller vouches; a group is as many elements.
+        unsafe {
+            if depth % Self::GROUP != 0 {
+                (0..rows).for_each(|i| to.add(i * stride + depth / Self::GROUP).write(0));
+            }
+            pack(to.cast::<T::Bits>(), stride * Self::GROUP, matrix.cast::<T::Bits>());
+        }
+    }
+    unsafe fn pack_right(to: *mut u32, panel: usize, matrix: Matrix<T>) {
+        // SAFETY: the caller vouches.
+        unsafe {
+            pack_groups::<T::Bits>(to.cast(), (Self::kernels().width, panel * Self::GROUP), matrix.cast())
+        }
+    }
+}
