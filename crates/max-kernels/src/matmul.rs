@@ -22,6 +22,7 @@ use max_core::scalar::Lane;
 use max_core::{DType, HostBytes, Result, bail, bf16, dispatch, f16};
 
 pub(crate) use block::multiply;
+use block::multiply_panels;
 pub use constant::Constant;
 pub(crate) use ending::{Ending, Places};
 use form::{Dots, Form, Plain, Widened};
@@ -198,19 +199,24 @@ unsafe fn run<F: Form>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool) {
     }
     let product = Product::<F> { k, kernels: F::kernels(), memory, pool };
     let repeats = k.right.places.repeat();
-    let thin = F::RIGHT_LIES && k.right.strides[1] == 1 && m <= FEW_ROWS;
+    let lies = F::RIGHT_LIES && k.right.strides[1] == 1;
+    let thin = lies && m <= FEW_ROWS;
     let work = m.saturating_mul(n).saturating_mul(depth.max(1));
     let many_rows = if repeats { m.saturating_mul(k.batch) } else { m };
     // SAFETY: the caller vouches for the memory; tasks have blocks of their own.
     unsafe {
         if let Some(panels) = product.constant(!thin) {
-            product.tasks([ROWS, product.columns()], 0..n, 0..k.batch, |block| block.packed(Some(&panels)));
+            product.tasks([ROWS, product.columns()], 0..n, 0..k.batch, |block| {
+                block.packed(&Source::Panels(&panels))
+            });
         } else if thin {
             product.tasks([m, THIN_COLUMNS], 0..n, 0..k.batch, |block| block.thin());
         } else if many_rows > 2 * ROWS && work > 8 * TASK {
             product.shared(repeats);
         } else {
-            product.tasks([OWN_ROWS, OWN_COLUMNS], 0..n, 0..k.batch, |block| block.packed(None));
+            let small = depth.saturating_mul(n) * size_of::<F::Right>() <= Caches::get().second / 2;
+            let source = if lies && small && m <= ROWS { Source::Lies } else { Source::Own };
+            product.tasks([OWN_ROWS, OWN_COLUMNS], 0..n, 0..k.batch, |block| block.packed(&source));
         }
     }
 }
@@ -228,6 +234,16 @@ struct Panels<B> {
     start: *const B,
     distance: usize,
     first: usize,
+}
+
+/// Where a task has the right operand from.
+enum Source<'a, B> {
+    /// It is packed.
+    Panels(&'a Panels<B>),
+    /// The task reads it as it lies, but for the last columns.
+    Lies,
+    /// The task packs it.
+    Own,
 }
 
 // SAFETY: an address; who reads there vouches for it.
@@ -318,7 +334,9 @@ impl<F: Form> Product<'_, F> {
                     unsafe {
                         self.pack(index, columns.clone(), &to);
                         let indices = if repeats { 0..self.k.batch } else { index..index + 1 };
-                        self.tasks([ROWS, self.columns()], columns, indices, |block| block.packed(Some(&to)));
+                        self.tasks([ROWS, self.columns()], columns, indices, |block| {
+                            block.packed(&Source::Panels(&to))
+                        });
                     }
                 });
             }
@@ -358,22 +376,24 @@ struct Block<'a, F: Form> {
 }
 
 impl<F: Form> Block<'_, F> {
-    /// Computes it from panels that are there, or that it packs itself.
+    /// Computes it from the right operand of a source.
     ///
     /// # Safety
     ///
     /// The memory was checked for the kernel, whose operands have this form; nobody else has this block.
-    unsafe fn packed(&self, panels: Option<&Panels<F::Right>>) {
+    unsafe fn packed(&self, source: &Source<F::Right>) {
         let Product { k, kernels, memory, .. } = *self.product;
         let (index, rows, columns) = (self.index, self.rows.len(), self.columns.len());
         let (depth, width, row) = (k.size[1], kernels.width, F::row());
         let stride = columns.next_multiple_of(width);
         let place = k.ending.place::<F::Sum>(memory, index, [self.rows.start, self.columns.start]);
-        let own = if panels.is_none() { stride * DEPTH / F::GROUP } else { 0 };
+        let lying = if let Source::Lies = source { columns - columns % width } else { 0 };
+        let own = if let Source::Panels(_) = source { 0 } else { (stride - lying) * DEPTH / F::GROUP };
         let aside = if place.is_none() { rows * stride } else { 0 };
-        let sizes = [bytes::<F::Left>(rows.min(ROWS) * row), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
+        let group = rows.min(ROWS.next_multiple_of(kernels.tiles.len()));
+        let sizes = [bytes::<F::Left>(group * row), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
         pieces(sizes.iter().sum(), |scratch| {
-            let left = scratch.take::<F::Left>(rows.min(ROWS) * row);
+            let left = scratch.take::<F::Left>(group * row);
             let own = scratch.take::<F::Right>(own);
             let sums = scratch.take::<F::Sum>(aside);
             let (to, to_stride) = place.unwrap_or((sums, stride as isize));
@@ -384,23 +404,33 @@ impl<F: Form> Block<'_, F> {
                 for start in starts {
                     let taken = DEPTH.min(depth - start);
                     let groups = F::groups(taken);
-                    let right = match panels {
-                        Some(panels) => {
+                    let right = match source {
+                        Source::Panels(panels) => {
                             let panel = (self.columns.start - panels.first) / width * panels.distance;
                             (panels.start.add(panel + start / F::GROUP * width), panels.distance)
                         }
-                        None => {
-                            let part = y.part([start, self.columns.start], [taken, columns]);
+                        Source::Lies | Source::Own => {
+                            let at = [start, self.columns.start + lying];
+                            let part = y.part(at, [taken, columns - lying]);
                             F::pack_right(own, groups * width, part);
                             (own.cast_const(), groups * width)
                         }
                     };
-                    for first in (0..rows).step_by(ROWS) {
-                        let some = ROWS.min(rows - first);
+                    for first in (0..rows).step_by(group) {
+                        let some = group.min(rows - first);
                         let to = (to.offset(first as isize * to_stride), to_stride);
-                        F::pack_left(left, row, x.part([self.rows.start + first, start], [some, taken]));
-                        let size = [some, groups, columns];
-                        multiply(kernels, size, (left, row as isize), right, to, start > 0);
+                        let x = x.part([self.rows.start + first, start], [some, taken]);
+                        let left = lying_left::<F>(x).unwrap_or_else(|| {
+                            F::pack_left(left, row, x);
+                            (left, row as isize)
+                        });
+                        if lying > 0 {
+                            let y = y.part([start, self.columns.start], [taken, lying]);
+                            let right = (y.start.cast(), width, y.strides[0]);
+                            multiply_panels(kernels, [some, groups, lying], left, right, to, start > 0);
+                        }
+                        let rest = (to.0.wrapping_add(lying), to_stride);
+                        multiply(kernels, [some, groups, columns - lying], left, right, rest, start > 0);
                         if start + DEPTH >= depth {
                             let rows = self.rows.start + first..self.rows.start + first + some;
                             k.ending.finish(
@@ -482,6 +512,18 @@ impl<F: Form> Block<'_, F> {
             }
         });
     }
+}
+
+/// A block of a left operand, with the distance of its rows, if it can be read as it lies. Not if rows lie a multiple of
+/// a page apart, or nearly: they would push each other out of the first cache.
+fn lying_left<F: Form>(x: Matrix<F::Element>) -> Option<(*const F::Left, isize)> {
+    const PAGE: isize = 4096;
+    const NEAR: isize = 512;
+    let ([stride, along], [rows, depth]) = (x.strides, x.size);
+    let apart = stride.wrapping_mul(size_of::<F::Element>() as isize).rem_euclid(PAGE);
+    let far = rows <= 8 || apart.min(PAGE - apart) >= NEAR;
+    let whole = depth % F::GROUP == 0 && stride % F::GROUP as isize == 0;
+    (F::LEFT_LIES && along == 1 && whole && far).then(|| (x.start.cast(), stride / F::GROUP as isize))
 }
 
 #[cfg(test)]

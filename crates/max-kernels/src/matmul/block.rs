@@ -1,5 +1,7 @@
 //! Products of packed blocks.
 
+use std::mem::MaybeUninit;
+
 use bytemuck::Pod;
 use max_core::scalar::Lane;
 
@@ -7,7 +9,7 @@ use super::micro::{Kernels, TILE_BYTES};
 
 /// Room for a tile that sticks out of its block.
 #[repr(C, align(64))]
-struct Room([u8; TILE_BYTES]);
+struct Room(MaybeUninit<[u8; TILE_BYTES]>);
 
 /// Multiplies a left block (`rows` x `depth`, unit stride along the depth) with a packed right one (`depth` x
 /// `columns`), adding to what is there or not. With the left block and the result comes the distance of their rows, with
@@ -56,7 +58,7 @@ pub(crate) unsafe fn multiply_panels<L: Lane + Pod, A, B>(
                     kernel(depth, left, right, (to, stride), add);
                     continue;
                 }
-                let mut room = Room([0; TILE_BYTES]);
+                let mut room = Room(MaybeUninit::uninit());
                 let aside = room.0.as_mut_ptr().cast::<L>();
                 kernel(depth, left, right, (aside, width as isize), false);
                 for row in 0..taken {

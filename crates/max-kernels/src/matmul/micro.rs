@@ -27,7 +27,7 @@ pub(crate) const ROW: usize = DEPTH + 16;
 pub(crate) const THIN: usize = 4;
 
 /// Room for any tile.
-pub(crate) const TILE_BYTES: usize = 14 * 2 * 64;
+pub(crate) const TILE_BYTES: usize = 32 * 32 * 4;
 
 /// How many rows of a right operand ahead memory is asked for.
 const AHEAD: isize = 12;
@@ -361,6 +361,7 @@ macro_rules! compiled {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 use compiled;
 
 /// A table of kernels for a vector: as many rows as there are registers for.
@@ -387,3 +388,29 @@ macro_rules! plain_kernels {
     };
 }
 use plain_kernels;
+
+/// Types whose kernels are what the compiler makes on every machine of this kind.
+#[cfg(not(target_arch = "x86_64"))]
+macro_rules! plain_lanes {
+    ($($lane:ident)*) => {$(
+        impl Micro for $lane {
+            fn kernels_for(_: Isa) -> &'static Kernels<$lane> {
+                plain_kernels!(Lanes<$lane, { 16 / size_of::<$lane>() }>)
+            }
+        }
+    )*};
+}
+
+/// Types for which machines of this kind have no instructions of their own.
+#[cfg(not(target_arch = "x86_64"))]
+macro_rules! no_dots {
+    ($($type:ident)*) => {$(
+        impl Dot for $type {
+            fn dots() -> Option<&'static Kernels<<$type as Element>::Lane, u32, u32>> {
+                None
+            }
+        }
+    )*};
+}
+#[cfg(not(target_arch = "x86_64"))]
+use {no_dots, plain_lanes};

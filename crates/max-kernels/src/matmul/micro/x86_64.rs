@@ -1,5 +1,8 @@
 //! The vectors of x86-64.
 
+#[path = "amx.rs"]
+mod amx;
+
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -248,15 +251,21 @@ unsafe fn store_bytes(to: *mut __m128i, sums: __m512i) {
 
 impl Dot for bf16 {
     fn dots() -> Option<&'static Kernels<f32, u32, u32>> {
+        if amx::is_there() {
+            return Some(amx::kernels());
+        }
         (Isa::best() == Isa::Avx512 && is_x86_feature_detected!("avx512bf16"))
             .then_some(avx512!(Dots<__m512, f32>, tile_bf16, thin_bf16))
     }
 }
 
 macro_rules! integer_dots {
-    ($($lane:ident)*) => {$(
+    ($($lane:ident $(: $amx:ident)?)*) => {$(
         impl Dot for $lane {
             fn dots() -> Option<&'static Kernels<$lane, u32, u32>> {
+                $(if $amx::is_there() {
+                    return Some($amx::kernels());
+                })?
                 (Isa::best() == Isa::Avx512 && is_x86_feature_detected!("avx512vnni"))
                     .then_some(avx512!(Dots<__m512i, $lane>, tile_vnni, thin_vnni))
             }
@@ -264,4 +273,4 @@ macro_rules! integer_dots {
     )*};
 }
 
-integer_dots!(i16 u16 i8 u8);
+integer_dots!(i16 u16 i8: amx u8: amx);

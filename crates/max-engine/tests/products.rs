@@ -1,0 +1,181 @@
+//! Matrix products of every small shape give the interpreter's results; rows and threads around a row never show.
+//!
+//! By default a part of the shapes is run. `cargo test --release -p max-engine --test products -- --ignored` runs all
+//! of them with every dtype, which takes minutes.
+
+use max_core::{DType, DeviceRef, Element, Result, TensorType, bf16, dispatch, f16};
+use max_driver::Buffer;
+use max_engine::{InferenceSession, Model};
+use max_graph::{Graph, HostTensor, Value, interpret, ops};
+
+/// The sizes of rows, depth and columns.
+const SIZES: std::ops::RangeInclusive<usize> = 0..=40;
+
+const DTYPES: [DType; 12] = [
+    DType::Float32,
+    DType::Float64,
+    DType::BFloat16,
+    DType::Float16,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Int64,
+    DType::UInt8,
+    DType::UInt16,
+    DType::UInt32,
+    DType::UInt64,
+];
+
+fn session(threads: usize) -> InferenceSession {
+    InferenceSession::new([]).with_num_threads(threads).unwrap()
+}
+
+/// `x @ y` of any sizes, where operands may come transposed.
+fn product(dtype: DType, [left, right]: [bool; 2]) -> Graph {
+    let ty = |names: [&str; 2], turned: bool| {
+        let [a, b] = names;
+        TensorType::new(dtype, if turned { [b, a] } else { [a, b] }, DeviceRef::CPU)
+    };
+    let types = [ty(["m", "k"], left), ty(["k", "n"], right)];
+    let graph = Graph::build("product", types, |x| {
+        let turn = |x: &Value, turned| if turned { ops::transpose(x, 0, 1) } else { x.tensor() };
+        ops::matmul(turn(&x[0], left)?, turn(&x[1], right)?)
+    });
+    graph.unwrap()
+}
+
+/// Small numbers that look random, the same for a seed.
+fn tensor(dtype: DType, shape: [usize; 2], seed: usize) -> HostTensor {
+    let draw = |i: usize| ((i + seed) * 7919 % 251) as f64 / 16.0 - 8.0;
+    let count = shape[0] * shape[1];
+    dispatch!(dtype, T => HostTensor::from_vec(shape, (0..count).map(|i| T::from_f64(draw(i))).collect::<Vec<T>>()))
+        .unwrap()
+}
+
+fn execute(model: &Model, inputs: &[HostTensor]) -> Result<HostTensor> {
+    let buffer = |v: &HostTensor| Buffer::from_host_bytes(v.bytes().clone(), v.dtype(), v.shape());
+    let outputs = model.execute(&inputs.iter().map(buffer).collect::<Result<Vec<_>>>()?)?;
+    HostTensor::new(outputs[0].dtype(), outputs[0].shape(), outputs[0].host_bytes()?)
+}
+
+/// Whether results are as near as sums of so many terms of up to 64 can be expected to be; integers the same.
+fn agree(result: &HostTensor, expected: &HostTensor, depth: usize) -> bool {
+    let (sum, result_unit) = (64.0 * depth as f64, f64::EPSILON);
+    let [sums, results] = match expected.dtype() {
+        DType::Float64 => [sum * 1e-15, result_unit],
+        DType::Float32 => [sum * 1e-6, result_unit],
+        DType::Float16 => [sum * 1e-6, 1e-3],
+        DType::BFloat16 => [sum * 1e-6, 8e-3],
+        _ => [0.0, 0.0],
+    };
+    let near = |x: f64, y: f64| x == y || (x - y).abs() <= sums + results * y.abs();
+    result.shape() == expected.shape()
+        && dispatch!(expected.dtype(), T => {
+            let (result, expected) = (result.elements::<T>().unwrap(), expected.elements::<T>().unwrap());
+            result.iter().zip(expected.iter()).all(|(x, y)| x == y || near(x.to_f64(), y.to_f64()))
+        })
+}
+
+/// Runs every shape that is wanted, with both orders of both operands.
+fn sweep(dtype: DType, wanted: impl Fn([usize; 3]) -> bool) {
+    for turned in [[false, false], [true, false], [false, true], [true, true]] {
+        let graph = product(dtype, turned);
+        let model = session(2).load(&graph).unwrap();
+        let shapes = SIZES.flat_map(|m| SIZES.flat_map(move |k| SIZES.map(move |n| [m, k, n])));
+        for shape in shapes.filter(|&shape| wanted(shape)) {
+            let [m, k, n] = shape;
+            let [left, right] = [[m, k], [k, n]];
+            let place = |shape: [usize; 2], turned: bool| if turned { [shape[1], shape[0]] } else { shape };
+            let inputs =
+                [tensor(dtype, place(left, turned[0]), 0), tensor(dtype, place(right, turned[1]), 100)];
+            let expected = interpret(&graph.body(), &inputs, &()).unwrap();
+            let result = execute(&model, &inputs).unwrap();
+            assert!(
+                agree(&result, &expected[0], k),
+                "{dtype} {shape:?} {turned:?}: {result:?}, {expected:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_part_of_all_small_shapes() {
+    for (number, dtype) in DTYPES.into_iter().enumerate() {
+        sweep(dtype, |[m, k, n]| (m * 1681 + k * 41 + n) % 151 == number);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn all_small_shapes() {
+    std::thread::scope(|scope| {
+        for dtypes in [&DTYPES[..6], &DTYPES[6..]] {
+            scope.spawn(|| dtypes.iter().for_each(|&dtype| sweep(dtype, |_| true)));
+        }
+    });
+}
+
+/// A row of a product has the same bits alone and among any others, on any number of threads, whether the right operand
+/// is a constant or not.
+#[test]
+fn rows_do_not_know_each_other() {
+    let (depth, columns) = (600, 140);
+    for dtype in DTYPES {
+        for turned in [false, true] {
+            let weights = tensor(dtype, if turned { [columns, depth] } else { [depth, columns] }, 7);
+            let constant =
+                Graph::build("constant", [TensorType::new(dtype, ("m", depth), DeviceRef::CPU)], |x| {
+                    let weights = ops::constant(weights.clone(), None, DeviceRef::CPU)?;
+                    ops::matmul(&x[0], if turned { ops::transpose(weights, 0, 1)? } else { weights })
+                });
+            let graphs = [product(dtype, [false, turned]), constant.unwrap()];
+            let x = tensor(dtype, [200, depth], 0);
+            let row = depth * dtype.size_in_bytes();
+            let rows = |from: usize, count: usize| {
+                HostTensor::new(dtype, [count, depth], x.bytes().slice(from * row, count * row).unwrap())
+                    .unwrap()
+            };
+            let model = session(1).load(&graphs[0]).unwrap();
+            let all = execute(&model, &[x.clone(), weights.clone()]).unwrap();
+            let line = columns * dtype.size_in_bytes();
+            for threads in [1, 2, 3] {
+                for (graph, inputs) in graphs.iter().zip([2, 1]) {
+                    let model = session(threads).load(graph).unwrap();
+                    for (from, count) in [(0, 200), (17, 1), (3, 2), (5, 16), (0, 17), (100, 43), (11, 150)] {
+                        let operands = [rows(from, count), weights.clone()];
+                        let result = execute(&model, &operands[..inputs]).unwrap();
+                        let expected = &all.bytes()[from * line..(from + count) * line];
+                        assert!(**result.bytes() == *expected, "{dtype} {turned} {threads} {from} {count}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Products of bf16 and f16 are as exact as their results can be, far from the sums of single terms.
+#[test]
+fn narrow_floats_are_summed_wide() {
+    fn check<T: Element>(depth: usize, unit: f64) {
+        let model = session(2).load(&product(T::DTYPE, [false, true])).unwrap();
+        for rows in [1, 3, 40] {
+            let (x, y) = (tensor(T::DTYPE, [rows, depth], 1), tensor(T::DTYPE, [40, depth], 5));
+            let result = execute(&model, &[x.clone(), y.clone()]).unwrap();
+            let (x, y) = (x.elements::<T>().unwrap(), y.elements::<T>().unwrap());
+            for (at, got) in result.elements::<T>().unwrap().iter().enumerate() {
+                let terms =
+                    (0..depth).map(|p| x[at / 40 * depth + p].to_f64() * y[at % 40 * depth + p].to_f64());
+                let exact: f64 = terms.clone().sum();
+                let magnitude: f64 = terms.map(f64::abs).sum();
+                let error = (got.to_f64() - exact).abs();
+                assert!(
+                    error <= unit * exact.abs() + 1e-6 * magnitude,
+                    "{exact} {got:?}",
+                    got = got.to_f64()
+                );
+            }
+        }
+    }
+    check::<bf16>(4096, 4e-3);
+    check::<f16>(1024, 5e-4);
+}

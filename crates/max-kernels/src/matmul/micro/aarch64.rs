@@ -1,0 +1,110 @@
+//! The vectors of 64-bit ARM: NEON, which all of them have.
+
+use std::arch::aarch64::*;
+
+use max_core::{Bool, bf16, f16};
+
+use super::*;
+
+/// A table of kernels for NEON, with its thirty-two registers.
+macro_rules! neon {
+    ($vector:ty) => {
+        kernels!($vector, tile_plain, thin_plain, 1 2 3 4 5 6 7 8 9 10 11 12)
+    };
+}
+
+/// Registers of floats, with the names of their instructions.
+macro_rules! registers {
+    ($($register:ident of $count:literal $lane:ident: $splat:ident $load:ident $store:ident $add:ident $fma:ident;)*) => {$(
+        impl Vector for $register {
+            type Lane = $lane;
+            type Left = $lane;
+            type Right = $lane;
+            type Operand = Self;
+            const LANES: usize = $count;
+            #[inline(always)]
+            unsafe fn splat(from: $lane) -> Self {
+                // SAFETY: NEON is always there; so for all.
+                unsafe { $splat(from) }
+            }
+            #[inline(always)]
+            unsafe fn fetch(from: *const $lane) -> Self {
+                // SAFETY: see `splat`; and the caller has so many lanes there.
+                unsafe { $load(from) }
+            }
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                // SAFETY: see `splat`.
+                unsafe { $splat(0.0) }
+            }
+            #[inline(always)]
+            unsafe fn load(from: *const $lane) -> Self {
+                // SAFETY: see `splat`; and the caller has so many lanes there.
+                unsafe { $load(from) }
+            }
+            #[inline(always)]
+            unsafe fn store(self, to: *mut $lane) {
+                // SAFETY: see `splat`; and the caller has room for so many lanes there.
+                unsafe { $store(to, self) }
+            }
+            #[inline(always)]
+            unsafe fn add(self, other: Self) -> Self {
+                // SAFETY: see `splat`.
+                unsafe { $add(self, other) }
+            }
+            #[inline(always)]
+            unsafe fn add_product(self, x: Self, y: Self) -> Self {
+                // SAFETY: see `splat`.
+                unsafe { $fma(self, x, y) }
+            }
+        }
+    )*};
+}
+
+registers! {
+    float32x4_t of 4 f32: vdupq_n_f32 vld1q_f32 vst1q_f32 vaddq_f32 vfmaq_f32;
+    float64x2_t of 2 f64: vdupq_n_f64 vld1q_f64 vst1q_f64 vaddq_f64 vfmaq_f64;
+}
+
+impl Widen<float32x4_t> for bf16 {
+    #[inline(always)]
+    unsafe fn widen(from: *const bf16) -> float32x4_t {
+        // SAFETY: NEON is always there, and the caller has so many elements there.
+        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.cast()))) }
+    }
+}
+
+impl Widen<float32x4_t> for f16 {
+    #[inline(always)]
+    unsafe fn widen(from: *const f16) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe { vld1q_f32(from.cast::<[f16; 4]>().read_unaligned().map(f16::to_f32).as_ptr()) }
+    }
+}
+
+macro_rules! floats {
+    ($($lane:ident $register:ident)*) => {$(
+        impl Micro for $lane {
+            fn kernels_for(_: Isa) -> &'static Kernels<$lane> {
+                neon!($register)
+            }
+        }
+    )*};
+}
+
+floats!(f32 float32x4_t f64 float64x2_t);
+
+macro_rules! narrow {
+    ($($narrow:ident)*) => {$(
+        impl Narrow for $narrow {
+            fn kernels_for(_: Isa) -> &'static Kernels<f32, f32, $narrow> {
+                neon!(Widened<float32x4_t, $narrow>)
+            }
+        }
+    )*};
+}
+
+narrow!(bf16 f16);
+
+plain_lanes!(i8 i16 i32 i64 u8 u16 u32 u64 Bool);
+no_dots!(bf16 i8 u8 i16 u16);

@@ -1,0 +1,250 @@
+//! Tiles of products by AMX: a unit of eight registers, each a matrix of up to sixteen rows of sixty-four bytes.
+//!
+//! Instructions multiply tiles of whole matrices: they have no names in stable Rust, so they are written in assembly. A
+//! program has to ask the system once before it may use them.
+
+use std::arch::asm;
+use std::arch::x86_64::__cpuid_count;
+use std::sync::OnceLock;
+
+use super::{Kernels, THIN, Thin, Tile};
+
+/// The rows of a register, and the groups of four bytes that a row of it holds.
+const SIDE: usize = 16;
+
+/// The rows and the columns of a tile of sums: two registers each way.
+const ROWS: usize = 2 * SIDE;
+
+/// A type of sums in memory, from the bits of a sum in a register.
+pub(super) trait Sums: Copy + 'static {
+    /// Whether they are sums of products of bf16, not of bytes.
+    const BF16: bool;
+    fn from_bits(bits: u32) -> Self;
+    fn plus(self, other: Self) -> Self;
+}
+
+impl Sums for f32 {
+    const BF16: bool = true;
+    #[inline(always)]
+    fn from_bits(bits: u32) -> f32 {
+        f32::from_bits(bits)
+    }
+    #[inline(always)]
+    fn plus(self, other: f32) -> f32 {
+        self + other
+    }
+}
+
+macro_rules! bytes {
+    ($($lane:ident)*) => {$(
+        impl Sums for $lane {
+            const BF16: bool = false;
+            #[inline(always)]
+            fn from_bits(bits: u32) -> $lane {
+                bits as $lane
+            }
+            #[inline(always)]
+            fn plus(self, other: $lane) -> $lane {
+                self.wrapping_add(other)
+            }
+        }
+    )*};
+}
+bytes!(i8 u8);
+
+/// Whether this machine multiplies tiles of bf16 and of bytes, and the system lets this program do so.
+pub(super) fn is_there() -> bool {
+    static THERE: OnceLock<bool> = OnceLock::new();
+    *THERE.get_or_init(|| {
+        let has_xsave = std::is_x86_feature_detected!("xsave") && __cpuid_count(1, 0).ecx >> 27 & 1 == 1;
+        let wanted = 1 << 22 | 1 << 24 | 1 << 25;
+        has_xsave && __cpuid_count(7, 0).edx & wanted == wanted && is_kept() && permitted()
+    })
+}
+
+/// Whether the system keeps the state of tiles.
+fn is_kept() -> bool {
+    let low: u32;
+    // SAFETY: the system has enabled the instruction, as `is_there` has found out.
+    unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack)) };
+    low >> 17 & 3 == 3
+}
+
+/// Asks Linux for the use of tiles.
+#[cfg(target_os = "linux")]
+fn permitted() -> bool {
+    const ARCH_PRCTL: isize = 158;
+    const REQUEST: isize = 0x1023;
+    const TILE_DATA: isize = 18;
+    let mut result = ARCH_PRCTL;
+    // SAFETY: the call changes what this process may do and touches no memory.
+    unsafe {
+        asm!("syscall", inout("rax") result, in("rdi") REQUEST, in("rsi") TILE_DATA,
+            out("rcx") _, out("r11") _, options(nostack));
+    }
+    result == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn permitted() -> bool {
+    false
+}
+
+/// The shapes of the eight registers.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start: u8,
+    reserved: [u8; 14],
+    bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Shapes {
+    /// For sums of so many rows: registers 0 to 3 are sums, 4 and 5 the rows of the left operand, 6 and 7 columns of the
+    /// right one.
+    const fn new(rows: usize) -> Shapes {
+        let top = if rows < SIDE { rows } else { SIDE } as u8;
+        let bottom = rows as u8 - top;
+        let mut shapes = Shapes { palette: 1, start: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
+        let all = [top, top, bottom, bottom, top, bottom, SIDE as u8, SIDE as u8];
+        let mut i = 0;
+        while i < all.len() {
+            shapes.rows[i] = all[i];
+            shapes.bytes[i] = if all[i] > 0 { 64 } else { 0 };
+            i += 1;
+        }
+        shapes
+    }
+}
+
+/// The steps of a tile of so many rows, over whole registers of the depth; strides are in bytes.
+///
+/// # Safety
+///
+/// The registers have their shapes, and the operands can be read.
+#[inline(always)]
+unsafe fn step<L: Sums, const R: usize>(
+    left: *const u8,
+    left_stride: isize,
+    right: *const u8,
+    right_stride: isize,
+) {
+    // SAFETY: the caller vouches; no memory is written.
+    unsafe {
+        asm!("tileloadd tmm4, [{} + {}*1]", in(reg) left, in(reg) left_stride, options(nostack, readonly, preserves_flags));
+        asm!("tileloadd tmm6, [{} + {}*1]", in(reg) right, in(reg) right_stride, options(nostack, readonly, preserves_flags));
+        asm!("tileloadd tmm7, [{} + {}*1]", in(reg) right.add(64), in(reg) right_stride, options(nostack, readonly, preserves_flags));
+        if L::BF16 {
+            asm!(
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                options(nostack, nomem, preserves_flags)
+            );
+        } else {
+            asm!(
+                "tdpbuud tmm0, tmm4, tmm6",
+                "tdpbuud tmm1, tmm4, tmm7",
+                options(nostack, nomem, preserves_flags)
+            );
+        }
+        if R > SIDE {
+            let left = left.offset(SIDE as isize * left_stride);
+            asm!("tileloadd tmm5, [{} + {}*1]", in(reg) left, in(reg) left_stride, options(nostack, readonly, preserves_flags));
+            if L::BF16 {
+                asm!(
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    options(nostack, nomem, preserves_flags)
+                );
+            } else {
+                asm!(
+                    "tdpbuud tmm2, tmm5, tmm6",
+                    "tdpbuud tmm3, tmm5, tmm7",
+                    options(nostack, nomem, preserves_flags)
+                );
+            }
+        }
+    }
+}
+
+/// See [`Tile`].
+///
+/// # Safety
+///
+/// AMX is there; the operands hold the depth and the tile its rows.
+unsafe fn tile<L: Sums, const R: usize>(
+    depth: usize,
+    (left, left_stride): (*const u32, isize),
+    (right, right_stride): (*const u32, isize),
+    (to, stride): (*mut L, isize),
+    add: bool,
+) {
+    #[repr(C, align(64))]
+    struct Sums([[u32; ROWS]; ROWS]);
+    let shapes = const { &Shapes::new(R) };
+    let mut sums = Sums([[0; ROWS]; ROWS]);
+    // SAFETY: the caller vouches; what is left of the depth is copied to where whole registers can be read.
+    unsafe {
+        asm!("ldtilecfg [{}]", in(reg) shapes, options(nostack, readonly, preserves_flags));
+        asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem, preserves_flags));
+        if R > SIDE {
+            asm!("tilezero tmm2", "tilezero tmm3", options(nostack, nomem, preserves_flags));
+        }
+        let whole = depth - depth % SIDE;
+        for p in (0..whole).step_by(SIDE) {
+            let right = right.offset(p as isize * right_stride);
+            step::<L, R>(left.add(p).cast(), left_stride * 4, right.cast(), right_stride * 4);
+        }
+        if whole < depth {
+            let (mut x, mut y) = ([[0u32; SIDE]; ROWS], [[0u32; ROWS]; SIDE]);
+            for (i, row) in x[..R].iter_mut().enumerate() {
+                let from = left.offset(i as isize * left_stride).add(whole);
+                (0..depth - whole).for_each(|p| row[p] = from.add(p).read_unaligned());
+            }
+            for (p, row) in y[..depth - whole].iter_mut().enumerate() {
+                *row =
+                    right.offset((whole + p) as isize * right_stride).cast::<[u32; ROWS]>().read_unaligned();
+            }
+            step::<L, R>(x.as_ptr().cast(), 64, y.as_ptr().cast(), 128);
+        }
+        let (start, apart) = (sums.0.as_mut_ptr().cast::<u8>(), 4 * ROWS);
+        asm!("tilestored [{} + {}*1], tmm0", in(reg) start, in(reg) apart, options(nostack, preserves_flags));
+        asm!("tilestored [{} + {}*1], tmm1", in(reg) start.add(64), in(reg) apart, options(nostack, preserves_flags));
+        if R > SIDE {
+            let start = start.add(SIDE * apart);
+            asm!("tilestored [{} + {}*1], tmm2", in(reg) start, in(reg) apart, options(nostack, preserves_flags));
+            asm!("tilestored [{} + {}*1], tmm3", in(reg) start.add(64), in(reg) apart, options(nostack, preserves_flags));
+        }
+        asm!("tilerelease", options(nostack, nomem, preserves_flags));
+        for (i, row) in sums.0[..R].iter().enumerate() {
+            let to = to.offset(i as isize * stride);
+            for (j, &bits) in row.iter().enumerate() {
+                let (to, sum) = (to.add(j), L::from_bits(bits));
+                to.write_unaligned(if add { to.read_unaligned().plus(sum) } else { sum });
+            }
+        }
+    }
+}
+
+/// See [`Thin`]: operands of several elements in one never lie as they are packed.
+unsafe fn thin<L>(_: usize, _: (*const u32, isize), _: (*const u32, isize), _: usize, _: (*mut L, isize)) {
+    unreachable!("groups of elements are packed")
+}
+
+macro_rules! tiles {
+    ($($rows:literal)*) => { &[$(tile::<L, $rows>),*] };
+}
+
+/// The kernels of a type of sums.
+pub(super) fn kernels<L: Sums>() -> &'static Kernels<L, u32, u32> {
+    struct Table<L>(std::marker::PhantomData<L>);
+    impl<L: Sums> Table<L> {
+        const TILES: &'static [Tile<L, u32, u32>] =
+            tiles!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32);
+        const THIN: &'static [Thin<L, u32, u32>; THIN] = &[thin::<L>; THIN];
+        const ALL: &'static Kernels<L, u32, u32> =
+            &Kernels { width: ROWS, lanes: SIDE, tiles: Self::TILES, thin: Self::THIN };
+    }
+    Table::<L>::ALL
+}
