@@ -44,7 +44,7 @@ pub fn measure(session: &InferenceSession, case: &Case, quick: bool) -> Result<M
 }
 
 /// The median time of as many runs as fit in a time, at least three and at most ten thousand.
-fn median(time: Duration, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+pub fn median(time: Duration, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     let begin = Instant::now();
     let mut times = Vec::new();
     while times.len() < 3 || begin.elapsed() < time && times.len() < 10_000 {
