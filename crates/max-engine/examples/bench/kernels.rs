@@ -65,7 +65,7 @@ fn time(
         agree(ready.sum().map_err(|e| e.to_string())?, peer.prepare(kernel)?)?;
     }
     let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { ROUNDS });
-    let turn = Duration::from_millis(if options.quick { 10 } else { 50 });
+    let turn = Duration::from_millis(if options.quick { 10 } else { 30 });
     let (mut ours, mut theirs) = (Vec::new(), Vec::<(String, Vec<f64>)>::new());
     for _ in 0..rounds {
         ours.push(ready.measure(turn).map_err(|e| e.to_string())?);

@@ -34,7 +34,7 @@ impl Ready {
 
     /// The median time of a run, in seconds.
     pub fn measure(&mut self, time: Duration) -> Result<f64> {
-        median(time, || self.run())
+        median(time, 1, || self.run())
     }
 
     /// The sum of the magnitudes of the first copy's results: what both sides must agree on.

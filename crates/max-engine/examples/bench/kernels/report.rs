@@ -28,7 +28,7 @@ impl Timed {
 }
 
 const OWN: [Column; 8] = [
-    Column::text("kernel", 32),
+    Column::text("kernel", 38),
     Column::text("dtype", 8),
     Column::text("operands", 30),
     Column::number("us", 9),
