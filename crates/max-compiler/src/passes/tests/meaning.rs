@@ -285,11 +285,16 @@ fn patterns_keep_their_meaning() {
         "%0: float32[b, n, 2]",
         "%2 = constant() {value = dense(float32[2, 1], [1.0, 2.0]), device = \"cpu:0\"} : float32[2, 1]
          %3 = constant() {value = dense(float32[2, 2], [3.0, 4.0, 5.0, 6.0]), device = \"cpu:0\"} : float32[2, 2]
+         %4 = constant() {value = dense(float32[1, 1, 2], [0.5, -0.0]), device = \"cpu:0\"} : float32[1, 1, 2]
          %5 = matmul(%0, %2) : float32[b, n, 1]
          %7 = matmul(%0, %3) : float32[b, n, 2]
-         return %7, %5",
+         %8 = add(%7, %4) : float32[b, n, 2]
+         %9 = softmax(%5) {axis = 1, log = false} : float32[b, n, 1]
+         %10 = softmax(%8) {axis = 1, log = false} : float32[b, n, 2]
+         return %10, %9",
     );
     check(&products, &[f32s(random, &[2, 3, 2])], true);
+    assert_eq!(super::after_all(&products).matches("matmul").count(), 1);
 }
 
 /// The ops that a run can observe, in order.
