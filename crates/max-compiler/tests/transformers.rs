@@ -342,6 +342,57 @@ fn queries_and_keys_are_turned_in_one_loop() {
     );
 }
 
+/// Four heads share two of keys and values.
+fn shared(x: &[TensorValue], repeat: impl Fn(&TensorValue) -> Result<TensorValue>) -> Result<TensorValue> {
+    let [query, key, value, mask @ ..] = x else { unreachable!("three inputs or four") };
+    let scores = ops::matmul(query, ops::transpose(repeat(key)?, -1, -2));
+    let mut scores = ops::mul(scores, 0.5)?;
+    for mask in mask {
+        scores = ops::add(scores, mask)?;
+    }
+    ops::matmul(ops::softmax(scores, -1), repeat(value)?)
+}
+
+#[test]
+fn heads_that_share_keys_attend_without_copies() {
+    let repeat = |x: &TensorValue| ops::repeat_interleave(x, 2, Some(1), None);
+    check(
+        &[f32s(("b", 4, "q", 8)), f32s(("b", 2, "k", 8)), f32s(("b", 2, "k", 8)), f32s(("b", 1, "q", "k"))],
+        |x| shared(x, repeat),
+        expect![[r#"
+            program "g"
+              s0: float32[b, 2, 2, q, 8] output 0
+              s1: float32[b, 4, q, 8] input 0
+              s2: float32[b, 2, k, 8] input 1
+              s3: float32[b, 2, k, 8] input 2
+              s4: float32[b, 1, q, k] input 3
+              0 attention: attention s1 [q * 32, q * 16, q * 8, 8, 1] x s2 [k * 16, k * 8, 0, 8, 1] x s3 [k * 16, k * 8, 0, 8, 1] keys k scale 0.5 mask s4 [k * q, 0, 0, k, 1] over [b, 2, 2, q, 8]
+                r0 = product float32
+                store float32 s0 [q * 32, q * 16, q * 8, 8, 1] r0
+        "#]],
+    );
+}
+
+#[test]
+fn heads_may_be_repeated_before_they_are_permuted() {
+    let repeat =
+        |x: &TensorValue| ops::permute(ops::repeat_interleave(x, 2, Some(2), None), vec![0, 2, 1, 3]);
+    check(
+        &[f32s(("b", 4, "q", 8)), f32s(("b", "k", 2, 8)), f32s(("b", "k", 2, 8))],
+        |x| shared(x, repeat),
+        expect![[r#"
+            program "g"
+              s0: float32[b, 2, 2, q, 8] output 0
+              s1: float32[b, 4, q, 8] input 0
+              s2: float32[b, k, 2, 8] input 1
+              s3: float32[b, k, 2, 8] input 2
+              0 attention: attention s1 [q * 32, q * 16, q * 8, 8, 1] x s2 [k * 16, 8, 0, 16, 1] x s3 [k * 16, 8, 0, 16, 1] keys k scale 0.5 over [b, 2, 2, q, 8]
+                r0 = product float32
+                store float32 s0 [q * 32, q * 16, q * 8, 8, 1] r0
+        "#]],
+    );
+}
+
 #[test]
 fn embeddings_are_gathered_and_normalized_in_one_loop() {
     let ids = TensorType::new(DType::Int64, ("b", 16), CPU);
