@@ -373,22 +373,32 @@ fn heads_that_share_keys_attend_without_copies() {
     );
 }
 
+/// What follows attention sees one axis of heads again, behind that of positions.
 #[test]
-fn heads_may_be_repeated_before_they_are_permuted() {
+fn heads_that_share_keys_are_stored_in_their_places() {
     let repeat =
         |x: &TensorValue| ops::permute(ops::repeat_interleave(x, 2, Some(2), None), vec![0, 2, 1, 3]);
     check(
         &[f32s(("b", 4, "q", 8)), f32s(("b", "k", 2, 8)), f32s(("b", "k", 2, 8))],
-        |x| shared(x, repeat),
+        |x| {
+            let mixed = ops::permute(shared(x, repeat)?, vec![0, 2, 1, 3]);
+            let mixed = ops::reshape(mixed, Shape::from(("b", "q", 32)));
+            ops::matmul(mixed, constant(&[32, WIDTH], 0)?)
+        },
         expect![[r#"
             program "g"
-              s0: float32[b, 2, 2, q, 8] output 0
+              s0: float32[b, q, 4, 8] temporary 0..1
               s1: float32[b, 4, q, 8] input 0
               s2: float32[b, k, 2, 8] input 1
               s3: float32[b, k, 2, 8] input 2
-              0 attention: attention s1 [q * 32, q * 16, q * 8, 8, 1] x s2 [k * 16, 8, 0, 16, 1] x s3 [k * 16, 8, 0, 16, 1] keys k scale 0.5 over [b, 2, 2, q, 8]
+              s4: float32[b, q, 8] output 0
+              s5: float32[32, 8] constant of 1024 bytes
+              0 attention+reshape: attention s1 [q * 32, q * 16, q * 8, 8, 1] x s2 [k * 16, 8, 0, 16, 1] x s3 [k * 16, 8, 0, 16, 1] keys k scale 0.5 over [b, 2, 2, q, 8]
                 r0 = product float32
-                store float32 s0 [q * 32, q * 16, q * 8, 8, 1] r0
+                store float32 s0 [q * 32, 16, 8, 32, 1] r0
+              1 matmul: matmul s0 [q * 32, 32, 1] x s5 [0, 8, 1] k 32 over [b, q, 8]
+                r0 = product float32
+                store float32 s4 [q * 8, 8, 1] r0
         "#]],
     );
 }
