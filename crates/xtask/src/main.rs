@@ -30,12 +30,19 @@ Commands:
           What follows `--` goes to pytest.
   tidy    Check the rules no compiler checks: which crate may use which, file sizes,
           documented unsafe code, left-overs. Prints `path:line: message` for each finding.
-  bench [<word>...] [--quick] [--small] [--threads N] [--json FILE] [--markdown FILE]
+  bench [<word>...] [--quick] [--small] [--threads N] [--torch PYTHON] [--rounds N]
+        [--json FILE] [--markdown FILE]
           Time the ops on large tensors, beside the best this machine does at copying and computing.
             <word>      only what has one of the words in its op, arguments and dtype, as `softmax`
+                        `matmul`, `conv`, `attention` and `sweep` (many shapes of matmul) instead
+                        time kernels on the shapes of models in cases/kernels.json; words beside
+                        them choose among these, as `matmul Llama`
             --quick     smaller tensors, fewer runs
             --small     the tiny tensors of cases/ops.json: what a call costs by itself
             --threads   how many threads to use (default: as many as there are cores)
+            --torch     a Python that has PyTorch, which runs the same kernels on as many threads;
+                        a ratio above 1 means that this project is faster
+            --rounds    how often the two take turns at a kernel (default: 3)
             --json, --markdown
                         also write the table to a file (from the repository's root)
   help    Print this text.

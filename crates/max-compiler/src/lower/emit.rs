@@ -70,7 +70,7 @@ impl Lowering<'_> {
         let shape = view.layout.shape.clone();
         if let Some((group, axes)) = self.placeable(view)? {
             let node = self.add_node(dtype, &shape, Source::Group(group, None));
-            self.place(view.node, node, &axes, &contiguous_strides(&shape)?, Dim::Static(0));
+            self.place(view.node, node, &axes, &contiguous_strides(&shape)?, Dim::Static(0))?;
             id.into_iter().for_each(|id| self.note(group, id));
             return Ok(node);
         }
@@ -94,7 +94,7 @@ impl Lowering<'_> {
             start = start.add(&view.layout.shape[axis])?;
             let writer = match self.placeable(&view)? {
                 Some((group, axes)) => {
-                    self.place(view.node, whole, &axes, &strides, offset);
+                    self.place(view.node, whole, &axes, &strides, offset)?;
                     group
                 }
                 None => {
@@ -115,9 +115,9 @@ impl Lowering<'_> {
         self.define(op.results[0], whole)
     }
 
-    /// The group of a node that can be computed in another's memory, and the axis of the view that each axis of the node is:
-    /// the view is the whole node, and nothing else sees it.
-    fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<usize>)>> {
+    /// The group of a node that can be computed in another's memory, and where each axis of the node is in the view: the
+    /// view is the whole node, and nothing else sees it.
+    fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<Walk>)>> {
         let node = self.node(view.node);
         let Source::Group(group, None) = node.source else { return Ok(None) };
         let alone = node.pending == 0 && !node.stored && node.home.is_none();
@@ -127,37 +127,63 @@ impl Lowering<'_> {
         }
         let Some(axes) = permutation(&node.shape, &view.layout)? else { return Ok(None) };
         // Rows are written whole: scattering what a row program makes would cost more than a copy.
-        let last = node.shape.len().saturating_sub(1);
-        let scatters = axes.get(last).is_some_and(|&axis| axis != last);
+        let scatters = axes
+            .last()
+            .is_some_and(|last| last.as_ref().is_some_and(|(axis, _)| axis + 1 != view.layout.shape.len()));
         Ok((!scatters || self.groups[group].reduce.is_none()).then_some((group, axes)))
     }
 
     /// Computes a node at a place in the memory of another.
-    fn place(&mut self, id: NodeId, home: NodeId, axes: &[usize], strides: &[Dim], offset: Dim) {
+    fn place(&mut self, id: NodeId, home: NodeId, axes: &[Walk], strides: &[Dim], offset: Dim) -> Result<()> {
+        let stride = |walk: &Walk| match walk {
+            Some((axis, distance)) => strides[*axis].mul(distance),
+            None => Ok(Dim::Static(0)),
+        };
+        let strides = axes.iter().map(stride).collect::<Result<_>>()?;
         let node = &mut self.nodes[id.0 as usize];
-        let strides = axes.iter().map(|&axis| strides[axis].clone()).collect();
         node.home = Some((home, Layout { shape: node.shape.clone(), strides, offset }));
         node.stored = true;
         self.nodes[home.0 as usize].stored = true;
+        Ok(())
     }
 }
 
-/// The axis of a view that each axis of a node is, if the view only reorders axes.
-fn permutation(shape: &[Dim], view: &Layout) -> Result<Option<Vec<usize>>> {
-    if view.offset != Dim::Static(0) || view.shape.len() != shape.len() {
+/// The axis of a view that an axis of a node is part of, and how many elements of that axis a step is. An axis of one
+/// element is nowhere.
+type Walk = Option<(usize, Dim)>;
+
+/// Where each axis of a node is in a view, if the view only reorders axes and merges neighbours.
+fn permutation(shape: &[Dim], view: &Layout) -> Result<Option<Vec<Walk>>> {
+    if view.offset != Dim::Static(0) {
         return Ok(None);
     }
     let natural = contiguous_strides(shape)?;
-    let mut free: Vec<usize> = (0..shape.len()).collect();
-    let mut axes = Vec::with_capacity(shape.len());
-    for (size, stride) in shape.iter().zip(&natural) {
-        let matches = |&axis: &usize| {
-            view.shape[axis] == *size && (view.strides[axis] == *stride || *size == Dim::Static(1))
-        };
-        let Some(at) = free.iter().position(matches) else { return Ok(None) };
-        axes.push(free.remove(at));
+    let mut axes: Vec<Walk> = vec![None; shape.len()];
+    let long = |axis: &usize| shape[*axis] != Dim::Static(1);
+    for (seen, (size, stride)) in view.shape.iter().zip(&view.strides).enumerate() {
+        if *size == Dim::Static(1) {
+            continue;
+        }
+        // From the innermost of the axes that are merged outwards.
+        let innermost = (0..shape.len()).filter(long).find(|&axis| natural[axis] == *stride);
+        let Some(innermost) = innermost else { return Ok(None) };
+        let mut merged = Dim::Static(1);
+        for axis in (0..=innermost).rev().filter(long) {
+            if axes[axis].is_some() {
+                return Ok(None);
+            }
+            axes[axis] = Some((seen, merged.clone()));
+            merged = merged.mul(&shape[axis])?;
+            if merged == *size {
+                break;
+            }
+        }
+        if merged != *size {
+            return Ok(None);
+        }
     }
-    Ok(Some(axes))
+    let whole = (0..shape.len()).filter(long).all(|axis| axes[axis].is_some());
+    Ok(whole.then_some(axes))
 }
 
 /// Appends the instructions of an op to a group.

@@ -1,5 +1,7 @@
 //! Scaled dot-product attention out of its parts: two products of matrices with a softmax between them.
 
+mod shared;
+
 use std::collections::HashMap;
 
 use max_core::scalar::{LogicalOp, NumericOp, RealOp};
@@ -57,7 +59,8 @@ fn recognize(b: &mut Builder, value: ValueId, known_masks: &mut HashMap<Mask, bo
     let in_order = dims.iter().enumerate().all(|(i, &d)| i == d);
     let key = if in_order { source } else { b.push(Permute { dims }, [source])? };
     let operands: Vec<_> = [query, key, values].into_iter().chain(mask).collect();
-    b.push(Attention { scale: outer_scale * query_scale * key_scale, causal }, operands)
+    let attention = Attention { scale: outer_scale * query_scale * key_scale, causal };
+    shared::attend(b, &attention, &operands).or_else(|| b.push(attention, operands))
 }
 
 fn matmul(b: &Builder, value: ValueId) -> Option<[ValueId; 2]> {

@@ -1,8 +1,13 @@
 //! Times every op and some graphs of several ops, and says what part of this machine's best they reach.
 //!
 //! Run it as `cargo xtask bench`. The best is measured in the same run on the same number of threads: the bandwidth
-//! of a copy for what moves data, and the rate of multiplications with additions for matrix products.
+//! of a copy for what moves data, and the rate of multiplications with additions for matrix products. The words
+//! `matmul`, `conv`, `attention` and `sweep` time kernels on the shapes of models instead, beside PyTorch if a Python
+//! that has it is named.
 
+mod columns;
+mod kernels;
+mod machine;
 mod measure;
 mod options;
 mod report;
@@ -13,8 +18,8 @@ mod table;
 use std::process::ExitCode;
 
 use max_engine::InferenceSession;
-use max_kernels::{Pool, roofline};
 
+use machine::Machine;
 use measure::measure;
 use options::Options;
 use report::Report;
@@ -35,17 +40,18 @@ fn run(options: Options) -> Result<(), String> {
         Some(threads) => session.with_num_threads(threads).map_err(|e| e.to_string())?,
         None => session,
     };
-    let pool = Pool::new(session.num_threads());
-    let mut report = Report::new(
-        &options,
-        session.num_threads(),
-        roofline::copy_bandwidth(&pool),
-        roofline::peak_flops(&pool),
-    );
-    println!("{}\n\n{}", report.machine(), report.header());
+    match options.groups.is_empty() {
+        true => time_ops(&session, &options),
+        false => kernels::run(&session, &options),
+    }
+}
+
+fn time_ops(session: &InferenceSession, options: &Options) -> Result<(), String> {
+    let mut report = Report::new(options, Machine::measure(session.num_threads()));
+    println!("{}", report.head());
     let mut failed = 0;
-    for bench in suite::suite(&options) {
-        match bench.case().and_then(|case| measure(&session, &case, options.quick)) {
+    for bench in suite::suite(options) {
+        match bench.case().and_then(|case| measure(session, &case, options.quick)) {
             Ok(measured) => println!("{}", report.add(&bench, measured)),
             Err(error) => {
                 eprintln!("{}: {error}", bench.title());

@@ -36,18 +36,18 @@ pub fn measure(session: &InferenceSession, case: &Case, quick: bool) -> Result<M
     let time = Duration::from_millis(if quick { 20 } else { 300 });
     Ok(Measured {
         shapes: inputs.iter().map(|b| b.shape().to_vec()).collect(),
-        compile: median(time / 10, || session.load(&case.graph).map(drop))?,
-        execute: median(time, || model.execute(&inputs).map(drop))?,
+        compile: median(time / 10, 3, || session.load(&case.graph).map(drop))?,
+        execute: median(time, 3, || model.execute(&inputs).map(drop))?,
         bytes,
         flops: flops(&case.graph.body(), &inputs).unwrap_or(0.0),
     })
 }
 
-/// The median time of as many runs as fit in a time, at least three and at most ten thousand.
-fn median(time: Duration, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+/// The median time of as many runs as fit in a time, at least some and at most ten thousand.
+pub fn median(time: Duration, least: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     let begin = Instant::now();
     let mut times = Vec::new();
-    while times.len() < 3 || begin.elapsed() < time && times.len() < 10_000 {
+    while times.len() < least.max(1) || begin.elapsed() < time && times.len() < 10_000 {
         let start = Instant::now();
         run()?;
         times.push(start.elapsed().as_secs_f64());

@@ -74,7 +74,8 @@ fn plain(arg: &Json) -> String {
 /// A quick run divides the large sizes by this.
 const SHRINKS: usize = 8;
 
-fn smaller(size: u64) -> u64 {
+/// A size in a quick run.
+pub fn smaller(size: u64) -> u64 {
     if size >= 256 { size / SHRINKS as u64 } else { size }
 }
 

@@ -283,23 +283,51 @@ fn merge_matmuls() {
          %3 = constant() {value = dense(float32[2, 2], [3.0, 4.0, 5.0, 6.0]), device = \"cpu:0\"} : float32[2, 2]
          %4 = constant() {value = dense(float32[2, 1], [7.0, 8.0]), device = \"cpu:0\"} : float32[2, 1]
          %5 = matmul(%0, %2) : float32[n, 1]
-         %6 = add(%5, %5) : float32[n, 1]
+         %6 = softmax(%5) {axis = 0, log = false} : float32[n, 1]
          %7 = matmul(%0, %3) : float32[n, 2]
          %8 = matmul(%0, %1) : float32[n, 2]
-         %9 = matmul(%7, %4) : float32[n, 1]
-         return %6, %7, %8, %9",
+         %9 = constant() {value = dense(float32[1, 2], [0.5, 0.25]), device = \"cpu:0\"} : float32[1, 2]
+         %10 = add(%7, %9) : float32[n, 2]
+         %11 = matmul(%10, %4) : float32[n, 1]
+         return %6, %8, %11",
     );
     expect![[r#"
         graph "g"(%0: float32[n, 2], %1: float32[2, 2]) {
           %2 = constant() {value = dense(float32[2, 1], [7.0, 8.0]), device = "cpu:0"} : float32[2, 1]
           %3 = constant() {value = dense(float32[2, 3], [1.0, 3.0, 4.0, 2.0, 5.0, 6.0]), device = "cpu:0"} : float32[2, 3]
           %4 = matmul(%0, %3) : float32[n, 3]
-          %5 = slice(%4) {starts = [0, 0], sizes = [n, 1], steps = [1, 1]} : float32[n, 1]
-          %6 = slice(%4) {starts = [0, 1], sizes = [n, 2], steps = [1, 1]} : float32[n, 2]
-          %7 = add(%5, %5) : float32[n, 1]
-          %8 = matmul(%0, %1) : float32[n, 2]
-          %9 = matmul(%6, %2) : float32[n, 1]
-          return %7, %6, %8, %9
+          %5 = constant() {value = dense(float32[3], [-0.0, 0.5, 0.25]), device = "cpu:0"} : float32[3]
+          %6 = add(%4, %5) : float32[n, 3]
+          %7 = slice(%6) {starts = [0, 0], sizes = [n, 1], steps = [1, 1]} : float32[n, 1]
+          %8 = slice(%6) {starts = [0, 1], sizes = [n, 2], steps = [1, 1]} : float32[n, 2]
+          %9 = softmax(%7) {axis = 0, log = false} : float32[n, 1]
+          %10 = matmul(%0, %1) : float32[n, 2]
+          %11 = matmul(%8, %2) : float32[n, 1]
+          return %9, %10, %11
         }
     "#]].assert_eq(&after("merge_matmuls", &body));
+}
+
+/// Elementwise ops join the kernels of two products, and results have memory of their own.
+#[test]
+fn products_that_others_continue_stay_apart() {
+    let products = |used: &str| {
+        let body = graph(
+            "%0: float32[n, 1]",
+            &format!(
+                "%1 = constant() {{value = dense(float32[1, 1], [1.0]), device = \"cpu:0\"}} : float32[1, 1]
+                 %2 = constant() {{value = dense(float32[1, 1], [2.0]), device = \"cpu:0\"}} : float32[1, 1]
+                 %3 = constant() {{value = dense(float32[1, 1], [3.0]), device = \"cpu:0\"}} : float32[1, 1]
+                 %4 = matmul(%0, %1) : float32[n, 1]
+                 %5 = matmul(%0, %2) : float32[n, 1]
+                 {used}"
+            ),
+        );
+        after("merge_matmuls", &body).matches("matmul").count()
+    };
+    assert_eq!(products("%6 = mul(%4, %5) : float32[n, 1]\nreturn %6"), 2);
+    assert_eq!(products("%6 = reshape(%5) {shape = [n]} : float32[n]\nreturn %4, %6"), 2);
+    assert_eq!(products("%6 = concat(%4, %5) {axis = 0} : float32[n * 2, 1]\nreturn %6"), 2);
+    let third = "%6 = matmul(%0, %3) : float32[n, 1]\n%7 = mul(%4, %5) : float32[n, 1]";
+    assert_eq!(products(&format!("{third}\n%8 = mul(%7, %6) : float32[n, 1]\nreturn %8")), 1);
 }

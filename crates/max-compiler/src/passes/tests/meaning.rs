@@ -281,15 +281,42 @@ fn patterns_keep_their_meaning() {
     check(&attention, &[heads.to_vec(), vec![mask]].concat(), false);
     assert!(super::after_all(&attention).contains("attention"));
 
+    // Heads that share keys, repeated in two ways, with a mask for each head.
+    let shared = graph(
+        "%0: float32[b, 4, q, 8], %1: float32[b, 2, k, 8], %2: float32[b, k, 2, 6], %3: float32[b, 4, q, k]",
+        "%10 = reshape(%1) {shape = [b, 2, 1, k, 8]} : float32[b, 2, 1, k, 8]
+         %11 = broadcast_to(%10) {shape = [b, 2, 2, k, 8]} : float32[b, 2, 2, k, 8]
+         %12 = reshape(%11) {shape = [b, 4, k, 8]} : float32[b, 4, k, 8]
+         %13 = permute(%12) {dims = [0, 1, 3, 2]} : float32[b, 4, 8, k]
+         %14 = matmul(%0, %13) : float32[b, 4, q, k]
+         %15 = add(%14, %3) : float32[b, 4, q, k]
+         %16 = softmax(%15) {axis = 3, log = false} : float32[b, 4, q, k]
+         %20 = reshape(%2) {shape = [b, k, 2, 1, 6]} : float32[b, k, 2, 1, 6]
+         %21 = broadcast_to(%20) {shape = [b, k, 2, 2, 6]} : float32[b, k, 2, 2, 6]
+         %22 = reshape(%21) {shape = [b, k, 4, 6]} : float32[b, k, 4, 6]
+         %23 = permute(%22) {dims = [0, 2, 1, 3]} : float32[b, 4, k, 6]
+         %24 = matmul(%16, %23) : float32[b, 4, q, 6]
+         return %24",
+    );
+    let shapes: [&[usize]; 4] = [&[2, 4, 3, 8], &[2, 2, 5, 8], &[2, 5, 2, 6], &[2, 4, 3, 5]];
+    check(&shared, &shapes.map(|shape| f32s(random, shape)), false);
+    let text = super::after_all(&shared);
+    assert!(text.contains("attention") && !text.contains("broadcast_to"), "{text}");
+
     let products = graph(
         "%0: float32[b, n, 2]",
         "%2 = constant() {value = dense(float32[2, 1], [1.0, 2.0]), device = \"cpu:0\"} : float32[2, 1]
          %3 = constant() {value = dense(float32[2, 2], [3.0, 4.0, 5.0, 6.0]), device = \"cpu:0\"} : float32[2, 2]
+         %4 = constant() {value = dense(float32[1, 1, 2], [0.5, -0.0]), device = \"cpu:0\"} : float32[1, 1, 2]
          %5 = matmul(%0, %2) : float32[b, n, 1]
          %7 = matmul(%0, %3) : float32[b, n, 2]
-         return %7, %5",
+         %8 = add(%7, %4) : float32[b, n, 2]
+         %9 = softmax(%5) {axis = 1, log = false} : float32[b, n, 1]
+         %10 = softmax(%8) {axis = 1, log = false} : float32[b, n, 2]
+         return %10, %9",
     );
     check(&products, &[f32s(random, &[2, 3, 2])], true);
+    assert_eq!(super::after_all(&products).matches("matmul").count(), 1);
 }
 
 /// The ops that a run can observe, in order.

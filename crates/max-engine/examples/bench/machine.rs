@@ -1,0 +1,45 @@
+//! The machine a table was measured on, and the best it does.
+
+use std::fmt;
+use std::fs;
+
+use max_kernels::{Pool, roofline};
+
+/// What shares are shares of.
+pub struct Machine {
+    pub cpu: String,
+    pub threads: usize,
+    /// Bytes read and written in a second by a copy of memory.
+    pub bandwidth: f64,
+    /// Operations of float32 in a second.
+    pub flops: f64,
+}
+
+impl Machine {
+    /// Measures the best that a number of threads does.
+    pub fn measure(threads: usize) -> Machine {
+        let pool = Pool::new(threads);
+        let (bandwidth, flops) = (roofline::copy_bandwidth(&pool), roofline::peak_flops(&pool));
+        Machine { cpu: cpu(), threads, bandwidth, flops }
+    }
+}
+
+/// The machine in a line.
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = if self.threads == 1 { "thread" } else { "threads" };
+        let (copy, peak) = (self.bandwidth / 1e9, self.flops / 1e9);
+        write!(
+            f,
+            "{}, {} {threads}: copies {copy:.1} GB/s, computes {peak:.1} GFLOP/s in float32",
+            self.cpu, self.threads
+        )
+    }
+}
+
+/// The name of the processor, as the system knows it.
+fn cpu() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or(std::env::consts::ARCH, |(_, name)| name.trim()).to_owned()
+}
