@@ -1,11 +1,13 @@
 //! Packs operands: widened to the type that sums are computed in, and laid out as the inner loops read them.
 
 use std::any::TypeId;
+use std::marker::PhantomData;
 
 use max_core::Element;
 
 use super::micro::{Kernels, Micro, ROW};
 use crate::scratch::Line;
+use crate::simd::{Isa, versions};
 use crate::tile;
 
 /// How many columns are turned to rows together: each gives a cache line at a time, which is then never needed again.
@@ -123,57 +125,86 @@ pub(crate) unsafe fn pack_panels<T: Element>(
 pub(crate) unsafe fn pack_groups<T: Element>(to: *mut T, (width, panel): (usize, usize), matrix: Matrix<T>) {
     let group = size_of::<u32>() / size_of::<T>();
     let Matrix { start, strides: [down, along], size: [rows, columns] } = matrix;
+    let whole = [rows - rows % group, columns - columns % width];
     // SAFETY: the caller vouches. Elements need not be aligned.
     unsafe {
+        if along == 1 {
+            let size = [whole[0] / group, whole[1] / width, width];
+            version::<Groups<T>>(Isa::best())(to.cast(), panel, start.cast(), down, size);
+        }
         for (number, first) in (0..columns).step_by(width).enumerate() {
             let to = to.add(number * panel);
             let taken = width.min(columns - first);
             let start = start.offset(first as isize * along);
-            let whole = rows - rows % group;
-            if taken < width || whole < rows {
+            if taken < width {
                 to.write_bytes(0, width * rows.next_multiple_of(group));
+            } else if whole[0] < rows {
+                to.add(whole[0] * width).write_bytes(0, width * group);
             }
-            if down == 1 && along % group as isize == 0 {
+            let done = if along == 1 && taken == width {
+                whole[0]
+            } else if down == 1 && along % group as isize == 0 {
                 // Groups lie together already and are turned as a whole.
                 for j in (0..taken).step_by(TURNED) {
                     let (to, from) = (to.add(j * group), start.offset(j as isize * along));
                     let (turned, distance) = (TURNED.min(taken - j), along / group as isize);
-                    tile::transpose(4, to.cast(), width, from.cast(), distance, turned, whole / group);
+                    tile::transpose(4, to.cast(), width, from.cast(), distance, turned, whole[0] / group);
                 }
+                whole[0]
             } else {
-                for i in (0..whole).step_by(group) {
-                    let (to, from) = (to.add(i * width), start.offset(i as isize * down));
-                    if along == 1 && taken == width {
-                        mix(to, from, down, width);
-                        continue;
-                    }
-                    for (j, g) in (0..taken).flat_map(|j| (0..group).map(move |g| (j, g))) {
-                        let from = from.offset(g as isize * down + j as isize * along);
-                        to.add(j * group + g).write_unaligned(from.read_unaligned());
-                    }
-                }
-            }
-            for (i, j) in (whole..rows).flat_map(|i| (0..taken).map(move |j| (i, j))) {
+                0
+            };
+            for (i, j) in (done..rows).flat_map(|i| (0..taken).map(move |j| (i, j))) {
                 let from = start.offset(i as isize * down + j as isize * along);
-                to.add(whole * width + j * group + i - whole).write_unaligned(from.read_unaligned());
+                to.add((i / group * width + j) * group + i % group).write_unaligned(from.read_unaligned());
             }
         }
     }
 }
 
-/// The elements of the rows of a group in turn.
-///
-/// # Safety
-///
-/// The rows, so far apart, can be read, and the result written.
-#[inline(always)]
-unsafe fn mix<T: Element>(to: *mut T, from: *const T, down: isize, width: usize) {
-    // SAFETY: the caller vouches. Elements need not be aligned.
-    unsafe {
-        for j in 0..width {
-            for g in 0..size_of::<u32>() / size_of::<T>() {
-                let element = from.offset(g as isize * down).add(j).read_unaligned();
-                to.add(j * (size_of::<u32>() / size_of::<T>()) + g).write_unaligned(element);
+trait Body {
+    /// Packs whole groups of whole panels of a matrix that lies row by row: the panels and their distance, the matrix and
+    /// the distance of its rows, and how many groups and panels there are, of how many columns.
+    ///
+    /// # Safety
+    ///
+    /// The matrix is readable, and the panels fit.
+    unsafe fn run<const FMA: bool>(to: *mut u8, panel: usize, from: *const u8, down: isize, size: [usize; 3]);
+}
+
+versions!(version: Body, fn(to: *mut u8, panel: usize, from: *const u8, down: isize, size: [usize; 3]));
+
+struct Groups<T>(PhantomData<T>);
+
+impl<T: Element> Body for Groups<T> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(
+        to: *mut u8,
+        panel: usize,
+        from: *const u8,
+        down: isize,
+        [groups, panels, width]: [usize; 3],
+    ) {
+        let (to, from) = (to.cast::<T>(), from.cast::<T>());
+        let group = size_of::<u32>() / size_of::<T>();
+        // SAFETY: the caller vouches; panels are as wide as registers.
+        unsafe {
+            for i in 0..groups {
+                let from = from.offset((i * group) as isize * down);
+                for at in 0..panels * (width / TURNED) {
+                    let (number, j) = (at * TURNED / width, at * TURNED % width);
+                    let to = to.add(number * panel + (i * width + j) * group);
+                    let mut turns = [[T::zeroed(); TURNED]; 4];
+                    for g in 0..group {
+                        let row = from.offset(g as isize * down).add(at * TURNED);
+                        turns[g] = row.cast::<[T; TURNED]>().read_unaligned();
+                    }
+                    for j in 0..TURNED {
+                        for g in 0..group {
+                            to.add(j * group + g).write_unaligned(turns[g][j]);
+                        }
+                    }
+                }
             }
         }
     }
