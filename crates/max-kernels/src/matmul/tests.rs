@@ -7,8 +7,8 @@ use max_core::{Bool, DType, Element, bf16, f16};
 use max_driver::Buffer;
 
 use super::*;
-use crate::prepare;
 use crate::simd::Isa;
+use crate::{prepare, prepare_with};
 
 /// Numbers that look random.
 pub(crate) struct Random(pub(crate) u64);
@@ -145,20 +145,58 @@ fn same<T: Element>(results: &[T], expected: &[T]) -> bool {
 /// Runs a product of some size, with operands laid out anyhow, on 1, 2 and 3 threads.
 fn check<T: Step>(random: &mut Random, batch: &[i64], [m, k, n]: [i64; 3]) {
     let shape = |last: [i64; 2]| [batch, &last].concat();
-    let (lhs, left_count) = random.access(0, T::DTYPE, &shape([m, k]), true);
-    let (rhs, right_count) = random.access(1, T::DTYPE, &shape([k, n]), true);
+    let lhs = random.access(0, T::DTYPE, &shape([m, k]), true);
+    let rhs = random.access(1, T::DTYPE, &shape([k, n]), true);
+    check_layout::<T>(random, batch, [m, k, n], lhs, rhs);
+}
+
+/// Runs a product of operands that take so many elements, with a right operand that may change and one that never does.
+fn check_layout<T: Step>(
+    random: &mut Random,
+    batch: &[i64],
+    [m, k, n]: [i64; 3],
+    (lhs, left_count): (Access<i64>, usize),
+    (rhs, right_count): (Access<i64>, usize),
+) {
     let (x, y) = (random.elements::<T>(left_count), random.elements::<T>(right_count));
     let expected = products(batch, [m, k, n], (&lhs, &x), (&rhs, &y));
     let expected: Vec<T> = expected.into_iter().map(T::from_lane).collect();
-    let epilogue = store(2, T::DTYPE, &shape([m, n]));
+    let epilogue = store(2, T::DTYPE, &[batch, &[m, n]].concat());
     let kernel = Kernel::Matmul(Matmul { batch: batch.to_vec(), m, n, k, lhs, rhs, epilogue });
-    let prepared = prepare(&kernel).unwrap();
     let (x, y) = (Buffer::from(x), Buffer::from(y));
-    for threads in [1, 2, 3] {
-        let out = Buffer::from(vec![T::from_f64(77.0); expected.len()]);
-        let memory = [Memory::of(&x).unwrap(), Memory::of(&y).unwrap(), Memory::of_mut(&out).unwrap()];
-        prepared.run(&memory, &Pool::new(threads)).unwrap();
-        assert!(same(&out.to_vec::<T>().unwrap(), &expected), "{} {kernel:?}", T::DTYPE);
+    let bytes = y.host_bytes().unwrap();
+    let constant = |slot: Slot| (slot == Slot(1)).then(|| bytes.clone());
+    for prepared in [prepare(&kernel).unwrap(), prepare_with(&kernel, &constant).unwrap()] {
+        for threads in [1, 2, 3] {
+            let out = Buffer::from(vec![T::from_f64(77.0); expected.len()]);
+            let memory = [Memory::of(&x).unwrap(), Memory::of(&y).unwrap(), Memory::of_mut(&out).unwrap()];
+            prepared.run(&memory, &Pool::new(threads)).unwrap();
+            assert!(same(&out.to_vec::<T>().unwrap(), &expected), "{} {kernel:?}", T::DTYPE);
+        }
+    }
+}
+
+/// Batches with one right operand, whose left operands lie behind each other or not.
+#[test]
+fn batches_become_rows() {
+    let mut random = Random(8);
+    for batch in [&[3, 4][..], &[1, 5], &[5, 1], &[2, 1, 3]] {
+        for [m, k, n] in [[1, 7, 40], [6, 9, 33], [30, 20, 40], [1, 300, 5]] {
+            for gap in [0, 1] {
+                let mut left = vec![k + gap, 1];
+                let mut apart = m * (k + gap) + gap;
+                for &size in batch.iter().rev() {
+                    left.insert(0, apart);
+                    apart *= size;
+                }
+                let access =
+                    |slot, strides| Access { slot: Slot(slot), dtype: DType::Float32, offset: 0, strides };
+                let right = [&vec![0; batch.len()][..], &[n, 1]].concat();
+                let lhs = (access(0, left), apart as usize);
+                let rhs = (access(1, right), (k * n) as usize);
+                check_layout::<f32>(&mut random, batch, [m, k, n], lhs, rhs);
+            }
+        }
     }
 }
 
