@@ -128,8 +128,8 @@ mod tests {
     fn rates_are_those_of_a_computer() {
         let pool = Pool::new(1);
         let (bytes, flops) = (copy_bandwidth(&pool), peak_flops(&pool));
-        assert!((1e8..1e13).contains(&bytes), "{bytes} bytes a second");
-        assert!((1e8..1e14).contains(&flops), "{flops} operations a second");
+        assert!((1e6..1e13).contains(&bytes), "{bytes} bytes a second");
+        assert!((1e6..1e14).contains(&flops), "{flops} operations a second");
     }
 
     #[test]
