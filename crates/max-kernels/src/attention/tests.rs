@@ -55,6 +55,7 @@ fn check<T: Element>(random: &mut Random, case: Case, tolerance: f64) {
         value,
         scale: 0.5,
         causal: case.causal,
+        window: 0,
         epilogue: store(slots.len() as u32, T::DTYPE, &[batch, queries, width]),
         mask,
     };
@@ -155,6 +156,7 @@ fn rows_that_see_nothing_are_not_numbers() {
         mask: None,
         scale: 1.0,
         causal: true,
+        window: 0,
         epilogue: store(2, DType::Float32, &[1, 3, 1]),
     };
     let out = run::<f32>(&k, &[Buffer::from([1f32]), Buffer::from([2f32, 4.0])], 1);
