@@ -308,22 +308,20 @@ unsafe fn hide_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize) {
 /// As for [`weigh`]; there is such a row.
 #[inline(always)]
 unsafe fn greatest_of_row<L: Real>(scores: &Scores<L>, row: usize, to: &mut [L; LANES]) {
-    let mut greatest = [L::splat(f64::NEG_INFINITY); GROUP];
+    let lowest = [L::splat(f64::NEG_INFINITY); LANES];
+    let [mut a, mut b, mut c, mut d] = [lowest; GROUP / LANES];
     // SAFETY: the caller vouches.
     unsafe {
-        let line = scores.scores.add(row * ROW).cast::<[L; GROUP]>();
+        let line = scores.scores.add(row * ROW).cast::<[L; LANES]>();
         for group in scores.keys[0] / GROUP..scores.keys[1].div_ceil(GROUP) {
-            let x = line.add(group).read();
-            for i in 0..GROUP {
-                greatest[i] = if x[i] > greatest[i] { x[i] } else { greatest[i] };
-            }
+            let x = line.add(group * (GROUP / LANES));
+            a = both::<L, true, LANES>(x.read(), a);
+            b = both::<L, true, LANES>(x.add(1).read(), b);
+            c = both::<L, true, LANES>(x.add(2).read(), c);
+            d = both::<L, true, LANES>(x.add(3).read(), d);
         }
     }
-    for i in 0..LANES {
-        let a = combine::<L, true>(greatest[i], greatest[i + LANES]);
-        let b = combine::<L, true>(greatest[i + 2 * LANES], greatest[i + 3 * LANES]);
-        to[i] = combine::<L, true>(a, b);
-    }
+    *to = both::<L, true, LANES>(both::<L, true, LANES>(a, b), both::<L, true, LANES>(c, d));
 }
 
 /// Turns the scores of a row into weights, given what to subtract, and sums these in each lane.
@@ -333,49 +331,71 @@ unsafe fn greatest_of_row<L: Real>(scores: &Scores<L>, row: usize, to: &mut [L; 
 /// As for [`weigh`]; there is such a row.
 #[inline(always)]
 unsafe fn weigh_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize, shift: L, to: &mut [L; LANES]) {
-    let mut totals = [L::zeroed(); GROUP];
     let slope = scores.weighing.slope;
+    let [mut a, mut b, mut c, mut d] = [[L::zeroed(); LANES]; GROUP / LANES];
     // SAFETY: the caller vouches.
     unsafe {
-        let line = scores.scores.add(row * ROW).cast::<[L; GROUP]>();
+        let line = scores.scores.add(row * ROW).cast::<[L; LANES]>();
         for group in scores.keys[0] / GROUP..scores.keys[1].div_ceil(GROUP) {
-            let at = line.add(group);
-            let mut x = at.read();
-            for i in 0..GROUP {
-                x[i] = (x[i] - shift).weight::<FMA>(slope);
-            }
-            for i in 0..GROUP {
-                totals[i] = totals[i] + x[i];
-            }
-            at.write(x);
+            let x = line.add(group * (GROUP / LANES));
+            a = both::<L, false, LANES>(a, weigh_lanes::<L, FMA>(x, shift, slope));
+            b = both::<L, false, LANES>(b, weigh_lanes::<L, FMA>(x.add(1), shift, slope));
+            c = both::<L, false, LANES>(c, weigh_lanes::<L, FMA>(x.add(2), shift, slope));
+            d = both::<L, false, LANES>(d, weigh_lanes::<L, FMA>(x.add(3), shift, slope));
         }
     }
-    for i in 0..LANES {
-        let a = combine::<L, false>(totals[i], totals[i + LANES]);
-        let b = combine::<L, false>(totals[i + 2 * LANES], totals[i + 3 * LANES]);
-        to[i] = combine::<L, false>(a, b);
+    *to = both::<L, false, LANES>(both::<L, false, LANES>(a, b), both::<L, false, LANES>(c, d));
+}
+
+/// Turns a vector of scores into weights.
+///
+/// # Safety
+///
+/// They can be read and written.
+#[inline(always)]
+unsafe fn weigh_lanes<L: Real, const FMA: bool>(at: *mut [L; LANES], shift: L, slope: Slope<L>) -> [L; LANES] {
+    // SAFETY: the caller vouches.
+    unsafe {
+        let mut x = at.read();
+        for x in &mut x {
+            *x = (*x - shift).weight::<FMA>(slope);
+        }
+        at.write(x);
+        x
     }
 }
 
 /// The greatest of each line's elements, or their sum, in the first: halves with each other until one is left.
 #[inline(always)]
 fn reduce<L: Real, const MAX: bool>(lines: &mut Lines<L>, rows: usize) {
-    for half in [8, 4, 2, 1] {
-        for line in &mut lines[..rows] {
-            for i in 0..half {
-                line[i] = combine::<L, MAX>(line[i], line[i + half]);
-            }
-        }
+    for line in &mut lines[..rows] {
+        let x = halves::<L, MAX, 8>(line);
+        let x = halves::<L, MAX, 4>(&x);
+        let x = halves::<L, MAX, 2>(&x);
+        line[0] = halves::<L, MAX, 1>(&x)[0];
     }
 }
 
+/// The halves of a vector with each other.
 #[inline(always)]
-fn combine<L: Real, const MAX: bool>(a: L, b: L) -> L {
-    match MAX {
-        true if a > b => a,
-        true => b,
-        false => a + b,
+fn halves<L: Real, const MAX: bool, const N: usize>(x: &[L]) -> [L; N] {
+    let (mut low, mut high) = ([x[0]; N], [x[0]; N]);
+    low.copy_from_slice(&x[..N]);
+    high.copy_from_slice(&x[N..2 * N]);
+    both::<L, MAX, N>(low, high)
+}
+
+/// The greater ones of two vectors (where they cannot be compared, those of the second), or their sum.
+#[inline(always)]
+fn both<L: Real, const MAX: bool, const N: usize>(mut a: [L; N], b: [L; N]) -> [L; N] {
+    for i in 0..N {
+        a[i] = match MAX {
+            true if a[i] > b[i] => a[i],
+            true => b[i],
+            false => a[i] + b[i],
+        };
     }
+    a
 }
 
 /// A block to be added to what is known of up to [`LINES`] rows.
@@ -460,4 +480,38 @@ pub(super) unsafe fn divide<L: Real>(sums: *const L, total: L, count: usize, to:
     let divide = Divide { sums, total, count, to };
     // SAFETY: the caller vouches, and the version is one for this machine.
     unsafe { version::<Divide<L>>(Isa::best())(std::ptr::from_ref(&divide).cast()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<L: Real>(to_f64: impl Fn(L) -> f64, unit: f64) {
+        for scale in [1.0, 0.125, 3.0] {
+            let slope = L::slope(scale).unwrap();
+            for i in 0..40_000 {
+                let x = L::splat(-f64::from(i) / 400.0 / scale);
+                let exact = (to_f64(x) * scale).exp();
+                for weight in [x.weight::<true>(slope), x.weight::<false>(slope)] {
+                    let error = (to_f64(weight) - exact).abs();
+                    assert!(error <= unit * exact.sqrt(), "{} for {exact}", to_f64(weight));
+                }
+            }
+            for (x, weight) in [(0.0, 1.0), (f64::NEG_INFINITY, 0.0), (-1e30, 0.0)] {
+                assert_eq!(to_f64(L::splat(x).weight::<true>(slope)), weight);
+                assert_eq!(to_f64(L::splat(x).weight::<false>(slope)), weight);
+            }
+            assert!(to_f64(L::splat(f64::NAN).weight::<true>(slope)).is_nan());
+        }
+    }
+
+    #[test]
+    fn weights_are_powers() {
+        check::<f32>(f64::from, 1.2e-7);
+        check::<f64>(|x| x, 2.3e-16);
+        for bits in [0x7fc0_0001, 0xffc1_2345u32] {
+            let slope = f32::slope(1.0).unwrap();
+            assert!(f32::from_bits(bits).weight::<true>(slope).is_nan());
+        }
+    }
 }
