@@ -274,7 +274,7 @@ fn attention_with_a_mask_to_hide_and_a_scaled_query() {
          %14 = f32 2.0
          %15 = div(%0, %14) : float32[b, s, 2, 4]
          %16 = matmul(%15, %13) : float32[b, s, 2, 2]
-         %17 = constant() {value = dense(bool[2, 2], [0, 1, 1, 0]), device = \"cpu:0\"} : bool[2, 2]
+         %17 = constant() {value = dense(bool[2, 2], [1, 0, 0, 1]), device = \"cpu:0\"} : bool[2, 2]
          %18 = f32 -inf
          %19 = where(%17, %18, %16) : float32[b, s, 2, 2]
          %20 = softmax(%19) {axis = 3, log = false} : float32[b, s, 2, 2]
@@ -283,8 +283,10 @@ fn attention_with_a_mask_to_hide_and_a_scaled_query() {
     );
     expect![[r#"
         graph "g"(%0: float32[b, s, 2, 4], %1: float32[b, s, 2, 4], %2: float32[b, s, 2, 4], %3: float32[s, s], %4: bool[s, s]) {
-          %5 = attention(%0, %1, %2) {scale = 0.5, causal = true, window = 1} : float32[b, s, 2, 4]
-          return %5
+          %5 = constant() {value = dense(bool[2, 2], [1, 0, 0, 1]), device = "cpu:0"} : bool[2, 2]
+          %6 = logical_not(%5) : bool[2, 2]
+          %7 = attention(%0, %1, %2, %6) {scale = 0.5, causal = false, window = 0} : float32[b, s, 2, 4]
+          return %7
         }
     "#]].assert_eq(&after_all(&body));
 }
