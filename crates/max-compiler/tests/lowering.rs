@@ -166,6 +166,42 @@ fn a_transformer_block() {
 }
 
 #[test]
+fn heads_in_groups_repeat_nothing() {
+    check(
+        r#"graph "g"(%0: float32[b, q, 512], %1: float32[b, s, 128], %2: float32[b, s, 128]) {
+          %3 = reshape(%0) {shape = [b, q, 8, 64]} : float32[b, q, 8, 64]
+          %4 = permute(%3) {dims = [0, 2, 1, 3]} : float32[b, 8, q, 64]
+          %5 = reshape(%1) {shape = [b, s, 2, 1, 64]} : float32[b, s, 2, 1, 64]
+          %6 = broadcast_to(%5) {shape = [b, s, 2, 4, 64]} : float32[b, s, 2, 4, 64]
+          %7 = reshape(%6) {shape = [b, s, 8, 64]} : float32[b, s, 8, 64]
+          %8 = permute(%7) {dims = [0, 2, 3, 1]} : float32[b, 8, 64, s]
+          %9 = reshape(%2) {shape = [b, s, 2, 1, 64]} : float32[b, s, 2, 1, 64]
+          %10 = broadcast_to(%9) {shape = [b, s, 2, 4, 64]} : float32[b, s, 2, 4, 64]
+          %11 = reshape(%10) {shape = [b, s, 8, 64]} : float32[b, s, 8, 64]
+          %12 = permute(%11) {dims = [0, 2, 1, 3]} : float32[b, 8, s, 64]
+          %13 = matmul(%4, %8) : float32[b, 8, q, s]
+          %14 = constant() {value = dense(float32[], [0.125]), device = "cpu:0"} : float32[]
+          %15 = mul(%13, %14) : float32[b, 8, q, s]
+          %16 = softmax(%15) {axis = 3, log = false} : float32[b, 8, q, s]
+          %17 = matmul(%16, %12) : float32[b, 8, q, 64]
+          %18 = permute(%17) {dims = [0, 2, 1, 3]} : float32[b, q, 8, 64]
+          %19 = reshape(%18) {shape = [b, q, 512]} : float32[b, q, 512]
+          return %19
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: float32[b, q, 8, 64] output 0
+              s1: float32[b, q, 512] input 0
+              s2: float32[b, s, 128] input 1
+              s3: float32[b, s, 128] input 2
+              0 attention+reshape: attention s1 [q * 512, 256, 64, 512, 1] x s2 [s * 128, 64, 0, 128, 1] x s3 [s * 128, 64, 0, 128, 1] keys s scale 0.125 over [b, 2, 4, q, 64]
+                r0 = product float32
+                store float32 s0 [q * 512, 256, 64, 512, 1] r0
+        "#]],
+    );
+}
+
+#[test]
 fn what_a_concat_joins_is_computed_in_its_place() {
     check(
         r#"graph "g"(%0: float32[n, 4], %1: float32[m, 4]) {

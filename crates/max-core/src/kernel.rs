@@ -150,6 +150,8 @@ pub struct Attention<D> {
     pub scale: f64,
     /// Whether query `i` sees the keys up to `i + keys - queries` only.
     pub causal: bool,
+    /// How many of these keys, the last ones, a query of a causal attention sees; zero for all.
+    pub window: usize,
     /// What happens to the result.
     pub epilogue: Loop<D>,
 }
@@ -322,6 +324,7 @@ impl<D> Attention<D> {
             mask: self.mask.as_ref().map(|mask| mask.map(f)).transpose()?,
             scale: self.scale,
             causal: self.causal,
+            window: self.window,
             epilogue: self.epilogue.map(f)?,
         })
     }

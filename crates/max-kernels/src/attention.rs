@@ -1,30 +1,45 @@
 //! Runs attention.
 //!
-//! A task computes some rows of one result: it goes over the keys block by block, with the scores of its rows and one
-//! block in scratch memory, never all scores. What earlier blocks have summed is scaled down when a later block has a
-//! greater score. Blocks of keys have one size, so a row's sums have one order.
+//! Rows go over the keys block by block, with the scores of some rows and one block in scratch memory, never all scores.
+//! A block gives each row the greatest of its scores, the sum of its weights relative to that, and the sums of values so
+//! weighted; what blocks give is added up in their order. Blocks have one size, so a row has the same bits whatever
+//! rows are beside it, and whether its blocks are computed one after the other or by several tasks.
+//!
+//! Heads that share keys and values form a group: their rows are computed together.
 
+mod pack;
+mod rows;
 mod softmax;
 
-use max_core::kernel::Attention;
-use max_core::scalar::Lane;
-use max_core::{Bool, DType, Element, Result, bail, dispatch};
+use max_core::kernel::{Access, Attention};
+use max_core::{DType, Element, Result, bail};
 
-use crate::matmul::{
-    Cut, DEPTH, Ending, Kernels, Matrix, Micro, Operand, ROW, count, multiply, pack, pack_left, pack_right,
-};
+use crate::matmul::{Cut, DEPTH, Ending, Micro, Operand, count};
 use crate::scratch::{bytes, pieces};
 use crate::{Memory, Pool};
-use softmax::{Mask, Real, Scores, weigh};
+use rows::{FEW, Rows};
+use softmax::{LINES, Real, State, Weighing, divide, fold};
 
-/// About how many queries and how many columns of the values a task computes.
-const QUERIES: usize = 112;
+/// About how many rows a task computes: many, so that keys are packed for many rows, or fewer where there would be
+/// less than enough tasks.
+const ROWS: [usize; 2] = [256, 112];
+
+/// Enough tasks for the threads of most machines.
+const ENOUGH: usize = 16;
+
+/// The columns of values with which so many rows stay in the second cache.
 const COLUMNS: usize = 256;
+
+/// The multiplications below which small attentions share a task.
+const TASK: usize = 1 << 17;
+
+/// The most memory for what blocks give, where several tasks compute the blocks of a row.
+const SHARED: usize = 4 << 20;
 
 /// An attention that is ready to run.
 #[derive(Debug)]
 pub(crate) struct PreparedAttention {
-    batch: usize,
+    heads: Heads,
     queries: usize,
     keys: usize,
     depth: usize,
@@ -36,8 +51,50 @@ pub(crate) struct PreparedAttention {
     mask: Option<(Operand, DType)>,
     scale: f64,
     causal: bool,
+    /// How many keys a query sees at most; zero for all.
+    window: usize,
     ending: Ending,
     run: unsafe fn(&PreparedAttention, &[Memory], &Pool),
+}
+
+/// The heads, by groups that share keys and values.
+#[derive(Debug)]
+struct Heads {
+    /// How many groups there are, and how many heads each has.
+    groups: usize,
+    members: usize,
+    /// The sizes of the axes over groups, then of those over members, and how far apart indices lie along them; the
+    /// last first.
+    axes: [Vec<(usize, usize)>; 2],
+}
+
+impl Heads {
+    fn new(batch: &[i64], key: &Access<i64>, value: &Access<i64>) -> Result<Heads> {
+        let mut axes = [vec![], vec![]];
+        if count(batch)? == 0 {
+            return Ok(Heads { groups: 0, members: 0, axes });
+        }
+        let mut step = 1;
+        for (axis, &size) in batch.iter().enumerate().rev() {
+            let shared = key.strides[axis] == 0 && value.strides[axis] == 0;
+            axes[usize::from(shared)].push((size as usize, step));
+            step *= size as usize;
+        }
+        let [groups, members] = axes.each_ref().map(|axes| axes.iter().map(|&(size, _)| size).product());
+        Ok(Heads { groups, members, axes })
+    }
+
+    /// The index of a member of a group.
+    fn index(&self, group: usize, member: usize) -> usize {
+        let mut index = 0;
+        for (axes, mut number) in self.axes.iter().zip([group, member]) {
+            for &(size, step) in axes {
+                index += number % size * step;
+                number /= size;
+            }
+        }
+        index
+    }
 }
 
 impl PreparedAttention {
@@ -52,7 +109,7 @@ impl PreparedAttention {
         }
         count(&[&k.batch[..], &[k.queries, k.width]].concat())?;
         Ok(PreparedAttention {
-            batch: count(&k.batch)?,
+            heads: Heads::new(&k.batch, &k.key, &k.value)?,
             queries: k.queries as usize,
             keys: k.keys as usize,
             depth: k.depth as usize,
@@ -63,6 +120,7 @@ impl PreparedAttention {
             mask: k.mask.as_ref().map(|mask| (Operand::new(mask, &k.batch, [k.queries, k.keys]), mask.dtype)),
             scale: k.scale,
             causal: k.causal,
+            window: k.window,
             ending: Ending::new(&k.epilogue, dtype)?,
             run: floats(dtype)?,
         })
@@ -79,10 +137,14 @@ impl PreparedAttention {
         Ok(())
     }
 
-    /// How many of the keys, from the first, a query sees; that may be less than none.
-    fn seen(&self, query: usize) -> isize {
-        let keys = self.keys as isize;
-        if self.causal { query as isize + 1 + keys - self.queries as isize } else { keys }
+    /// From where to where a query sees keys.
+    fn seen(&self, query: usize) -> [usize; 2] {
+        if !self.causal {
+            return [0, self.keys];
+        }
+        let end = (query + 1 + self.keys).saturating_sub(self.queries);
+        let start = if self.window > 0 { end.saturating_sub(self.window) } else { 0 };
+        [start, end]
     }
 }
 
@@ -113,158 +175,193 @@ unsafe fn run<T: Element>(k: &PreparedAttention, memory: &[Memory], pool: &Pool)
 where
     T::Lane: Real,
 {
-    if k.batch == 0 || k.queries == 0 || k.width == 0 {
+    let (groups, count) = (k.heads.groups, k.heads.members * k.queries);
+    if groups == 0 || count == 0 || k.width == 0 {
         return;
     }
     let kernels = T::Lane::kernels();
-    let rows = Cut::new(k.queries, QUERIES, kernels.tiles.len());
-    let columns = Cut::new(k.width, COLUMNS, kernels.width);
-    let blocks = rows.parts() * columns.parts();
-    pool.run(k.batch * blocks, &|task| {
-        let block = task % blocks;
-        let task = Task {
-            k,
-            memory,
-            index: task / blocks,
-            rows: rows.range(block / columns.parts()),
-            columns: columns.range(block % columns.parts()),
-        };
-        // SAFETY: the caller vouches for the memory; no other task has this block.
-        unsafe { task.run::<T>(kernels) };
+    let adds = k.mask.as_ref().is_some_and(|&(_, dtype)| dtype != DType::Bool);
+    let weighing = Weighing::new(k.scale, adds);
+    let of = |group, rows| Rows { k, kernels, weighing, memory, group, rows };
+    if count <= FEW && groups < ENOUGH && k.keys > DEPTH {
+        // SAFETY: the caller vouches.
+        return unsafe { by_blocks::<T>(groups, |group| of(group, 0..count), pool) };
+    }
+    let about = if groups * count.div_ceil(ROWS[0]) >= ENOUGH { ROWS[0] } else { ROWS[1] };
+    let rows = Cut::new(count, (about * COLUMNS / k.width.max(COLUMNS)).max(1), kernels.tiles.len());
+    let work = count.saturating_mul(k.keys).saturating_mul(k.depth + k.width).max(1);
+    let together = if rows.parts() == 1 { (TASK / work).clamp(1, groups) } else { 1 };
+    pool.run(groups.div_ceil(together) * rows.parts(), &|task| {
+        let (first, rows) = (task / rows.parts() * together, rows.range(task % rows.parts()));
+        for group in first..groups.min(first + together) {
+            // SAFETY: the caller vouches for the memory; no other task has these rows.
+            unsafe { of(group, rows.clone()).run::<T>() };
+        }
     });
 }
 
-/// A block of a result.
-struct Task<'a> {
-    k: &'a PreparedAttention,
-    memory: &'a [Memory],
-    index: usize,
-    rows: std::ops::Range<usize>,
-    columns: std::ops::Range<usize>,
+/// Memory that tasks write to, each its own part.
+#[derive(Clone, Copy)]
+struct Shared<L>(*mut L);
+
+// SAFETY: whoever makes one sees to it that no two threads use the same part at a time.
+unsafe impl<L> Sync for Shared<L> {}
+
+impl<L> Shared<L> {
+    fn get(&self) -> *mut L {
+        self.0
+    }
 }
 
-impl Task<'_> {
+/// Few rows, of few groups, and many keys: tasks for blocks of keys, then one for each group that adds up what the
+/// blocks gave.
+///
+/// # Safety
+///
+/// The memory was checked for the kernel, whose operands have this type.
+unsafe fn by_blocks<'a, T: Element>(
+    groups: usize,
+    of: impl Fn(usize) -> Rows<'a, T::Lane> + Sync,
+    pool: &Pool,
+) where
+    T::Lane: Real,
+{
+    let any = of(0);
+    let range = any.range();
+    let (first, blocks) = (range.start / DEPTH, range.end.div_ceil(DEPTH) - range.start / DEPTH);
+    let sizes = any.state_sizes(any.rows.len());
+    let size: usize = sizes.map(bytes::<T::Lane>).iter().sum::<usize>() / size_of::<T::Lane>();
+    let round = (SHARED / size_of::<T::Lane>() / (size * blocks.max(1))).clamp(1, groups);
+    let tops = [sizes[0], sizes[1]].map(|size| bytes::<T::Lane>(size) / size_of::<T::Lane>());
+    for start in (0..groups).step_by(round) {
+        let taken = round.min(groups - start);
+        pieces(bytes::<T::Lane>(taken * blocks * size), |scratch| {
+            let shared = Shared(scratch.take::<T::Lane>(taken * blocks * size));
+            let part = |number: usize| {
+                let greatest = shared.get().wrapping_add(number * size);
+                let totals = greatest.wrapping_add(tops[0]);
+                State { greatest, totals, sums: totals.wrapping_add(tops[1]), stride: any.stride() }
+            };
+            pool.run(taken * blocks, &|task| {
+                let rows = of(start + task / blocks);
+                let state = part(task);
+                pieces(rows.bytes::<T>(), |scratch| {
+                    // SAFETY: the caller vouches; no other task has this part of the shared memory.
+                    unsafe {
+                        let room = rows.room::<T>(scratch);
+                        let group = |number| state.group(number, rows.height());
+                        rows.block::<T>(&room, (first + task % blocks) * DEPTH, group, |_, _, _| ());
+                    }
+                });
+            });
+            pool.run(taken, &|task| {
+                let rows = of(start + task);
+                // SAFETY: the caller vouches; all parts are there, and no other task has these rows.
+                unsafe { rows.combine((task * blocks..(task + 1) * blocks).map(part)) };
+            });
+        });
+    }
+}
+
+impl<L: Real> Rows<'_, L> {
+    /// The sizes of the pieces of a state of so many rows.
+    fn state_sizes(&self, rows: usize) -> [usize; 3] {
+        let lines = rows.div_ceil(self.height()) * LINES;
+        [lines, lines, rows * self.stride()]
+    }
+
+    /// Computes the rows.
+    ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this type; nobody else has this block.
-    unsafe fn run<T: Element>(&self, kernels: &Kernels<T::Lane>)
-    where
-        T::Lane: Real,
-    {
-        let Task { k, memory, index, .. } = *self;
-        let (rows, columns) = (self.rows.len(), self.columns.len());
-        let stride = columns.next_multiple_of(kernels.width);
-        let keys = k.keys.min(DEPTH).next_multiple_of(kernels.width);
-        let masks = if k.mask.is_some() { rows * ROW } else { 0 };
-        let rights = DEPTH * keys.max(stride);
-        let sizes = [rows * ROW, rights, rows * ROW, masks, rows * stride, rows, rows];
-        pieces(sizes.map(bytes::<T::Lane>).iter().sum(), |scratch| {
-            let [left, right, scores, masks, sums, greatest, totals] =
-                sizes.map(|size| scratch.take::<T::Lane>(size));
-            let value = k.value.at::<T>(memory, index);
-            // What no row of this block sees is left out.
-            let seen = k.seen(self.rows.end - 1).clamp(0, k.keys as isize) as usize;
+    /// The memory was checked for the kernel, whose operands have this type; nobody else has these rows.
+    unsafe fn run<T: Element<Lane = L>>(&self) {
+        let sizes = [self.state_sizes(self.rows.len()), self.state_sizes(self.height())];
+        let states: usize = sizes.as_flattened().iter().map(|&size| bytes::<L>(size)).sum();
+        pieces(self.bytes::<T>() + states, |scratch| {
+            let [state, part] = sizes.map(|sizes| {
+                let [greatest, totals, sums] = sizes.map(|size| scratch.take::<L>(size));
+                State { greatest, totals, sums, stride: self.stride() }
+            });
+            let range = self.range();
             // SAFETY: the caller vouches for the operands; scratch memory has the sizes asked for.
             unsafe {
-                (0..rows).for_each(|i| greatest.add(i).write(T::Lane::splat(f64::NEG_INFINITY)));
-                totals.write_bytes(0, rows);
-                sums.write_bytes(0, rows * stride);
-                for start in (0..seen).step_by(DEPTH) {
-                    let taken = DEPTH.min(k.keys - start);
-                    self.scores::<T>(kernels, start, taken, [left, right, scores]);
-                    let mask = self.mask::<T::Lane>(start, taken, masks);
-                    weigh(&Scores {
-                        scores,
-                        rows,
-                        keys: taken,
-                        seen: [k.seen(self.rows.start) - start as isize, k.causal.into()],
-                        scale: T::Lane::splat(k.scale),
-                        mask,
-                        greatest,
-                        totals,
-                        sums: (sums, stride),
-                    });
-                    let part = value.part([start, self.columns.start], [taken, columns]);
-                    pack_right(kernels, right, part);
-                    let (weights, right) =
-                        ((scores.cast_const(), ROW as isize), (right.cast_const(), taken * kernels.width));
-                    multiply(kernels, [rows, taken, columns], weights, right, (sums, stride as isize), true);
+                state.clear(self.rows.len(), self.groups());
+                let room = self.room::<T>(scratch);
+                for start in (range.start / DEPTH * DEPTH..range.end).step_by(DEPTH) {
+                    self.block::<T>(
+                        &room,
+                        start,
+                        |_| part,
+                        |group, rows, part| {
+                            fold(self.weighing, rows, state.group(group, self.height()), part)
+                        },
+                    );
                 }
-                let place = k.ending.place::<T::Lane>(memory, index, [self.rows.start, self.columns.start]);
-                let (to, to_stride) = place.unwrap_or((sums, stride as isize));
-                for i in 0..rows {
-                    let total = totals.add(i).read();
-                    for j in 0..columns {
-                        let sum = sums.add(i * stride + j).read();
-                        let weighted = if k.keys == 0 { sum } else { sum / total };
-                        to.offset(i as isize * to_stride).add(j).write_unaligned(weighted);
-                    }
-                }
-                let sums = (sums.cast_const(), stride);
-                k.ending.finish(memory, index, self.rows.clone(), self.columns.clone(), sums);
+                self.finish(state);
             }
         });
     }
 
-    /// The products of the queries with some keys.
+    /// Computes the rows from what blocks gave them.
     ///
     /// # Safety
     ///
-    /// As for `run`; the scratch memory holds packed rows, packed keys and the scores.
-    unsafe fn scores<T: Element>(
-        &self,
-        kernels: &Kernels<T::Lane>,
-        start: usize,
-        taken: usize,
-        [left, right, scores]: [*mut T::Lane; 3],
-    ) where
-        T::Lane: Micro,
-    {
-        let Task { k, memory, index, .. } = *self;
-        let rows = self.rows.len();
-        let (query, key) = (k.query.at::<T>(memory, index), k.key.at::<T>(memory, index));
-        // SAFETY: the caller vouches.
-        unsafe {
-            if k.depth == 0 {
-                scores.write_bytes(0, rows * ROW);
-            }
-            for depth in (0..k.depth).step_by(DEPTH) {
-                let deep = DEPTH.min(k.depth - depth);
-                // Rows of one block stay packed for all keys.
-                if start == 0 || k.depth > DEPTH {
-                    pack_left(left, query.part([self.rows.start, depth], [rows, deep]));
+    /// The memory was checked for the kernel; nobody else has these rows, and the parts hold them.
+    unsafe fn combine(&self, parts: impl Iterator<Item = State<L>>) {
+        let sizes = self.state_sizes(self.rows.len());
+        pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
+            let [greatest, totals, sums] = sizes.map(|size| scratch.take::<L>(size));
+            let state = State { greatest, totals, sums, stride: self.stride() };
+            // SAFETY: the caller vouches; scratch memory has the sizes asked for.
+            unsafe {
+                state.clear(self.rows.len(), self.groups());
+                for part in parts {
+                    for group in 0..self.groups() {
+                        let rows = self.height().min(self.rows.len() - group * self.height());
+                        let [state, part] = [state, part].map(|state| state.group(group, self.height()));
+                        fold(self.weighing, rows, state, part);
+                    }
                 }
-                pack_right(kernels, right, key.part([depth, start], [deep, taken]));
-                let (left, right) =
-                    ((left.cast_const(), ROW as isize), (right.cast_const(), deep * kernels.width));
-                multiply(kernels, [rows, deep, taken], left, right, (scores, ROW as isize), depth > 0);
+                self.finish(state);
             }
-        }
+        });
     }
 
-    /// The mask for some keys, packed.
+    /// Divides the sums of all keys by the totals of weights and hands them to the end of the kernel.
     ///
     /// # Safety
     ///
-    /// As for `run`; the scratch memory holds packed rows.
-    unsafe fn mask<L: Micro>(&self, start: usize, taken: usize, to: *mut L) -> Mask<L> {
-        let Some((mask, dtype)) = &self.k.mask else { return Mask::None };
-        let (at, size) = ([self.rows.start, start], [self.rows.len(), taken]);
-        // SAFETY: the caller vouches; the mask's elements widen to the type of scores, which `new` has checked.
-        unsafe {
-            if *dtype == DType::Bool {
-                let Matrix { start, strides, size } = mask.at::<Bool>(self.memory, self.index).part(at, size);
-                for (i, j) in (0..size[0]).flat_map(|i| (0..size[1]).map(move |j| (i, j))) {
-                    let kept = start.offset(i as isize * strides[0] + j as isize * strides[1]).read();
-                    to.add(i * ROW + j).write(L::splat(f64::from(u8::from(kept.get()))));
+    /// The memory was checked for the kernel; nobody else has these rows, and the state holds them.
+    unsafe fn finish(&self, state: State<L>) {
+        let (k, height) = (self.k, self.height());
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            let (head, first) = (row / k.queries, row % k.queries);
+            let rows = (k.queries - first).min(self.rows.end - row);
+            let index = k.heads.index(self.group, head);
+            let place = k.ending.place::<L>(self.memory, index, [first, 0]);
+            let sums = state.sums.wrapping_add((row - self.rows.start) * state.stride);
+            let (to, stride) = place.unwrap_or((sums, state.stride as isize));
+            // SAFETY: the caller vouches.
+            unsafe {
+                for i in 0..rows {
+                    let at = row - self.rows.start + i;
+                    let total = state.totals.add(at / height * LINES + at % height).read();
+                    // Without keys there are no weights that could add up to one, only empty sums.
+                    let total = if k.keys == 0 { L::splat(1.0) } else { total };
+                    divide(sums.add(i * state.stride), total, k.width, to.offset(i as isize * stride));
                 }
-                return Mask::Keep(to);
+                k.ending.finish(
+                    self.memory,
+                    index,
+                    first..first + rows,
+                    0..k.width,
+                    (sums.cast_const(), state.stride),
+                );
             }
-            dispatch!(*dtype, M => {
-                pack(to.cast(), ROW, mask.at::<M>(self.memory, self.index).part(at, size));
-            });
+            row += rows;
         }
-        Mask::Add(to)
     }
 }
 

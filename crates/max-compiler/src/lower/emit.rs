@@ -68,9 +68,9 @@ impl Lowering<'_> {
     pub(super) fn copy(&mut self, id: Option<OpId>, view: &View) -> Result<NodeId> {
         let dtype = self.node(view.node).dtype;
         let shape = view.layout.shape.clone();
-        if let Some((group, axes)) = self.placeable(view)? {
+        if let Some((group, steps)) = self.placeable(view)? {
             let node = self.add_node(dtype, &shape, Source::Group(group, None));
-            self.place(view.node, node, &axes, &contiguous_strides(&shape)?, Dim::Static(0))?;
+            self.place(view.node, node, &steps, &contiguous_strides(&shape)?, Dim::Static(0))?;
             id.into_iter().for_each(|id| self.note(group, id));
             return Ok(node);
         }
@@ -93,8 +93,8 @@ impl Lowering<'_> {
             let offset = start.mul(&strides[axis])?;
             start = start.add(&view.layout.shape[axis])?;
             let writer = match self.placeable(&view)? {
-                Some((group, axes)) => {
-                    self.place(view.node, whole, &axes, &strides, offset)?;
+                Some((group, steps)) => {
+                    self.place(view.node, whole, &steps, &strides, offset)?;
                     group
                 }
                 None => {
@@ -115,9 +115,9 @@ impl Lowering<'_> {
         self.define(op.results[0], whole)
     }
 
-    /// The group of a node that can be computed in another's memory, and where each axis of the node is in the view: the
-    /// view is the whole node, and nothing else sees it.
-    fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<Walk>)>> {
+    /// The group of a node that can be computed in another's memory, and where in the view each axis of the node is:
+    /// the view is the whole node, and nothing else sees it.
+    fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<Step>)>> {
         let node = self.node(view.node);
         let Source::Group(group, None) = node.source else { return Ok(None) };
         let alone = node.pending == 0 && !node.stored && node.home.is_none();
@@ -125,22 +125,26 @@ impl Lowering<'_> {
         if !alone || !computed || group < self.barrier() || !self.options.fuse {
             return Ok(None);
         }
-        let Some(axes) = permutation(&node.shape, &view.layout)? else { return Ok(None) };
+        let Some(steps) = steps(&node.shape, &view.layout)? else { return Ok(None) };
         // Rows are written whole: scattering what a row program makes would cost more than a copy.
-        let scatters = axes
-            .last()
-            .is_some_and(|last| last.as_ref().is_some_and(|(axis, _)| axis + 1 != view.layout.shape.len()));
-        Ok((!scatters || self.groups[group].reduce.is_none()).then_some((group, axes)))
+        let last = view.layout.shape.len().saturating_sub(1);
+        let scatters = steps.last().is_some_and(|&(axis, _)| axis != last);
+        Ok((!scatters || self.groups[group].reduce.is_none()).then_some((group, steps)))
     }
 
     /// Computes a node at a place in the memory of another.
-    fn place(&mut self, id: NodeId, home: NodeId, axes: &[Walk], strides: &[Dim], offset: Dim) -> Result<()> {
-        let stride = |walk: &Walk| match walk {
-            Some((axis, distance)) => strides[*axis].mul(distance),
-            None => Ok(Dim::Static(0)),
-        };
-        let strides = axes.iter().map(stride).collect::<Result<_>>()?;
+    fn place(
+        &mut self,
+        id: NodeId,
+        home: NodeId,
+        steps: &[Step],
+        strides: &[Dim],
+        offset: Dim,
+    ) -> Result<()> {
         let node = &mut self.nodes[id.0 as usize];
+        let stride =
+            |(axis, step): &Step| strides.get(*axis).map_or(Ok(Dim::Static(0)), |stride| stride.mul(step));
+        let strides = steps.iter().map(stride).collect::<Result<_>>()?;
         node.home = Some((home, Layout { shape: node.shape.clone(), strides, offset }));
         node.stored = true;
         self.nodes[home.0 as usize].stored = true;
@@ -148,42 +152,33 @@ impl Lowering<'_> {
     }
 }
 
-/// The axis of a view that an axis of a node is part of, and how many elements of that axis a step is. An axis of one
-/// element is nowhere.
-type Walk = Option<(usize, Dim)>;
+/// Where an axis of a node is in a view: along which axis, and in what steps.
+type Step = (usize, Dim);
 
-/// Where each axis of a node is in a view, if the view only reorders axes and merges neighbours.
-fn permutation(shape: &[Dim], view: &Layout) -> Result<Option<Vec<Walk>>> {
+/// Where each axis of a node is in a view, if that only reorders axes and merges neighbours.
+fn steps(shape: &[Dim], view: &Layout) -> Result<Option<Vec<Step>>> {
+    const ONE: Dim = Dim::Static(1);
     if view.offset != Dim::Static(0) {
         return Ok(None);
     }
     let natural = contiguous_strides(shape)?;
-    let mut axes: Vec<Walk> = vec![None; shape.len()];
-    let long = |axis: &usize| shape[*axis] != Dim::Static(1);
-    for (seen, (size, stride)) in view.shape.iter().zip(&view.strides).enumerate() {
-        if *size == Dim::Static(1) {
-            continue;
-        }
-        // From the innermost of the axes that are merged outwards.
-        let innermost = (0..shape.len()).filter(long).find(|&axis| natural[axis] == *stride);
-        let Some(innermost) = innermost else { return Ok(None) };
-        let mut merged = Dim::Static(1);
-        for axis in (0..=innermost).rev().filter(long) {
-            if axes[axis].is_some() {
-                return Ok(None);
-            }
-            axes[axis] = Some((seen, merged.clone()));
-            merged = merged.mul(&shape[axis])?;
-            if merged == *size {
-                break;
-            }
-        }
-        if merged != *size {
-            return Ok(None);
-        }
+    let mut free: Vec<usize> = (0..view.shape.len()).filter(|&axis| view.shape[axis] != ONE).collect();
+    let mut steps = vec![(view.shape.len().saturating_sub(1), Dim::Static(0)); shape.len()];
+    // The axis of the view that is being put together, and the size it has so far.
+    let mut open: Option<Step> = None;
+    for axis in (0..shape.len()).rev().filter(|&axis| shape[axis] != ONE) {
+        let (along, step) = match open.take() {
+            Some(open) => open,
+            None => match free.iter().position(|&other| view.strides[other] == natural[axis]) {
+                Some(at) => (free.remove(at), ONE),
+                None => return Ok(None),
+            },
+        };
+        let size = step.mul(&shape[axis])?;
+        open = (size != view.shape[along]).then_some((along, size));
+        steps[axis] = (along, step);
     }
-    let whole = (0..shape.len()).filter(long).all(|axis| axes[axis].is_some());
-    Ok(whole.then_some(axes))
+    Ok((open.is_none() && free.is_empty()).then_some(steps))
 }
 
 /// Appends the instructions of an op to a group.

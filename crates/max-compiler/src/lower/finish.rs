@@ -182,6 +182,7 @@ impl Slots<'_> {
                     mask: mask.as_ref().map(|mask| self.access(mask)),
                     scale: op.scale,
                     causal: op.causal,
+                    window: op.window,
                     epilogue,
                 })
             }

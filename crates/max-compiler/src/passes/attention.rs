@@ -1,7 +1,5 @@
 //! Scaled dot-product attention out of its parts: two products of matrices with a softmax between them.
 
-mod shared;
-
 use std::collections::HashMap;
 
 use max_core::scalar::{LogicalOp, NumericOp, RealOp};
@@ -12,6 +10,11 @@ use max_graph::ops::softmax::Softmax;
 use max_graph::{Body, HostTensor, OpKind, ValueId};
 
 use super::rewrite::{Builder, rebuild};
+
+mod groups;
+
+/// What is known of constant masks; see [`window`].
+type KnownMasks = HashMap<Mask, Option<usize>>;
 
 /// Finds `matmul(softmax(scale * matmul(query, key transposed) + mask), value)` and its variants.
 pub fn attention(body: &Body) -> Result<Body> {
@@ -32,7 +35,7 @@ enum Mask {
     IsNot(ValueId),
 }
 
-fn recognize(b: &mut Builder, value: ValueId, known_masks: &mut HashMap<Mask, bool>) -> Option<ValueId> {
+fn recognize(b: &mut Builder, value: ValueId, known_masks: &mut KnownMasks) -> Option<ValueId> {
     let [weights, values] = matmul(b, value)?;
     let weights = once(b, uncast(b, weights)?)?;
     let OpKind::Softmax(Softmax { axis, log: false }) = *b.kind(weights)? else { return None };
@@ -50,17 +53,34 @@ fn recognize(b: &mut Builder, value: ValueId, known_masks: &mut HashMap<Mask, bo
     let source = b.operand(transposed)?;
     let scaled_key = unscale(b, source).filter(|_| b.used_up_to(1, transposed));
     let (source, key_scale) = scaled_key.unwrap_or((source, 1.0));
-    let (mask, causal) = match mask {
-        Mask::None => (None, false),
-        mask if is_causal(b, mask, scores, known_masks) => (None, true),
-        Mask::Is(mask) => (Some(mask), false),
-        Mask::IsNot(mask) => (Some(b.push(ScalarOp::from(LogicalOp::LogicalNot), [mask])?), false),
+    let window = window(b, mask, scores, known_masks);
+    let mask = match mask {
+        Mask::None => None,
+        _ if window.is_some() => None,
+        Mask::Is(mask) => Some(mask),
+        Mask::IsNot(mask) => Some(b.push(ScalarOp::from(LogicalOp::LogicalNot), [mask])?),
     };
-    let in_order = dims.iter().enumerate().all(|(i, &d)| i == d);
-    let key = if in_order { source } else { b.push(Permute { dims }, [source])? };
-    let operands: Vec<_> = [query, key, values].into_iter().chain(mask).collect();
-    let attention = Attention { scale: outer_scale * query_scale * key_scale, causal };
-    shared::attend(b, &attention, &operands).or_else(|| b.push(attention, operands))
+    let scale = outer_scale * query_scale * key_scale;
+    let kind = Attention { scale, causal: window.is_some(), window: window.unwrap_or(0) };
+    let key = Turned { value: source, dims };
+    if let Some(grouped) = groups::attend(b, &kind, query, &key, values, mask, value) {
+        return Some(grouped);
+    }
+    let operands: Vec<_> = [query, key.push(b)?, values].into_iter().chain(mask).collect();
+    b.push(kind, operands)
+}
+
+/// A value with its axes in another order.
+struct Turned {
+    value: ValueId,
+    dims: Vec<usize>,
+}
+
+impl Turned {
+    fn push(self, b: &mut Builder) -> Option<ValueId> {
+        let in_order = self.dims.iter().enumerate().all(|(i, &d)| i == d);
+        if in_order { Some(self.value) } else { b.push(Permute { dims: self.dims }, [self.value]) }
+    }
 }
 
 fn matmul(b: &Builder, value: ValueId) -> Option<[ValueId; 2]> {
@@ -120,35 +140,36 @@ fn unmask(b: &Builder, value: ValueId) -> Option<(ValueId, Mask)> {
     }
 }
 
-/// Whether a mask is a constant that hides later keys from earlier queries, of which there are equally many.
-fn is_causal(b: &Builder, mask: Mask, scores: ValueId, known: &mut HashMap<Mask, bool>) -> bool {
+/// The window of a constant mask that hides later keys from earlier queries, of which there are equally many, and keys
+/// that are too far back; zero if none are.
+fn window(b: &Builder, mask: Mask, scores: ValueId, known: &mut KnownMasks) -> Option<usize> {
     let (id, keeps) = match mask {
-        Mask::None => return false,
+        Mask::None => return None,
         Mask::Is(id) => (id, true),
         Mask::IsNot(id) => (id, false),
     };
-    let (Some([.., queries, keys]), Some(data)) = (b.shape(scores).map(|shape| &shape[..]), b.constant(id))
-    else {
-        return false;
-    };
-    let size = queries.as_static().and_then(|size| usize::try_from(size).ok()).filter(|_| queries == keys);
-    size.is_some_and(|size| *known.entry(mask).or_insert_with(|| is_triangular(data, size, keeps)))
+    let ([.., queries, keys], data) = (&b.shape(scores)?[..], b.constant(id)?) else { return None };
+    let size = queries.as_static().and_then(|size| usize::try_from(size).ok()).filter(|_| queries == keys)?;
+    *known.entry(mask).or_insert_with(|| band(data, size, keeps))
 }
 
-/// Whether a mask of one matrix keeps what is on and below the diagonal, and hides what is above it. Bools may say
-/// what to keep or what to hide.
-fn is_triangular(mask: &HostTensor, size: usize, keeps: bool) -> bool {
+/// The width of the band that a mask of one matrix keeps, on and below the diagonal, if it hides all else; zero if it
+/// keeps all that is below. Bools may say what to keep or what to hide.
+fn band(mask: &HostTensor, size: usize, keeps: bool) -> Option<usize> {
     if !mask.shape().ends_with(&[size, size]) || mask.num_elements() != size * size {
-        return false;
+        return None;
     }
-    dispatch!(mask.dtype(), T => mask.elements::<T>().is_ok_and(|elements| {
-        elements.iter().enumerate().all(|(at, e)| {
-            let (seen, number) = (at % size <= at / size, e.to_f64());
-            match T::DTYPE {
-                DType::Bool => ((number != 0.0) == keeps) == seen,
-                _ if seen => number == 0.0,
-                _ => number == f64::NEG_INFINITY,
-            }
-        })
-    }))
+    dispatch!(mask.dtype(), T => {
+        let elements = mask.elements::<T>().ok()?;
+        let state = |e: &T| match (T::DTYPE, e.to_f64()) {
+            (DType::Bool, number) => Some((number != 0.0) == keeps),
+            (_, 0.0) => Some(true),
+            (_, f64::NEG_INFINITY) => Some(false),
+            _ => None,
+        };
+        let width = elements.iter().rev().take_while(|e| state(e) == Some(true)).count().min(size);
+        let seen = |at: usize| at % size <= at / size && at / size - at % size < width;
+        let fits = width > 0 && elements.iter().enumerate().all(|(at, e)| state(e) == Some(seen(at)));
+        fits.then_some(if width == size { 0 } else { width })
+    })
 }

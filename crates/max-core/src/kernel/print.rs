@@ -113,6 +113,9 @@ impl<D: Display> Display for Kernel<D> {
                     write!(f, " mask {mask}")?;
                 }
                 f.write_str(if k.causal { " causal " } else { " " })?;
+                if k.window > 0 {
+                    write!(f, "window {} ", k.window)?;
+                }
                 k.epilogue.write(f)
             }
             Kernel::Conv2d(k) => {

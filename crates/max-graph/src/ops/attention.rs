@@ -12,8 +12,9 @@ use crate::ops::{all_tensors, check_alike};
 op_struct! {
     /// `softmax(query · keyᵀ * scale + mask) · value` for `query [.., q, d]`, `key [.., k, d]`, `value [.., k, w]` and
     /// maybe a mask for `[.., q, k]`: numbers to add, or bools that say which scores to keep. If it is causal, query
-    /// `i` sees the keys up to `i + keys - queries` only.
-    Attention = "attention" { scale: f64, causal: bool }
+    /// `i` sees the keys up to `i + keys - queries` only, and with a window only so many of these, the last ones. A
+    /// window of zero is none; a window without `causal` is refused.
+    Attention = "attention" { scale: f64, causal: bool, window: usize }
 }
 
 impl Operation for Attention {
@@ -25,6 +26,9 @@ impl Operation for Attention {
             _ => bail!(value, "attention takes 3 or 4 operands, got {}", all.len()),
         };
         check_alike(&all[..3])?;
+        if self.window > 0 && !self.causal {
+            bail!(value, "an attention with a window of {} keys is causal; got causal = false", self.window);
+        }
         if !query.dtype.is_float() {
             bail!(value, "attention needs floats; got {}", query.dtype);
         }
@@ -94,7 +98,7 @@ impl Operation for Attention {
                         let products = row.iter().zip(&key[(at_key * k + j) * d..][..d]);
                         let score = products.map(|(a, b)| a.to_f64() * b.to_f64()).sum::<f64>() * self.scale;
                         let at = (number * q + i) * k + j;
-                        let hidden = self.causal && j + q > i + k || keep.as_ref().is_some_and(|keep| !keep[at].get());
+                        let hidden = self.hides(i + k, j + q) || keep.as_ref().is_some_and(|keep| !keep[at].get());
                         let bias = add.as_ref().map_or(0.0, |add| add[at].to_f64());
                         if hidden { f64::NEG_INFINITY } else { score + bias }
                     }));
@@ -109,6 +113,13 @@ impl Operation for Attention {
             }
             Ok(vec![HostTensor::from_vec(sizes, results)?])
         })
+    }
+}
+
+impl Attention {
+    /// Whether a query does not see a key, both counted from the same place.
+    fn hides(&self, query: usize, key: usize) -> bool {
+        self.causal && (key > query || self.window > 0 && query - key >= self.window)
     }
 }
 
@@ -150,7 +161,7 @@ mod tests {
             [numbers(&[2, 3, 4], 1), numbers(&[2, 5, 4], 2), numbers(&[5, 6], 3), numbers(&[3, 1], 4)];
         same(
             "%0: float32[b, q, 4], %1: float32[b, k, 4], %2: float32[k, 6], %3: float32[q, 1]",
-            "%9 = attention(%0, %1, %2, %3) {scale = 0.5, causal = false} : float32[b, q, 6] return %9",
+            "%9 = attention(%0, %1, %2, %3) {scale = 0.5, causal = false, window = 0} : float32[b, q, 6] return %9",
             "%4 = permute(%1) {dims = [0, 2, 1]} : float32[b, 4, k]
              %5 = matmul(%0, %4) : float32[b, q, k]
              %6 = constant() {value = dense(float32[], [0.5]), device = \"cpu:0\"} : float32[]
@@ -168,18 +179,36 @@ mod tests {
         let inputs = [numbers(&[2, 4], 1), numbers(&[3, 4], 2), numbers(&[3, 2], 3)];
         same(
             "%0: float32[2, 4], %1: float32[3, 4], %2: float32[3, 2]",
-            "%3 = attention(%0, %1, %2) {scale = 1.0, causal = true} : float32[2, 2] return %3",
+            "%3 = attention(%0, %1, %2) {scale = 1.0, causal = true, window = 0} : float32[2, 2] return %3",
             "%3 = constant() {value = dense(bool[2, 3], [1, 1, 0, 1, 1, 1]), device = \"cpu:0\"} : bool[2, 3]
-             %4 = attention(%0, %1, %2, %3) {scale = 1.0, causal = false} : float32[2, 2]
+             %4 = attention(%0, %1, %2, %3) {scale = 1.0, causal = false, window = 0} : float32[2, 2]
              return %4",
             &inputs,
         );
     }
 
     #[test]
+    fn a_window_is_a_band() {
+        let inputs = [numbers(&[3, 4], 1), numbers(&[4, 4], 2), numbers(&[4, 2], 3)];
+        same(
+            "%0: float32[3, 4], %1: float32[4, 4], %2: float32[4, 2]",
+            "%3 = attention(%0, %1, %2) {scale = 1.0, causal = true, window = 2} : float32[3, 2] return %3",
+            "%3 = constant() {value = dense(bool[3, 4], [1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1]), device = \"cpu:0\"} : \
+             bool[3, 4]
+             %4 = attention(%0, %1, %2, %3) {scale = 1.0, causal = false, window = 0} : float32[3, 2]
+             return %4",
+            &inputs,
+        );
+        let text = "graph \"g\"(%0: float32[3, 4]) {
+            %1 = attention(%0, %0, %0) {scale = 1.0, causal = false, window = 2} : float32[3, 4] return %1 }";
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains("a window of 2 keys is causal"), "{error}");
+    }
+
+    #[test]
     fn no_keys_give_zero_and_hidden_keys_nan() {
         let graph = "graph \"g\"(%0: float32[1, 2], %1: float32[k, 2], %2: bool[1, k]) {
-            %3 = attention(%0, %1, %1, %2) {scale = 1.0, causal = false} : float32[1, 2] return %3 }";
+            %3 = attention(%0, %1, %1, %2) {scale = 1.0, causal = false, window = 0} : float32[1, 2] return %3 }";
         let run = |keys: usize| {
             let mask = HostTensor::from_vec([1, keys], vec![max_core::Bool::FALSE; keys]).unwrap();
             let inputs = [numbers(&[1, 2], 1), numbers(&[keys, 2], 2), mask];
@@ -200,7 +229,7 @@ mod tests {
         ] {
             let text = format!(
                 "graph \"g\"({arguments}) {{
-                %3 = attention({operands}) {{scale = 1.0, causal = true}} : float32[2, 2] return %3 }}"
+                %3 = attention({operands}) {{scale = 1.0, causal = true, window = 0}} : float32[2, 2] return %3 }}"
             );
             assert!(parse(&text).is_err(), "{text}");
         }

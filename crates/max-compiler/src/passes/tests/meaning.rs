@@ -303,6 +303,26 @@ fn patterns_keep_their_meaning() {
     let text = super::after_all(&shared);
     assert!(text.contains("attention") && !text.contains("broadcast_to"), "{text}");
 
+    let groups = graph(
+        "%0: float32[b, 6, q, 4], %1: float32[b, 2, s, 4], %2: float32[b, 2, s, 3], %3: float32[6, 1, s]",
+        "%10 = reshape(%1) {shape = [b, 2, 1, s, 4]} : float32[b, 2, 1, s, 4]
+         %11 = broadcast_to(%10) {shape = [b, 2, 3, s, 4]} : float32[b, 2, 3, s, 4]
+         %12 = reshape(%11) {shape = [b, 6, s, 4]} : float32[b, 6, s, 4]
+         %13 = reshape(%2) {shape = [b, 2, 1, s, 3]} : float32[b, 2, 1, s, 3]
+         %14 = broadcast_to(%13) {shape = [b, 2, 3, s, 3]} : float32[b, 2, 3, s, 3]
+         %15 = reshape(%14) {shape = [b, 6, s, 3]} : float32[b, 6, s, 3]
+         %16 = permute(%12) {dims = [0, 1, 3, 2]} : float32[b, 6, 4, s]
+         %17 = matmul(%0, %16) : float32[b, 6, q, s]
+         %18 = add(%17, %3) : float32[b, 6, q, s]
+         %19 = softmax(%18) {axis = 3, log = false} : float32[b, 6, q, s]
+         %20 = matmul(%19, %15) : float32[b, 6, q, 3]
+         return %20",
+    );
+    let inputs =
+        [&[2, 6, 3, 4][..], &[2, 2, 5, 4], &[2, 2, 5, 3], &[6, 1, 5]].map(|shape| f32s(random, shape));
+    check(&groups, &inputs, false);
+    assert!(super::after_all(&groups).contains(": float32[b, 2, 3, q, 3]"));
+
     let products = graph(
         "%0: float32[b, n, 2]",
         "%2 = constant() {value = dense(float32[2, 1], [1.0, 2.0]), device = \"cpu:0\"} : float32[2, 1]

@@ -260,7 +260,7 @@ fn attention_with_heads_and_a_mask_to_add() {
           %5 = permute(%0) {dims = [0, 2, 1, 3]} : float32[b, 2, s, 4]
           %6 = permute(%2) {dims = [0, 2, 1, 3]} : float32[b, 2, s, 4]
           %7 = permute(%1) {dims = [0, 2, 1, 3]} : float32[b, 2, s, 4]
-          %8 = attention(%5, %7, %6, %3) {scale = 0.5, causal = false} : float32[b, 2, s, 4]
+          %8 = attention(%5, %7, %6, %3) {scale = 0.5, causal = false, window = 0} : float32[b, 2, s, 4]
           return %8
         }
     "#]].assert_eq(&after_all(&body));
@@ -274,7 +274,7 @@ fn attention_with_a_mask_to_hide_and_a_scaled_query() {
          %14 = f32 2.0
          %15 = div(%0, %14) : float32[b, s, 2, 4]
          %16 = matmul(%15, %13) : float32[b, s, 2, 2]
-         %17 = constant() {value = dense(bool[2, 2], [0, 1, 1, 0]), device = \"cpu:0\"} : bool[2, 2]
+         %17 = constant() {value = dense(bool[2, 2], [1, 0, 0, 1]), device = \"cpu:0\"} : bool[2, 2]
          %18 = f32 -inf
          %19 = where(%17, %18, %16) : float32[b, s, 2, 2]
          %20 = softmax(%19) {axis = 3, log = false} : float32[b, s, 2, 2]
@@ -283,9 +283,9 @@ fn attention_with_a_mask_to_hide_and_a_scaled_query() {
     );
     expect![[r#"
         graph "g"(%0: float32[b, s, 2, 4], %1: float32[b, s, 2, 4], %2: float32[b, s, 2, 4], %3: float32[s, s], %4: bool[s, s]) {
-          %5 = constant() {value = dense(bool[2, 2], [0, 1, 1, 0]), device = "cpu:0"} : bool[2, 2]
+          %5 = constant() {value = dense(bool[2, 2], [1, 0, 0, 1]), device = "cpu:0"} : bool[2, 2]
           %6 = logical_not(%5) : bool[2, 2]
-          %7 = attention(%0, %1, %2, %6) {scale = 0.5, causal = false} : float32[b, s, 2, 4]
+          %7 = attention(%0, %1, %2, %6) {scale = 0.5, causal = false, window = 0} : float32[b, s, 2, 4]
           return %7
         }
     "#]].assert_eq(&after_all(&body));
@@ -315,7 +315,7 @@ fn triangular_masks_are_causal() {
     let causal = with_mask("bool[3, 3], [1, 0, 0, 1, 1, 0, 1, 1, 1]", "where(%3, %5, %6)");
     expect![[r#"
         graph "g"(%0: float32[3, 4], %1: float32[3, 4], %2: float32[3, 5]) {
-          %3 = attention(%0, %1, %2) {scale = 1.0, causal = true} : float32[3, 5]
+          %3 = attention(%0, %1, %2) {scale = 1.0, causal = true, window = 0} : float32[3, 5]
           return %3
         }
     "#]]
@@ -334,6 +334,81 @@ fn triangular_masks_are_causal() {
 }
 
 #[test]
+fn bands_are_windows() {
+    let band = with_mask("bool[3, 3], [1, 0, 0, 1, 1, 0, 0, 1, 1]", "where(%3, %5, %6)");
+    expect![[r#"
+        graph "g"(%0: float32[3, 4], %1: float32[3, 4], %2: float32[3, 5]) {
+          %3 = attention(%0, %1, %2) {scale = 1.0, causal = true, window = 2} : float32[3, 5]
+          return %3
+        }
+    "#]]
+    .assert_eq(&band);
+    let added = "float32[3, 3], [0.0, -inf, -inf, 0.0, 0.0, -inf, -inf, 0.0, 0.0]";
+    assert_eq!(with_mask(added, "add(%5, %3)"), band);
+    assert_eq!(with_mask("bool[3, 3], [0, 1, 1, 0, 0, 1, 1, 0, 0]", "where(%3, %6, %5)"), band);
+    for mask in [
+        "bool[3, 3], [1, 0, 0, 0, 1, 0, 0, 1, 1]",
+        "bool[3, 3], [0, 0, 0, 1, 0, 0, 1, 1, 0]",
+        "bool[3, 3], [1, 1, 0, 1, 1, 1, 0, 1, 1]",
+    ] {
+        let masked = with_mask(mask, "where(%3, %5, %6)");
+        assert!(masked.contains("attention") && masked.contains("causal = false"), "{masked}");
+    }
+}
+
+/// Attention of eight heads, four for each head of keys and values.
+fn grouped(repeat_key: &str, repeat_value: &str) -> String {
+    let body = graph(
+        "%0: float32[b, 8, q, 4], %1: float32[b, 2, s, 4], %2: float32[b, s, 2, 4], %3: bool[b, 1, q, s]",
+        &format!(
+            "{repeat_key}
+             {repeat_value}
+             %30 = permute(%19) {{dims = [0, 1, 3, 2]}} : float32[b, 8, 4, s]
+             %31 = matmul(%0, %30) : float32[b, 8, q, s]
+             %32 = f32 0.5
+             %33 = mul(%31, %32) : float32[b, 8, q, s]
+             %34 = f32 -inf
+             %35 = where(%3, %33, %34) : float32[b, 8, q, s]
+             %36 = softmax(%35) {{axis = 3, log = false}} : float32[b, 8, q, s]
+             %37 = matmul(%36, %29) : float32[b, 8, q, 4]
+             return %37"
+        ),
+    );
+    after_all(&body)
+}
+
+#[test]
+fn repeated_keys_and_values_are_shared_by_groups_of_heads() {
+    let key = "%17 = reshape(%1) {shape = [b, 2, 1, s, 4]} : float32[b, 2, 1, s, 4]
+               %18 = broadcast_to(%17) {shape = [b, 2, 4, s, 4]} : float32[b, 2, 4, s, 4]
+               %19 = reshape(%18) {shape = [b, 8, s, 4]} : float32[b, 8, s, 4]";
+    // Repeated before the heads come to the front.
+    let value = "%26 = reshape(%2) {shape = [b, s, 2, 1, 4]} : float32[b, s, 2, 1, 4]
+                 %27 = broadcast_to(%26) {shape = [b, s, 2, 4, 4]} : float32[b, s, 2, 4, 4]
+                 %28 = reshape(%27) {shape = [b, s, 8, 4]} : float32[b, s, 8, 4]
+                 %29 = permute(%28) {dims = [0, 2, 1, 3]} : float32[b, 8, s, 4]";
+    expect![[r#"
+        graph "g"(%0: float32[b, 8, q, 4], %1: float32[b, 2, s, 4], %2: float32[b, s, 2, 4], %3: bool[b, 1, q, s]) {
+          %4 = reshape(%1) {shape = [b, 2, 1, s, 4]} : float32[b, 2, 1, s, 4]
+          %5 = reshape(%2) {shape = [b, s, 2, 1, 4]} : float32[b, s, 2, 1, 4]
+          %6 = reshape(%0) {shape = [b, 2, 4, q, 4]} : float32[b, 2, 4, q, 4]
+          %7 = reshape(%3) {shape = [b, 1, 1, q, s]} : bool[b, 1, 1, q, s]
+          %8 = permute(%5) {dims = [0, 2, 3, 1, 4]} : float32[b, 2, 1, s, 4]
+          %9 = attention(%6, %4, %8, %7) {scale = 0.5, causal = false, window = 0} : float32[b, 2, 4, q, 4]
+          %10 = reshape(%9) {shape = [b, 8, q, 4]} : float32[b, 8, q, 4]
+          return %10
+        }
+    "#]].assert_eq(&grouped(key, value));
+
+    let tiled = "%26 = reshape(%2) {shape = [b, s, 1, 2, 4]} : float32[b, s, 1, 2, 4]
+                 %27 = broadcast_to(%26) {shape = [b, s, 4, 2, 4]} : float32[b, s, 4, 2, 4]
+                 %28 = reshape(%27) {shape = [b, s, 8, 4]} : float32[b, s, 8, 4]
+                 %29 = permute(%28) {dims = [0, 2, 1, 3]} : float32[b, 8, s, 4]";
+    let apart = grouped(key, tiled);
+    assert!(apart.contains("attention") && apart.contains("float32[b, 8, q, 4]\n  return"), "{apart}");
+}
+
+#[test]
 fn attention_in_a_wider_dtype() {
     let body = graph(
         "%0: float16[s, 4], %1: float16[s, 4], %2: float16[s, 4]",
@@ -347,7 +422,7 @@ fn attention_in_a_wider_dtype() {
     );
     expect![[r#"
         graph "g"(%0: float16[s, 4], %1: float16[s, 4], %2: float16[s, 4]) {
-          %3 = attention(%0, %1, %2) {scale = 1.0, causal = false} : float16[s, 4]
+          %3 = attention(%0, %1, %2) {scale = 1.0, causal = false, window = 0} : float16[s, 4]
           return %3
         }
     "#]]
@@ -369,7 +444,7 @@ fn attention_with_scaled_queries_and_keys() {
     );
     expect![[r#"
         graph "g"(%0: float32[q, 4], %1: float32[k, 4], %2: float32[k, 5]) {
-          %3 = attention(%0, %1, %2) {scale = 0.25, causal = false} : float32[q, 5]
+          %3 = attention(%0, %1, %2) {scale = 0.25, causal = false, window = 0} : float32[q, 5]
           return %3
         }
     "#]]

@@ -1,0 +1,80 @@
+//! Packs keys, which lie row by row, as the columns of panels.
+
+use max_core::Element;
+
+use crate::matmul::{Kernels, Matrix, Micro, pack, pack_right};
+use crate::simd::{LINE, prefetch};
+use crate::tile;
+
+/// Whether elements need not be widened.
+pub(super) fn is_wide<T: Element>() -> bool {
+    size_of::<T>() == size_of::<T::Lane>()
+}
+
+/// Whether rows so far apart do not share cache sets.
+pub(super) fn is_apart<T>(stride: isize) -> bool {
+    stride.unsigned_abs().wrapping_mul(size_of::<T>()) % 4096 != 0
+}
+
+/// Asks for the rows of a matrix, whose elements lie side by side.
+pub(super) fn prefetch_rows<T>(matrix: Matrix<T>) {
+    let Matrix { start, strides: [down, _], size: [rows, columns] } = matrix;
+    for row in 0..rows {
+        let row = start.wrapping_offset(row as isize * down).cast::<u8>();
+        for line in (0..columns * size_of::<T>()).step_by(LINE) {
+            prefetch(row.wrapping_add(line));
+        }
+    }
+}
+
+/// How many elements are needed to widen keys of a depth before they are turned.
+pub(super) fn staging<T: Element>(kernels: &Kernels<T::Lane>, depth: usize) -> usize
+where
+    T::Lane: Micro,
+{
+    if is_wide::<T>() { 0 } else { kernels.width * depth }
+}
+
+/// Packs keys as [`pack_right`] does: a matrix of as many rows as keys are deep, each column a key.
+///
+/// # Safety
+///
+/// The matrix is readable; the panels fit, and so does what [`staging`] says.
+pub(super) unsafe fn pack_keys<T: Element>(
+    kernels: &Kernels<T::Lane>,
+    to: *mut T::Lane,
+    staging: *mut T::Lane,
+    matrix: Matrix<T>,
+) where
+    T::Lane: Micro,
+{
+    let Matrix { start: from, strides: [down, along], size: [depth, keys] } = matrix;
+    let width = kernels.width;
+    // SAFETY: the caller vouches.
+    unsafe {
+        if down != 1 {
+            return pack_right(kernels, to, matrix);
+        }
+        for start in (0..keys).step_by(width) {
+            let taken = width.min(keys - start);
+            let panel = to.add(start * depth);
+            if taken < width {
+                panel.write_bytes(0, width * depth);
+            }
+            let from = from.offset(start as isize * along);
+            let ahead = width.min(keys - start - taken);
+            prefetch_rows(Matrix {
+                start: from.wrapping_offset(taken as isize * along),
+                strides: [along, 1],
+                size: [ahead, depth],
+            });
+            let (from, stride): (*const u8, isize) = if is_wide::<T>() {
+                (from.cast(), along)
+            } else {
+                pack(staging, depth, Matrix { start: from, strides: [along, 1], size: [taken, depth] });
+                (staging.cast_const().cast(), depth as isize)
+            };
+            tile::transpose(size_of::<T::Lane>(), panel.cast(), width, from, stride, taken, depth);
+        }
+    }
+}

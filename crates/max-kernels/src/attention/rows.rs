@@ -1,0 +1,407 @@
+//! Some rows of a group of heads against blocks of keys.
+
+use std::ops::Range;
+
+use max_core::{Bool, DType, Element, dispatch};
+
+use super::PreparedAttention;
+use super::pack::{is_apart, is_wide, pack_keys, prefetch_rows, staging};
+use super::softmax::{GROUP, LINES, Mask, Real, Scores, State, Weighing, weigh};
+use crate::Memory;
+use crate::matmul::{DEPTH, Kernels, Matrix, ROW, THIN, pack, pack_right};
+use crate::scratch::{Pieces, bytes};
+
+/// The most rows for which keys and values are read as they lie, since they are used so few times.
+pub(super) const FEW: usize = 64;
+
+/// Packed queries lie so much further apart than they are long, so that they do not share cache sets.
+const GAP: usize = 16;
+
+/// Rows of a group of heads: those of its first head, then those of the next.
+pub(super) struct Rows<'a, L: 'static> {
+    pub(super) k: &'a PreparedAttention,
+    pub(super) kernels: &'static Kernels<L>,
+    pub(super) weighing: Weighing<L>,
+    pub(super) memory: &'a [Memory],
+    /// Which group of heads.
+    pub(super) group: usize,
+    pub(super) rows: Range<usize>,
+}
+
+/// Scratch memory of a task.
+pub(super) struct Room<L> {
+    queries: Queries<L>,
+    keys: *mut L,
+    values: *mut L,
+    staging: *mut L,
+    scores: *mut L,
+    masks: *mut L,
+}
+
+/// The queries of rows, with unit stride: where they start, and how far apart they lie and the parts of them that are
+/// multiplied at a time.
+#[derive(Clone, Copy)]
+struct Queries<L> {
+    start: *const L,
+    stride: isize,
+    part: usize,
+}
+
+/// A block of values: where it starts, and how far apart its rows and its panels lie.
+struct Values<L> {
+    start: *const L,
+    stride: isize,
+    panel: usize,
+    /// Whether rows lie whole, with unit stride.
+    whole: bool,
+}
+
+/// Which keys of a block some rows see.
+struct Seen {
+    each: [[usize; 2]; LINES],
+    /// From the first, rounded down to a whole group, to the last; nothing if there are none.
+    all: Option<[usize; 2]>,
+}
+
+impl<L: Real> Rows<'_, L> {
+    /// Whether they are few.
+    fn few(&self) -> bool {
+        self.rows.len() <= FEW
+    }
+
+    /// How many rows are computed together.
+    pub(super) fn height(&self) -> usize {
+        self.kernels.tiles.len()
+    }
+
+    /// How many times rows are computed together.
+    pub(super) fn groups(&self) -> usize {
+        self.rows.len().div_ceil(self.height())
+    }
+
+    /// How far apart the sums of rows lie.
+    pub(super) fn stride(&self) -> usize {
+        self.k.width.next_multiple_of(self.kernels.width)
+    }
+
+    /// The queries as they lie, if they need not be widened, and are of one head and not so far apart that they
+    /// share cache sets.
+    fn queries_in_place<T: Element<Lane = L>>(&self) -> Option<Queries<L>> {
+        let (k, rows) = (self.k, &self.rows);
+        let head = rows.start / k.queries;
+        let query = k.query.at::<T>(self.memory, k.heads.index(self.group, head));
+        let [stride, along] = query.strides;
+        let fits =
+            is_wide::<T>() && along == 1 && head == (rows.end - 1) / k.queries && is_apart::<T>(stride);
+        fits.then(|| {
+            let start = query.part([rows.start % k.queries, 0], [0, 0]).start.cast();
+            Queries { start, stride, part: DEPTH }
+        })
+    }
+
+    /// How far apart packed queries lie.
+    fn query_stride(&self) -> usize {
+        self.k.depth.min(DEPTH) + GAP
+    }
+
+    /// The sizes of the pieces of scratch memory.
+    fn sizes<T: Element<Lane = L>>(&self) -> [usize; 6] {
+        let block = self.k.keys.min(DEPTH).next_multiple_of(self.kernels.width);
+        let depth = self.k.depth;
+        [
+            match self.queries_in_place::<T>() {
+                Some(_) => 0,
+                None => self.query_stride() * self.rows.len() * depth.div_ceil(DEPTH),
+            },
+            if self.few() { self.kernels.width * depth.min(DEPTH) } else { block * depth },
+            if self.direct::<T>() { 0 } else { block * self.stride() },
+            staging::<T>(self.kernels, depth.min(DEPTH)),
+            if self.few() { self.rows.len() * ROW } else { LINES * ROW },
+            if self.k.mask.is_some() { LINES * ROW } else { 0 },
+        ]
+    }
+
+    /// The bytes of scratch memory that blocks need.
+    pub(super) fn bytes<T: Element<Lane = L>>(&self) -> usize {
+        self.sizes::<T>().map(bytes::<L>).iter().sum()
+    }
+
+    /// Scratch memory with the queries of the rows.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this type.
+    pub(super) unsafe fn room<T: Element<Lane = L>>(&self, scratch: &mut Pieces) -> Room<L> {
+        let [queries, keys, values, staging, scores, masks] =
+            self.sizes::<T>().map(|size| scratch.take::<L>(size));
+        if let Some(queries) = self.queries_in_place::<T>() {
+            return Room { queries, keys, values, staging, scores, masks };
+        }
+        let (k, stride) = (self.k, self.query_stride());
+        let part = stride * self.rows.len();
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            let (head, first) = (row / k.queries, row % k.queries);
+            let count = (k.queries - first).min(self.rows.end - row);
+            let query = k.query.at::<T>(self.memory, k.heads.index(self.group, head));
+            for (number, depth) in (0..k.depth).step_by(DEPTH).enumerate() {
+                let deep = DEPTH.min(k.depth - depth);
+                // SAFETY: the caller vouches; scratch memory has the size asked for.
+                unsafe {
+                    let to = queries.add(number * part + (row - self.rows.start) * stride);
+                    pack(to, stride, query.part([first, depth], [count, deep]));
+                }
+            }
+            row += count;
+        }
+        let queries = Queries { start: queries, stride: stride as isize, part };
+        Room { queries, keys, values, staging, scores, masks }
+    }
+
+    /// From where to where any of the rows sees keys.
+    pub(super) fn range(&self) -> Range<usize> {
+        let seen = self.rows.clone().map(|row| self.k.seen(row % self.k.queries));
+        let seen = seen.filter(|[from, to]| from < to);
+        seen.fold(None, |all: Option<Range<usize>>, [from, to]| match all {
+            Some(all) => Some(all.start.min(from)..all.end.max(to)),
+            None => Some(from..to),
+        })
+        .unwrap_or(0..0)
+    }
+
+    /// What a block of keys gives the rows, `height` at a time: where to note it is asked for each, and told when it
+    /// is there.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this type; the room is that of these rows, and the
+    /// states have room for the rows.
+    pub(super) unsafe fn block<T: Element<Lane = L>>(
+        &self,
+        room: &Room<L>,
+        start: usize,
+        part: impl Fn(usize) -> State<L>,
+        done: impl Fn(usize, usize, State<L>),
+    ) {
+        let (k, height) = (self.k, self.height());
+        let taken = DEPTH.min(k.keys - start);
+        let few = self.few();
+        // SAFETY: the caller vouches.
+        unsafe {
+            if few {
+                self.scores_of_few::<T>(room, start, taken);
+            } else {
+                let key = self.k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
+                for depth in (0..k.depth).step_by(DEPTH) {
+                    let deep = DEPTH.min(k.depth - depth);
+                    let to = room.keys.add(depth * taken.next_multiple_of(self.kernels.width));
+                    pack_keys(self.kernels, to, room.staging, key.part([depth, start], [deep, taken]));
+                }
+            }
+            let values = self.values::<T>(room, start, taken);
+            for group in 0..self.groups() {
+                let first = group * height;
+                let rows = height.min(self.rows.len() - first);
+                let part = part(group);
+                let seen = self.seen(first, rows, start, taken);
+                let scores = room.scores.add(if few { first * ROW } else { 0 });
+                let (Some(all), Some(mask)) = (seen.all, self.mask(room, first, rows, start, taken)) else {
+                    part.clear(rows, 1);
+                    done(group, rows, part);
+                    continue;
+                };
+                if !few {
+                    let panel = taken.next_multiple_of(self.kernels.width);
+                    for depth in (0..k.depth.max(1)).step_by(DEPTH) {
+                        self.scores(room, [first, rows], depth, (room.keys.add(depth * panel), all), scores);
+                    }
+                }
+                weigh(&Scores {
+                    scores,
+                    rows,
+                    keys: all,
+                    seen: seen.each,
+                    mask,
+                    weighing: self.weighing,
+                    state: part,
+                });
+                self.product(rows, all, scores, &values, part);
+                done(group, rows, part);
+            }
+        }
+    }
+
+    /// Which of a block's keys some rows see.
+    fn seen(&self, first: usize, rows: usize, start: usize, taken: usize) -> Seen {
+        let mut seen = Seen { each: [[0; 2]; LINES], all: None };
+        for (i, each) in seen.each[..rows].iter_mut().enumerate() {
+            let row = self.rows.start + first + i;
+            *each = self.k.seen(row % self.k.queries).map(|key| key.saturating_sub(start).min(taken));
+            if each[0] < each[1] {
+                let whole = each[0] / GROUP * GROUP;
+                let all = seen.all.get_or_insert([whole, each[1]]);
+                *all = [all[0].min(whole), all[1].max(each[1])];
+            }
+        }
+        seen
+    }
+
+    /// The products of some rows with packed keys, from the first to the last of those that are seen, from a depth on.
+    ///
+    /// # Safety
+    ///
+    /// As for `block`; the keys are packed from this depth on, and there is room for the scores.
+    unsafe fn scores(
+        &self,
+        room: &Room<L>,
+        [first, rows]: [usize; 2],
+        depth: usize,
+        (keys, seen): (*const L, [usize; 2]),
+        scores: *mut L,
+    ) {
+        let width = self.kernels.width;
+        let Queries { start, stride, part } = room.queries;
+        let deep = DEPTH.min(self.k.depth - depth);
+        // SAFETY: the caller vouches.
+        unsafe {
+            let queries = start.add(depth / DEPTH * part).offset(first as isize * stride);
+            for panel in seen[0] / width..seen[1].div_ceil(width) {
+                let right = (keys.add(panel * deep * width), width as isize);
+                let to = (scores.add(panel * width), ROW as isize);
+                self.kernels.tiles[rows - 1](deep, (queries, stride), right, to, depth > 0);
+            }
+        }
+    }
+
+    /// The products of few rows with the keys of a block, which are packed a panel at a time.
+    ///
+    /// # Safety
+    ///
+    /// As for `block`.
+    unsafe fn scores_of_few<T: Element<Lane = L>>(&self, room: &Room<L>, start: usize, taken: usize) {
+        let (k, width, height) = (self.k, self.kernels.width, self.height());
+        let seen = self.range();
+        let seen = [seen.start, seen.end].map(|key| key.saturating_sub(start).min(taken));
+        let key = k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
+        for panel in (seen[0] / GROUP * GROUP / width..seen[1].div_ceil(width)).map(|panel| panel * width) {
+            for depth in (0..k.depth.max(1)).step_by(DEPTH) {
+                let size = [DEPTH.min(k.depth - depth), width.min(taken - panel)];
+                // SAFETY: the caller vouches.
+                unsafe {
+                    pack_keys(self.kernels, room.keys, room.staging, key.part([depth, start + panel], size));
+                    for first in (0..self.rows.len()).step_by(height) {
+                        let rows = height.min(self.rows.len() - first);
+                        let scores = room.scores.add(first * ROW + panel);
+                        self.scores(room, [first, rows], depth, (room.keys, [0, width]), scores);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether values are read as they lie: they need not be widened, panels are whole and rows do not share cache
+    /// sets.
+    fn direct<T: Element<Lane = L>>(&self) -> bool {
+        let [down, along] = self.k.value.at::<T>(self.memory, 0).strides;
+        let apart = is_apart::<T>(down) || self.rows.len() <= self.height();
+        is_wide::<T>() && along == 1 && self.k.width.is_multiple_of(self.kernels.width) && apart
+    }
+
+    /// The values of a block.
+    ///
+    /// # Safety
+    ///
+    /// As for `block`.
+    unsafe fn values<T: Element<Lane = L>>(&self, room: &Room<L>, start: usize, taken: usize) -> Values<L> {
+        let value = self.k.value.at::<T>(self.memory, self.k.heads.index(self.group, 0));
+        let value = value.part([start, 0], [taken, self.k.width]);
+        let width = self.kernels.width;
+        if self.direct::<T>() {
+            prefetch_rows(value);
+            return Values { start: value.start.cast(), stride: value.strides[0], panel: width, whole: true };
+        }
+        // SAFETY: the caller vouches.
+        unsafe { pack_right(self.kernels, room.values, value) };
+        Values { start: room.values, stride: width as isize, panel: taken * width, whole: false }
+    }
+
+    /// The values of a block, weighted and summed for some rows.
+    ///
+    /// # Safety
+    ///
+    /// As for `block`.
+    unsafe fn product(
+        &self,
+        rows: usize,
+        seen: [usize; 2],
+        weights: *const L,
+        values: &Values<L>,
+        to: State<L>,
+    ) {
+        let (depth, width) = (seen[1] - seen[0], self.kernels.width);
+        // SAFETY: the caller vouches.
+        unsafe {
+            let weights = weights.add(seen[0]);
+            let start = values.start.offset(seen[0] as isize * values.stride);
+            if values.whole && rows <= THIN {
+                let values = (start, values.stride);
+                return self.kernels.thin[rows - 1](
+                    depth,
+                    weights,
+                    values,
+                    self.k.width,
+                    (to.sums, to.stride),
+                );
+            }
+            for panel in 0..self.k.width.div_ceil(width) {
+                let right = (start.add(panel * values.panel), values.stride);
+                let to = (to.sums.add(panel * width), to.stride as isize);
+                self.kernels.tiles[rows - 1](depth, (weights, ROW as isize), right, to, false);
+            }
+        }
+    }
+
+    /// The mask for some rows and a block of keys, packed; nothing if it hides all of them.
+    ///
+    /// # Safety
+    ///
+    /// As for `block`.
+    unsafe fn mask(
+        &self,
+        room: &Room<L>,
+        first: usize,
+        rows: usize,
+        start: usize,
+        taken: usize,
+    ) -> Option<Mask<L>> {
+        let Some((mask, dtype)) = &self.k.mask else { return Some(Mask::None) };
+        let keeps = *dtype == DType::Bool;
+        let hidden = if keeps { L::zeroed() } else { L::splat(f64::NEG_INFINITY) };
+        let mut all_hidden = true;
+        for i in 0..rows {
+            let row = self.rows.start + first + i;
+            let index = self.k.heads.index(self.group, row / self.k.queries);
+            let (at, size) = ([row % self.k.queries, start], [1, taken]);
+            // SAFETY: the caller vouches; the mask's elements widen to the type of scores, which `new` has checked.
+            unsafe {
+                let to = room.masks.add(i * ROW);
+                if keeps {
+                    let Matrix { start, strides, .. } = mask.at::<Bool>(self.memory, index).part(at, size);
+                    for j in 0..taken {
+                        let kept = start.offset(j as isize * strides[1]).read();
+                        to.add(j).write(L::splat(f64::from(u8::from(kept.get()))));
+                    }
+                } else {
+                    dispatch!(*dtype, M => {
+                        pack(to.cast(), ROW, mask.at::<M>(self.memory, index).part(at, size));
+                    });
+                }
+                if all_hidden {
+                    let row = std::slice::from_raw_parts(to, taken);
+                    all_hidden = row.iter().all(|&x| x == hidden);
+                }
+            }
+        }
+        (!all_hidden).then_some(if keeps { Mask::Keep(room.masks) } else { Mask::Add(room.masks) })
+    }
+}
