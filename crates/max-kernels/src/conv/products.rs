@@ -1,0 +1,462 @@
+//! Convolutions as products: windows are the rows of a matrix, filters the columns of another.
+//!
+//! Windows are read where they lie, in the image or in a band of it; they overlap and are never laid out one by one.
+//! Filters are packed as panels of a tile's width, once for all tasks or, where only one task needs them, by that. Long
+//! sums are cut into chunks of taps and channels, by shape alone; what else is cut never shows in results.
+
+use std::ops::Range;
+
+use max_core::Element;
+
+use super::PreparedConv;
+use super::band::{Axis, Band, Left};
+use super::tile::{TILE_BYTES, Tiled, Tiles};
+use crate::matmul::{Cut, Matrix, pack_right_rows};
+use crate::scratch::{bytes, pieces};
+use crate::{Memory, Pool};
+
+/// About how many products a chunk of a sum has.
+const DEPTH: usize = 600;
+
+/// The fewest channels that a chunk is cut to: a cache line of the most common type.
+const CHANNELS: usize = 16;
+
+/// About how many panels of filters are multiplied with the same windows: they stay in the second cache.
+const PANELS: usize = 4;
+
+/// The most elements of packed filters that all tasks share. Larger ones are packed by tasks, chunk by chunk.
+const SHARED: usize = 1 << 22;
+
+/// The filters below which one thread packs them.
+const SMALL: usize = 1 << 16;
+
+/// About the most elements of a band and of the results of a task.
+const BAND: usize = 1 << 16;
+const RESULTS: usize = 1 << 17;
+
+/// About the most positions that a task has in a row.
+const COLUMNS: usize = 448;
+
+/// How the sums of a convolution are cut.
+#[derive(Clone, Copy)]
+struct Chunks {
+    rows: Cut,
+    columns: Cut,
+    channels: Cut,
+    /// The taps of a filter.
+    taps: [usize; 2],
+}
+
+/// A part of the windows: some taps of some channels, and how many products come before it.
+struct Chunk {
+    taps: [Range<usize>; 2],
+    channels: Range<usize>,
+    before: usize,
+}
+
+impl Chunks {
+    fn new(k: &PreparedConv) -> Chunks {
+        let taps = k.filter_size;
+        let channels = Cut::new(k.channels, (DEPTH / (taps[0] * taps[1]).max(1)).max(CHANNELS), CHANNELS);
+        let left = (DEPTH / channels.range(0).len().max(1)).max(1);
+        let columns = Cut::new(taps[1], left, 1);
+        let rows = Cut::new(taps[0], (left / columns.range(0).len().max(1)).max(1), 1);
+        Chunks { rows, columns, channels, taps }
+    }
+
+    fn parts(&self) -> usize {
+        self.rows.parts() * self.columns.parts() * self.channels.parts()
+    }
+
+    fn get(&self, number: usize) -> Chunk {
+        let (number, column) = (number / self.columns.parts(), number % self.columns.parts());
+        let (channel, row) = (number / self.rows.parts(), number % self.rows.parts());
+        let (channels, rows, columns) =
+            (self.channels.range(channel), self.rows.range(row), self.columns.range(column));
+        let [height, width] = self.taps;
+        let above = rows.start * width + rows.len() * columns.start;
+        let before = channels.start * height * width + channels.len() * above;
+        Chunk { taps: [rows, columns], channels, before }
+    }
+}
+
+impl Chunk {
+    fn depth(&self) -> usize {
+        self.taps[0].len() * self.taps[1].len() * self.channels.len()
+    }
+}
+
+/// A convolution that runs: how it is cut, and what it runs on.
+struct Products<'a, L: 'static> {
+    k: &'a PreparedConv,
+    tiles: &'static Tiles<L>,
+    memory: &'a [Memory],
+    chunks: Chunks,
+    rows: Cut,
+    columns: Cut,
+    filters: Cut,
+    /// Whether windows are read in the image.
+    in_place: bool,
+    /// The filters of all groups, packed.
+    packed: Option<Packed<L>>,
+}
+
+/// An address that threads share.
+#[derive(Clone, Copy)]
+struct Packed<L>(*mut L);
+
+impl<L> Packed<L> {
+    fn address(self) -> *mut L {
+        self.0
+    }
+}
+
+// SAFETY: it is only an address; tasks write to parts of their own, and read after all has been written.
+unsafe impl<L> Send for Packed<L> {}
+// SAFETY: as above.
+unsafe impl<L> Sync for Packed<L> {}
+
+/// # Safety
+///
+/// The memory was checked for the kernel, whose operands have this type.
+pub(super) unsafe fn run<T: Element>(k: &PreparedConv, memory: &[Memory], pool: &Pool)
+where
+    T::Lane: Tiled,
+{
+    let tiles = T::Lane::tiles();
+    let (chunks, in_place) = (Chunks::new(k), k.reads_in_place::<T>(memory));
+    let (rows, columns, filters) = cuts::<T::Lane>(k, &chunks, in_place, pool.threads());
+    let mut products = Products { k, tiles, memory, chunks, rows, columns, filters, in_place, packed: None };
+    let elements = k.groups.saturating_mul(products.group());
+    let tasks_a_filter = k.out[0] * rows.parts() * columns.parts();
+    // SAFETY: the caller vouches; scratch memory has the size asked for.
+    unsafe {
+        if tasks_a_filter == 1 || elements > SHARED {
+            return products.tasks::<T>(pool);
+        }
+        pieces(bytes::<T::Lane>(elements), |scratch| {
+            products.packed = Some(Packed(scratch.take::<T::Lane>(elements)));
+            products.pack_all::<T>(pool);
+            products.tasks::<T>(pool);
+        });
+    }
+}
+
+/// Cuts rows, columns and filters so that threads have about the same to do and little is copied twice.
+fn cuts<L: Tiled>(k: &PreparedConv, chunks: &Chunks, in_place: bool, threads: usize) -> (Cut, Cut, Cut) {
+    let tiles = L::tiles();
+    let (height, width) = (tiles.products[1].len(), 2 * tiles.lanes);
+    let [images, lines, long, _] = k.out;
+    let first = (chunks.parts() > 0).then(|| chunks.get(0));
+    let band = |rows: usize, columns: usize| match &first {
+        Some(chunk) if !in_place => {
+            let axis = |axis: usize, positions: usize| Axis::new(k, axis, &(0..positions), &chunk.taps[axis]);
+            axis(0, rows).len().saturating_mul(axis(1, columns).len()).saturating_mul(chunk.channels.len())
+        }
+        _ => 0,
+    };
+    let mut across = COLUMNS.min(long);
+    while across > height && band(1, across) > BAND {
+        across = across.div_ceil(2);
+    }
+    let columns = Cut::new(long, across, if across < long { height } else { 1 });
+    let across = columns.range(0).len();
+    let depth = k.filter_size[0] as f64 * k.filter_size[1] as f64 * k.channels as f64;
+    let (mut best, mut least) = ((1, width), f64::INFINITY);
+    let mut rows = lines.min(2048 / across + 1);
+    loop {
+        let mut parts = 1;
+        loop {
+            let filters = k.filters.div_ceil(parts).next_multiple_of(width).min(k.filters);
+            let (band, results) = (band(rows, across), rows * across * filters);
+            let fits = (band <= BAND && results <= RESULTS) || (rows == 1 && filters <= width);
+            if fits {
+                let uses = images * lines.div_ceil(rows) * columns.parts();
+                let tasks = uses as f64 * k.groups as f64 * k.filters.div_ceil(filters) as f64;
+                let copied = band as f64 * chunks.parts() as f64 / 4.0;
+                let packed = if uses == 1 { depth * filters as f64 / 4.0 } else { 0.0 };
+                let registers = filters.div_ceil(tiles.lanes) as f64;
+                let task = (rows * across) as f64 * registers * depth + copied + packed + 3000.0;
+                let all = depth * k.filters as f64 * k.groups as f64 / 4.0;
+                let shared = if uses == 1 { 0.0 } else { all / threads as f64 };
+                // The last tasks end at different times: smaller ones waste less.
+                let time = ((tasks / threads as f64).ceil() + 0.25) * task + shared;
+                if time < least {
+                    (best, least) = ((rows, filters), time);
+                }
+            }
+            if filters <= width {
+                break;
+            }
+            parts *= 2;
+        }
+        if rows == 1 {
+            break;
+        }
+        rows = lines.div_ceil(lines.div_ceil(rows) + 1).min(rows - 1);
+    }
+    (Cut::new(lines, best.0, 1), columns, Cut::new(k.filters, best.1, width))
+}
+
+impl<L: Tiled> Products<'_, L> {
+    /// The filters of a panel.
+    fn width(&self) -> usize {
+        2 * self.tiles.lanes
+    }
+
+    fn panels(&self) -> usize {
+        self.k.filters.div_ceil(self.width())
+    }
+
+    /// The elements of the packed filters of a group.
+    fn group(&self) -> usize {
+        let depth = self.k.filter_size[0] * self.k.filter_size[1] * self.k.channels;
+        depth.saturating_mul(self.panels() * self.width())
+    }
+
+    /// Packs some panels of a chunk of a group's filters.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this type, and the panels fit.
+    unsafe fn pack<T: Element<Lane = L>>(
+        &self,
+        to: *mut L,
+        group: usize,
+        chunk: &Chunk,
+        panels: Range<usize>,
+    ) {
+        let (k, width, depth) = (self.k, self.width(), chunk.depth());
+        let [down, along, deep, across] = k.filter_strides;
+        let filter = k.filter.at(self.memory, 0).cast::<T>().cast_const();
+        let first = panels.start * width;
+        let size = [chunk.channels.len(), k.filters.min(panels.end * width) - first];
+        let mut top = 0;
+        for row in chunk.taps[0].clone() {
+            for column in chunk.taps[1].clone() {
+                let here = row as isize * down
+                    + column as isize * along
+                    + chunk.channels.start as isize * deep
+                    + (group * k.filters + first) as isize * across;
+                let matrix = Matrix { start: filter.wrapping_offset(here), strides: [deep, across], size };
+                // SAFETY: the caller vouches.
+                unsafe { pack_right_rows(L::kernels(), (to, depth, top), matrix) };
+                top += size[0];
+            }
+        }
+    }
+
+    /// Where the panel of a chunk lies among all packed filters.
+    fn offset(&self, group: usize, chunk: &Chunk, panel: usize) -> usize {
+        let before = self.panels() * chunk.before + panel * chunk.depth();
+        group * self.group() + before * self.width()
+    }
+
+    /// Packs the filters of all groups.
+    ///
+    /// # Safety
+    ///
+    /// As for `pack`; there is room for all.
+    unsafe fn pack_all<T: Element<Lane = L>>(&self, pool: &Pool) {
+        let Some(packed) = self.packed else { return };
+        let (panels, chunks) = (self.panels(), self.chunks.parts());
+        let all = |task: usize| {
+            let (task, panel) = (task / panels, task % panels);
+            let (group, chunk) = (task / chunks, self.chunks.get(task % chunks));
+            // SAFETY: the caller vouches; no other task packs this panel.
+            unsafe {
+                let to = packed.address().add(self.offset(group, &chunk, panel));
+                self.pack::<T>(to, group, &chunk, panel..panel + 1);
+            }
+        };
+        let tasks = self.k.groups * panels * chunks;
+        if self.k.groups * self.group() <= SMALL { (0..tasks).for_each(all) } else { pool.run(tasks, &all) }
+    }
+
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this type; packed filters are packed.
+    unsafe fn tasks<T: Element<Lane = L>>(&self, pool: &Pool) {
+        let (rows, columns, filters) = (self.rows.parts(), self.columns.parts(), self.filters.parts());
+        pool.run(self.k.out[0] * rows * columns * self.k.groups * filters, &|task| {
+            let (task, filter) = (task / filters, self.filters.range(task % filters));
+            let (task, group) = (task / self.k.groups, task % self.k.groups);
+            let (task, column) = (task / columns, self.columns.range(task % columns));
+            let (image, row) = (task / rows, self.rows.range(task % rows));
+            // SAFETY: the caller vouches; no other task has this block.
+            unsafe { self.block::<T>(image, group, [row, column], filter) };
+        });
+    }
+
+    /// Computes a block of positions and filters of a group.
+    ///
+    /// # Safety
+    ///
+    /// As for `tasks`; nobody else has this block.
+    unsafe fn block<T: Element<Lane = L>>(
+        &self,
+        image: usize,
+        group: usize,
+        positions: [Range<usize>; 2],
+        filters: Range<usize>,
+    ) {
+        let (k, memory, width) = (self.k, self.memory, self.width());
+        let [rows, columns] = &positions;
+        let band = |chunk: &Chunk| {
+            let axis = |axis: usize| Axis::new(k, axis, &positions[axis], &chunk.taps[axis]);
+            Band::new(axis(0), axis(1), chunk.channels.len(), size_of::<L>())
+        };
+        let chunks = || (0..self.chunks.parts()).map(|number| self.chunks.get(number));
+        let band_size =
+            if self.in_place { 0 } else { chunks().map(|chunk| band(&chunk).len()).max().unwrap_or(0) };
+        let deepest = chunks().map(|chunk| chunk.depth()).max().unwrap_or(0);
+        let together = (PANELS * width).min(filters.len().next_multiple_of(width));
+        let stride = filters.len().next_multiple_of(width);
+        let global = group * k.filters + filters.start..group * k.filters + filters.end;
+        let place =
+            |row: usize| k.ending.place::<L>(memory, image * k.out[1] + row, [columns.start, global.start]);
+        let sums_size = if place(rows.start).is_some() { 0 } else { rows.len() * columns.len() * stride };
+        let sizes = [band_size, if self.packed.is_some() { 0 } else { deepest * together }, sums_size];
+        pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
+            let [left_room, right_room, sums] = sizes.map(|size| scratch.take::<L>(size));
+            let input = k.input.at(memory, image).cast::<T>().cast_const();
+            let to = |row: usize| {
+                let aside = sums.wrapping_add((row - rows.start) * columns.len() * stride);
+                place(row).unwrap_or((aside, stride as isize))
+            };
+            // SAFETY: the caller vouches for the operands and the places; scratch memory has the sizes asked for.
+            unsafe {
+                for (number, chunk) in chunks().enumerate() {
+                    let first = group * k.channels;
+                    let channels = first + chunk.channels.start..first + chunk.channels.end;
+                    let left = if self.in_place {
+                        k.in_place(input, &positions, &chunk.taps, &channels).joined()
+                    } else {
+                        let band = band(&chunk);
+                        band.fill::<T>(k, left_room, input, channels);
+                        band.left(left_room.cast_const(), chunk.channels.len()).joined()
+                    };
+                    for from in filters.clone().step_by(together) {
+                        let some = from..filters.end.min(from + together);
+                        let panel = from / width;
+                        let right = match self.packed {
+                            Some(packed) => packed.address().add(self.offset(group, &chunk, panel)),
+                            None => {
+                                let panels = panel..some.end.div_ceil(width);
+                                self.pack::<T>(right_room, group, &chunk, panels);
+                                right_room
+                            }
+                        };
+                        let right = (right.cast_const(), chunk.depth() * width);
+                        let shift = from - filters.start;
+                        let to = |row: usize| (to(row).0.wrapping_add(shift), to(row).1);
+                        self.lines(&left, [rows, columns], right, some.len(), &to, number > 0);
+                    }
+                }
+                for row in rows.clone() {
+                    let product =
+                        (sums.wrapping_add((row - rows.start) * columns.len() * stride).cast_const(), stride);
+                    k.ending.finish(memory, image * k.out[1] + row, columns.clone(), global.clone(), product);
+                }
+            }
+        });
+    }
+
+    /// Multiplies the windows of some positions with some panels.
+    ///
+    /// # Safety
+    ///
+    /// Windows and panels can be read; the places of rows can be written.
+    unsafe fn lines(
+        &self,
+        left: &Left<L>,
+        [rows, columns]: [&Range<usize>; 2],
+        right: (*const L, usize),
+        filters: usize,
+        to: &dyn Fn(usize) -> (*mut L, isize),
+        add: bool,
+    ) {
+        let (first, count) = (to(rows.start), columns.len());
+        // Rows that follow each other without gaps are one long row.
+        let joined = left.line == left.position * count as isize
+            && rows.clone().skip(1).all(|row| {
+                let line = (row - rows.start) as isize * count as isize * first.1;
+                to(row).0 == first.0.wrapping_offset(line)
+            });
+        // SAFETY: the caller vouches.
+        unsafe {
+            if joined {
+                return self.strips(left, rows.len() * count, right, filters, first, add);
+            }
+            for row in rows.clone() {
+                let down = left.line * (row - rows.start) as isize;
+                let left = Left { start: left.start.wrapping_offset(down), ..*left };
+                self.strips(&left, count, right, filters, to(row), add);
+            }
+        }
+    }
+
+    /// Multiplies the windows of positions side by side with some panels.
+    ///
+    /// # Safety
+    ///
+    /// Windows and panels can be read; the place can be written.
+    unsafe fn strips(
+        &self,
+        left: &Left<L>,
+        positions: usize,
+        (right, panel): (*const L, usize),
+        filters: usize,
+        (to, stride): (*mut L, isize),
+        add: bool,
+    ) {
+        let (width, strips) = (self.width(), positions.div_ceil(self.tiles.products[1].len()));
+        for strip in 0..strips {
+            let some = strip * positions / strips..(strip + 1) * positions / strips;
+            let from = (left.start.wrapping_offset(some.start as isize * left.position), left.position);
+            let to = to.wrapping_offset(some.start as isize * stride);
+            for column in (0..filters).step_by(width) {
+                let taken = width.min(filters - column);
+                let registers = taken.div_ceil(self.tiles.lanes);
+                let tile = self.tiles.products[registers - 1][some.len() - 1];
+                let right = (right.wrapping_add(column / width * panel), width as isize);
+                let to = (to.wrapping_add(column), stride);
+                // SAFETY: the caller vouches; a tile that would stick out is computed aside.
+                unsafe {
+                    if taken == registers * self.tiles.lanes {
+                        tile(&left.window, from, right, to, add);
+                    } else {
+                        let mut room = Room([0; TILE_BYTES]);
+                        let aside = room.0.as_mut_ptr().cast::<L>();
+                        tile(&left.window, from, right, (aside, width as isize), false);
+                        place(to, (aside, width), [some.len(), taken], add);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Room for a tile that sticks out.
+#[repr(C, align(64))]
+pub(super) struct Room(pub(super) [u8; TILE_BYTES]);
+
+/// Stores or adds a part of a tile that was computed aside.
+///
+/// # Safety
+///
+/// The part can be read and its place written.
+pub(super) unsafe fn place<L: Tiled>(
+    (to, stride): (*mut L, isize),
+    (from, width): (*const L, usize),
+    [rows, columns]: [usize; 2],
+    add: bool,
+) {
+    for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
+        // SAFETY: the caller vouches; places need not be aligned.
+        unsafe {
+            let (to, sum) = (to.offset(i as isize * stride).add(j), *from.add(i * width + j));
+            to.write_unaligned(if add { to.read_unaligned().add(sum) } else { sum });
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The innermost loops of convolutions: small tiles of sums that stay in registers while all taps of a window pass.
+//!
+//! Every tile sums an element in the same order, from the first tap and channel of a window to the last, so that an
+//! element has the same bits whichever tile computes it and whatever lies beside it.
+
+use bytemuck::Zeroable;
+use max_core::Bool;
+
+use super::register::{Lanes, Register};
+use crate::matmul::Micro;
+use crate::simd::Isa;
+
+/// Room for any tile.
+pub(super) const TILE_BYTES: usize = 14 * 2 * 64;
+
+/// What a filter sees from a position: runs of elements in rows of taps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// How many rows, and how far apart they lie.
+    pub(super) rows: usize,
+    pub(super) row: isize,
+    /// How many runs there are in a row, and how far apart they lie.
+    pub(super) runs: usize,
+    pub(super) run: isize,
+    /// The elements of a run.
+    pub(super) depth: usize,
+}
+
+/// Computes a tile of positions and filters. The arguments are the window; where the first position's window starts
+/// and how far apart positions lie; the weights and how far apart those of consecutive elements lie; the tile and how
+/// far apart its rows lie; and whether to add to what is there.
+pub(super) type Tile<L> = unsafe fn(&Window, (*const L, isize), (*const L, isize), (*mut L, isize), bool);
+
+/// The tiles for a type on a vector unit, each for one position, two positions and so on.
+pub(super) struct Tiles<L: 'static> {
+    /// The lanes of a register.
+    pub(super) lanes: usize,
+    /// Every filter sees all elements of a window: one register of filters, and two.
+    pub(super) products: [&'static [Tile<L>]; 2],
+    /// Every filter sees elements of its own, which lie as the weights do: one register of filters, and two.
+    pub(super) apart: [&'static [Tile<L>]; 2],
+}
+
+/// A type that convolutions are computed in.
+pub(crate) trait Tiled: Micro {
+    /// The tiles for an instruction set.
+    fn tiles_for(isa: Isa) -> &'static Tiles<Self>;
+
+    /// The best tiles of this machine.
+    fn tiles() -> &'static Tiles<Self> {
+        Self::tiles_for(Isa::best())
+    }
+}
+
+/// See [`Tile`]: `P` positions and `N` registers of filters, which see all elements or, if `APART`, each its own.
+///
+/// # Safety
+///
+/// Windows and weights can be read and the tile written, and the register's instructions exist.
+#[inline(always)]
+unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const APART: bool>(
+    window: &Window,
+    (left, position): (*const V::Lane, isize),
+    (mut weights, step): (*const V::Lane, isize),
+    (to, stride): (*mut V::Lane, isize),
+    add: bool,
+) {
+    // SAFETY: the caller vouches.
+    unsafe {
+        let mut sums = [[V::splat(V::Lane::zeroed()); N]; P];
+        for row in 0..window.rows {
+            for run in 0..window.runs {
+                let left = left.offset(row as isize * window.row + run as isize * window.run);
+                for p in 0..window.depth {
+                    let mut y = [V::splat(V::Lane::zeroed()); N];
+                    for (j, y) in y.iter_mut().enumerate() {
+                        *y = V::load(weights.add(j * V::LANES));
+                    }
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        let left = left.offset(i as isize * position);
+                        for (j, sum) in sums.iter_mut().enumerate() {
+                            let x = if APART {
+                                V::load(left.offset(p as isize * step).add(j * V::LANES))
+                            } else {
+                                V::splat(*left.add(p))
+                            };
+                            *sum = sum.add_product(x, y[j]);
+                        }
+                    }
+                    weights = weights.offset(step);
+                }
+            }
+        }
+        for (i, row) in sums.iter().enumerate() {
+            for (j, sum) in row.iter().enumerate() {
+                let to = to.offset(i as isize * stride).add(j * V::LANES);
+                if add { V::load(to).add(*sum) } else { *sum }.store(to);
+            }
+        }
+    }
+}
+
+/// The function above, compiled for some instructions.
+macro_rules! compiled {
+    ($name:ident $(#[$feature:meta])*) => {
+        $(#[$feature])*
+        unsafe fn $name<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const APART: bool>(
+            window: &Window,
+            left: (*const V::Lane, isize),
+            weights: (*const V::Lane, isize),
+            to: (*mut V::Lane, isize),
+            add: bool,
+        ) {
+            // SAFETY: the caller vouches.
+            unsafe { tile::<V, P, N, APART>(window, left, weights, to, add) }
+        }
+    };
+}
+
+compiled!(plain);
+#[cfg(target_arch = "x86_64")]
+compiled!(avx2 #[target_feature(enable = "avx2,fma")]);
+#[cfg(target_arch = "x86_64")]
+compiled!(avx512 #[target_feature(enable = "avx512f,avx2,fma")]);
+
+macro_rules! tiles {
+    ($register:ty, $tile:ident, $($positions:literal)*; $($few:literal)*) => {
+        const {
+            &Tiles {
+                lanes: <$register as Register>::LANES,
+                products: [
+                    &[$($tile::<$register, $positions, 1, false>),*],
+                    &[$($tile::<$register, $positions, 2, false>),*],
+                ],
+                apart: [&[$($tile::<$register, $few, 1, true>),*], &[$($tile::<$register, $few, 2, true>),*]],
+            }
+        }
+    };
+}
+
+/// Floats: what the vector units offer.
+macro_rules! floats {
+    ($($lane:ident: $wide:ident $narrow:ident;)*) => {$(
+        impl Tiled for $lane {
+            fn tiles_for(isa: Isa) -> &'static Tiles<$lane> {
+                #[cfg(target_arch = "x86_64")]
+                use std::arch::x86_64::{$narrow, $wide};
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => tiles!($wide, avx512, 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 1 2 3 4 5 6 7 8),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => tiles!($narrow, avx2, 1 2 3 4 5 6; 1 2 3 4 5 6),
+                    Isa::Baseline => tiles!(Lanes<$lane, { 16 / size_of::<$lane>() }>, plain, 1 2 3 4; 1 2 3 4),
+                }
+            }
+        }
+    )*};
+}
+
+floats! {
+    f32: __m512 __m256;
+    f64: __m512d __m256d;
+}
+
+/// Integers and bools: what the compiler makes.
+macro_rules! integers {
+    ($($lane:ident)*) => {$(
+        impl Tiled for $lane {
+            fn tiles_for(isa: Isa) -> &'static Tiles<$lane> {
+                match isa {
+                    Isa::Baseline => tiles!(Lanes<$lane, { 16 / size_of::<$lane>() }>, plain, 1 2 3 4; 1 2 3 4),
+                    #[cfg(target_arch = "x86_64")]
+                    _ => tiles!(Lanes<$lane, { 32 / size_of::<$lane>() }>, avx2, 1 2 3 4; 1 2 3 4),
+                }
+            }
+        }
+    )*};
+}
+
+integers!(i8 i16 i32 i64 u8 u16 u32 u64 Bool);
