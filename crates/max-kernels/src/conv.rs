@@ -23,9 +23,6 @@ use crate::{Memory, Pool};
 use band::Left;
 use tile::{Tiled, Window};
 
-/// Positions a multiple of so many bytes apart share one set of the first cache.
-const CONFLICT: isize = 4096;
-
 /// About how many sums of nothing are delivered together.
 const ZEROS: usize = 1024;
 
@@ -108,25 +105,33 @@ impl PreparedConv {
         self.filter_size.map(|size| 0..size)
     }
 
-    /// Whether windows can be read in the image itself.
-    fn reads_in_place<T: Element>(&self, memory: &[Memory]) -> bool {
-        let inside = |axis: usize| {
-            let reach = |count: usize, step: usize| (count.max(1) - 1) * step;
-            let last = reach(self.out[axis + 1], self.stride[axis])
-                + reach(self.filter_size[axis], self.dilation[axis]);
-            self.padding[axis] == 0 && last < self.input_size[axis]
-        };
-        let [_, along, deep] = self.input_strides;
-        let apart = along.wrapping_mul(self.stride[1] as isize).wrapping_mul(size_of::<T>() as isize);
+    /// Those of some taps that do not look into the padding from a position.
+    fn seen(&self, axis: usize, position: usize, taps: &Range<usize>) -> Range<usize> {
+        let (padding, at) = (self.padding[axis] as isize, (position * self.stride[axis]) as isize);
+        let before = |edge: isize| usize::try_from(edge).map_or(0, |edge| edge.div_ceil(self.dilation[axis]));
+        let from = before(padding - at).clamp(taps.start, taps.end);
+        let to = before((self.input_size[axis] as isize).saturating_add(padding) - at);
+        from..to.clamp(from, taps.end)
+    }
+
+    /// Those of some positions from which no tap looks into the padding.
+    fn inner(&self, axis: usize, positions: &Range<usize>) -> Range<usize> {
+        let (padding, stride) = (self.padding[axis], self.stride[axis]);
+        let reach = (self.filter_size[axis].max(1) - 1) * self.dilation[axis];
+        let from = padding.div_ceil(stride).clamp(positions.start, positions.end);
+        let to = (padding + self.input_size[axis]).saturating_sub(reach).div_ceil(stride);
+        from..to.clamp(from, positions.end)
+    }
+
+    /// Whether the lanes of some channels can be read in the image itself.
+    fn reads_lanes<T: Element>(&self, memory: &[Memory]) -> bool {
         TypeId::of::<T>() == TypeId::of::<T::Lane>()
-            && (deep == 1 || self.channels == 1)
-            && inside(0)
-            && inside(1)
-            && apart % CONFLICT != 0
+            && self.input_strides[2] == 1
             && self.input.at(memory, 0).addr().is_multiple_of(align_of::<T::Lane>())
     }
 
-    /// The windows of some taps and channels from some positions, in the image.
+    /// The windows of some taps and channels from some positions, in the image; rows and runs that are in the padding
+    /// must not be read.
     fn in_place<T: Element>(
         &self,
         image: *const T,
@@ -136,15 +141,20 @@ impl PreparedConv {
     ) -> Left<T::Lane> {
         let [down, along, deep] = self.input_strides;
         let at = |axis: usize| {
-            (positions[axis].start * self.stride[axis] + taps[axis].start * self.dilation[axis]) as isize
+            let padded = positions[axis].start * self.stride[axis] + taps[axis].start * self.dilation[axis];
+            padded as isize - self.padding[axis] as isize
         };
-        let here = at(0) * down + at(1) * along + channels.start as isize * deep;
+        let here = at(0)
+            .wrapping_mul(down)
+            .wrapping_add(at(1).wrapping_mul(along))
+            .wrapping_add((channels.start as isize).wrapping_mul(deep));
         let window = Window {
             rows: taps[0].len(),
             row: down.wrapping_mul(self.dilation[0] as isize),
             runs: taps[1].len(),
             run: along.wrapping_mul(self.dilation[1] as isize),
             depth: channels.len(),
+            skip: 0,
         };
         Left {
             start: image.wrapping_offset(here).cast(),

@@ -51,10 +51,9 @@ where
     let [images, lines, long, total] = k.out;
     let width = 2 * tiles.lanes;
     let unit = if width.is_multiple_of(k.filters) { width } else { width * k.filters };
-    let filters = Cut::new(total, FILTERS, unit);
+    let filters = Cut::new(total, (FILTERS / k.channels).max(unit), unit);
     let plain = k.filters == 1 && k.channels == 1;
-    let whole = k.input_strides[2] == 1 && total.is_multiple_of(tiles.lanes);
-    let in_place = plain && whole && k.reads_in_place::<T>(memory);
+    let in_place = plain && total.is_multiple_of(tiles.lanes) && k.reads_lanes::<T>(memory);
     let task = Apart { k, tiles, memory, in_place };
     let band = |rows: usize, columns: usize| {
         let (rows, columns) = (task.axis(0, &(0..rows)), task.axis(1, &(0..columns)));
@@ -135,10 +134,23 @@ impl<L: Tiled> Apart<'_, L> {
                 for row in rows.clone() {
                     let outer = image * k.out[1] + row;
                     let place = k.ending.place::<L>(memory, outer, [columns.start, filters.start]);
-                    let down = left.line * (row - rows.start) as isize;
-                    let left = Left { start: left.start.wrapping_offset(down), ..left };
+                    let (left, before) =
+                        left.below(row - rows.start, &k.seen(0, row, &(0..k.filter_size[0])));
+                    let weights = (weights.add(before * stride).cast_const(), stride);
                     let to = place.unwrap_or((sums, stride as isize));
-                    self.line(&left, columns.len(), (weights, stride), filters.len(), to);
+                    // What is seen from the edges of an image differs from position to position; a band has zeros.
+                    let inner = if self.in_place { k.inner(1, columns) } else { columns.clone() };
+                    for column in (columns.start..inner.start).chain(inner.end..columns.end) {
+                        let at = column - columns.start;
+                        let (left, before) = left.beside(at, &k.seen(1, column, &(0..k.filter_size[1])));
+                        let weights = (weights.0.add(before * stride), stride);
+                        let to = (to.0.wrapping_offset(at as isize * to.1), to.1);
+                        self.line(&left, 1, weights, filters.len(), to);
+                    }
+                    let at = inner.start - columns.start;
+                    let (left, _) = left.beside(at, &(0..k.filter_size[1]));
+                    let to = (to.0.wrapping_offset(at as isize * to.1), to.1);
+                    self.line(&left, inner.len(), weights, filters.len(), to);
                     let product = (sums.cast_const(), stride);
                     k.ending.finish(memory, outer, columns.clone(), filters.clone(), product);
                 }

@@ -1,4 +1,5 @@
-//! Bands: the part of an image that some positions see, copied to scratch memory with zeros for the padding.
+//! Bands: the part of an image that some positions see, copied to scratch memory with zeros for the padding of rows.
+//! Rows that are all padding have a place but are never read.
 //!
 //! In a band the windows of neighbouring positions overlap as they do in the image, unless that would leave more gaps
 //! than it saves (large strides, large dilations); then every position has its taps side by side.
@@ -147,11 +148,12 @@ impl Band {
                 runs: self.columns.taps,
                 run: (self.columns.hop() * self.pixel) as isize,
                 depth,
+                skip: 0,
             },
         }
     }
 
-    /// Copies some channels of an image, widened.
+    /// Copies some channels of an image, widened. Rows in the padding are left as they are.
     ///
     /// # Safety
     ///
@@ -165,17 +167,12 @@ impl Band {
     ) {
         let line = self.columns.len() * self.pixel;
         for strand in self.rows.strands() {
-            let valid = strand.valid(self.rows.size);
-            for i in 0..strand.count {
+            for i in strand.valid(self.rows.size) {
                 // SAFETY: the caller vouches; rows that are valid are inside the image.
                 unsafe {
                     let to = to.add((strand.first + i * strand.step) * line);
-                    if valid.contains(&i) {
-                        let down = strand.source(i).wrapping_mul(k.input_strides[0]);
-                        self.fill_row::<T>(k, to, image.wrapping_offset(down), &channels);
-                    } else {
-                        to.write_bytes(0, line);
-                    }
+                    let down = strand.source(i).wrapping_mul(k.input_strides[0]);
+                    self.fill_row::<T>(k, to, image.wrapping_offset(down), &channels);
                 }
             }
         }
@@ -223,15 +220,32 @@ impl Band {
     }
 }
 
-impl<L> Left<L> {
-    /// The same windows, in longer runs where runs follow each other.
+impl<L: Copy> Left<L> {
+    /// The windows of the positions so many lines below, with some of their rows only, and how many weights come
+    /// before those.
+    pub(super) fn below(&self, lines: usize, rows: &Range<usize>) -> (Left<L>, usize) {
+        let down = (lines as isize).wrapping_mul(self.line);
+        let down = down.wrapping_add((rows.start as isize).wrapping_mul(self.window.row));
+        let window = Window { rows: rows.len(), ..self.window };
+        let before = rows.start * (window.runs * window.depth + window.skip);
+        (Left { start: self.start.wrapping_offset(down), window, ..*self }, before)
+    }
+
+    /// The windows of the positions so many columns further on, with some of their runs only, and how many weights
+    /// come before those.
+    pub(super) fn beside(&self, columns: usize, runs: &Range<usize>) -> (Left<L>, usize) {
+        let along = (columns as isize).wrapping_mul(self.position);
+        let along = along.wrapping_add((runs.start as isize).wrapping_mul(self.window.run));
+        let skip = (self.window.runs - runs.len()) * self.window.depth;
+        let window = Window { runs: runs.len(), skip, ..self.window };
+        (Left { start: self.start.wrapping_offset(along), window, ..*self }, runs.start * window.depth)
+    }
+
+    /// The same windows, with the runs of a row as one where they follow each other.
     pub(super) fn joined(mut self) -> Left<L> {
         let window = &mut self.window;
         if window.run == window.depth as isize {
             (window.depth, window.runs) = (window.depth * window.runs, 1);
-        }
-        if window.runs == 1 && window.row == window.depth as isize {
-            (window.depth, window.rows) = (window.depth * window.rows, 1);
         }
         self
     }

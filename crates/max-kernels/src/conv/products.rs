@@ -34,6 +34,9 @@ const SMALL: usize = 1 << 16;
 const BAND: usize = 1 << 16;
 const RESULTS: usize = 1 << 17;
 
+/// Positions a multiple of so many bytes apart share one set of the first cache.
+const CONFLICT: isize = 4096;
+
 /// About the most positions that a task has in a row.
 const COLUMNS: usize = 448;
 
@@ -124,7 +127,10 @@ where
     T::Lane: Tiled,
 {
     let tiles = T::Lane::tiles();
-    let (chunks, in_place) = (Chunks::new(k), k.reads_in_place::<T>(memory));
+    let apart = k.input_strides[1].wrapping_mul(k.stride[1] as isize).wrapping_mul(size_of::<T>() as isize);
+    let in_place =
+        k.reads_lanes::<T>(memory) && k.inner(1, &(0..k.out[2])).len() == k.out[2] && apart % CONFLICT != 0;
+    let chunks = Chunks::new(k);
     let (rows, columns, filters) = cuts::<T::Lane>(k, &chunks, in_place, pool.threads());
     let mut products = Products { k, tiles, memory, chunks, rows, columns, filters, in_place, packed: None };
     let elements = k.groups.saturating_mul(products.group());
@@ -350,7 +356,7 @@ impl<L: Tiled> Products<'_, L> {
                         let right = (right.cast_const(), chunk.depth() * width);
                         let shift = from - filters.start;
                         let to = |row: usize| (to(row).0.wrapping_add(shift), to(row).1);
-                        self.lines(&left, [rows, columns], right, some.len(), &to, number > 0);
+                        self.lines(&left, &positions, &chunk.taps[0], right, some.len(), &to, number > 0);
                     }
                 }
                 for row in rows.clone() {
@@ -370,29 +376,31 @@ impl<L: Tiled> Products<'_, L> {
     unsafe fn lines(
         &self,
         left: &Left<L>,
-        [rows, columns]: [&Range<usize>; 2],
-        right: (*const L, usize),
+        [rows, columns]: &[Range<usize>; 2],
+        taps: &Range<usize>,
+        (right, panel): (*const L, usize),
         filters: usize,
         to: &dyn Fn(usize) -> (*mut L, isize),
         add: bool,
     ) {
         let (first, count) = (to(rows.start), columns.len());
+        let seen = |row: usize| {
+            let seen = self.k.seen(0, row, taps);
+            seen.start - taps.start..seen.end - taps.start
+        };
         // Rows that follow each other without gaps are one long row.
         let joined = left.line == left.position * count as isize
-            && rows.clone().skip(1).all(|row| {
+            && rows.clone().all(|row| {
                 let line = (row - rows.start) as isize * count as isize * first.1;
-                to(row).0 == first.0.wrapping_offset(line)
+                to(row).0 == first.0.wrapping_offset(line) && seen(row).len() == taps.len()
             });
-        // SAFETY: the caller vouches.
-        unsafe {
-            if joined {
-                return self.strips(left, rows.len() * count, right, filters, first, add);
-            }
-            for row in rows.clone() {
-                let down = left.line * (row - rows.start) as isize;
-                let left = Left { start: left.start.wrapping_offset(down), ..*left };
-                self.strips(&left, count, right, filters, to(row), add);
-            }
+        let (lines, count) = if joined { (1, rows.len() * count) } else { (rows.len(), count) };
+        for line in 0..lines {
+            let row = rows.start + line;
+            let (left, before) = left.below(line, &seen(row));
+            let right = (right.wrapping_add(before * self.width()), panel);
+            // SAFETY: the caller vouches.
+            unsafe { self.strips(&left, count, right, filters, to(row), add) };
         }
     }
 

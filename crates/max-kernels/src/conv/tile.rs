@@ -24,6 +24,8 @@ pub(super) struct Window {
     pub(super) run: isize,
     /// The elements of a run.
     pub(super) depth: usize,
+    /// How many weights are left out after each row.
+    pub(super) skip: usize,
 }
 
 /// Computes a tile of positions and filters. The arguments are the window; where the first position's window starts
@@ -90,6 +92,7 @@ unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, cons
                     weights = weights.offset(step);
                 }
             }
+            weights = weights.wrapping_offset(window.skip as isize * step);
         }
         for (i, row) in sums.iter().enumerate() {
             for (j, sum) in row.iter().enumerate() {
