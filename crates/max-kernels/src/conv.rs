@@ -9,6 +9,7 @@ mod apart;
 mod band;
 mod products;
 mod register;
+mod result;
 mod tile;
 
 use std::any::TypeId;
@@ -18,9 +19,10 @@ use max_core::kernel::Conv2d;
 use max_core::scalar::Lane;
 use max_core::{Element, Result, bail, dispatch};
 
-use crate::matmul::{Ending, Places, count};
+use crate::matmul::{Places, count};
 use crate::{Memory, Pool};
 use band::Left;
+use result::Outcome;
 use tile::{Tiled, Window};
 
 /// About how many sums of nothing are delivered together.
@@ -46,7 +48,7 @@ pub(crate) struct PreparedConv {
     input_strides: [isize; 3],
     filter: Places,
     filter_strides: [isize; 4],
-    ending: Ending,
+    result: Outcome,
     run: unsafe fn(&PreparedConv, &[Memory], &Pool),
 }
 
@@ -82,7 +84,7 @@ impl PreparedConv {
             input_strides: std::array::from_fn(|axis| k.input.strides[axis + 1] as isize),
             filter: Places::new(&k.filter, &[]),
             filter_strides: std::array::from_fn(|axis| k.filter.strides[axis] as isize),
-            ending: Ending::new(&k.epilogue, dtype)?,
+            result: Outcome::new(&k.epilogue, dtype)?,
             run: dispatch!(dtype, T => run::<T>),
         })
     }
@@ -194,7 +196,7 @@ unsafe fn zeros<T: Element>(k: &PreparedConv, memory: &[Memory], pool: &Pool) {
         for (column, first) in (0..long).flat_map(|i| (0..filters).step_by(ZEROS).map(move |j| (i, j))) {
             let (columns, filters) = (column..column + 1, first..filters.min(first + ZEROS));
             // SAFETY: the caller vouches; there are so many zeros.
-            unsafe { k.ending.deliver(memory, outer, columns, filters, (pixel.as_ptr(), ZEROS)) };
+            unsafe { k.result.deliver(memory, outer, columns, filters, (pixel.as_ptr(), ZEROS)) };
         }
     });
 }

@@ -1,7 +1,8 @@
 //! Convolutions of many small groups: every filter sees few channels of its own.
 //!
-//! Filters lie side by side in registers, and beside them in a band of the image what each of them sees: as they are
-//! where every channel has one filter, and otherwise spread, a channel once for each of its filters.
+//! Filters lie side by side in registers, and so does what each of them sees: channels as they are where every channel
+//! has one filter, or turned in their registers where groups have as many filters as channels; otherwise channels are
+//! spread in a band, each once for each of its filters.
 
 use std::ops::Range;
 
@@ -9,8 +10,8 @@ use max_core::Element;
 
 use super::PreparedConv;
 use super::band::{Axis, Band, Left};
-use super::products::{Room, place};
-use super::tile::{TILE_BYTES, Tiled, Tiles};
+use super::products::{Packed, Room, SHARED, place};
+use super::tile::{TILE_BYTES, Tile, Tiled, Tiles};
 use crate::matmul::{Cut, Matrix, pack};
 use crate::scratch::{bytes, pieces};
 use crate::{Memory, Pool};
@@ -32,12 +33,26 @@ pub(super) fn suits(k: &PreparedConv, lanes: usize) -> bool {
     k.groups > 1 && 2 * k.filters <= lanes && (1..=DEPTH).contains(&depth)
 }
 
+/// How filters see channels of their own.
+#[derive(Clone, Copy)]
+enum Sight<L: 'static> {
+    /// Each sees one, and no other does.
+    Own,
+    /// Those of a group see as many channels, and registers are turned so that each sees all of them.
+    Turned(&'static [Tile<L>]),
+    /// Channels are spread.
+    Spread,
+}
+
 /// A convolution that runs.
 struct Apart<'a, L: 'static> {
     k: &'a PreparedConv,
     tiles: &'static Tiles<L>,
     memory: &'a [Memory],
+    sight: Sight<L>,
     in_place: bool,
+    /// The filters, packed, if tasks share them.
+    packed: Option<Packed<L>>,
 }
 
 /// # Safety
@@ -48,17 +63,24 @@ where
     T::Lane: Tiled,
 {
     let tiles = T::Lane::tiles();
+    let sight = match (k.channels, k.filters) {
+        (1, 1) => Sight::Own,
+        (channels, filters) if channels == filters => {
+            T::Lane::turned(filters).map_or(Sight::Spread, Sight::Turned)
+        }
+        _ => Sight::Spread,
+    };
     let [images, lines, long, total] = k.out;
+    let aligned = total.is_multiple_of(tiles.lanes) && !matches!(sight, Sight::Spread);
+    let in_place = aligned && k.reads_lanes::<T>(memory);
+    let mut task = Apart { k, tiles, memory, sight, in_place, packed: None };
     let width = 2 * tiles.lanes;
     let unit = if width.is_multiple_of(k.filters) { width } else { width * k.filters };
-    let filters = Cut::new(total, (FILTERS / k.channels).max(unit), unit);
-    let plain = k.filters == 1 && k.channels == 1;
-    let in_place = plain && total.is_multiple_of(tiles.lanes) && k.reads_lanes::<T>(memory);
-    let task = Apart { k, tiles, memory, in_place };
+    let filters = Cut::new(total, (FILTERS / task.spread()).max(unit), unit);
     let band = |rows: usize, columns: usize| {
         let (rows, columns) = (task.axis(0, &(0..rows)), task.axis(1, &(0..columns)));
         let pixels = rows.len().saturating_mul(columns.len());
-        pixels.saturating_mul(k.channels * filters.range(0).len())
+        pixels.saturating_mul(task.spread() * filters.range(0).len())
     };
     let mut across = COLUMNS.min(long);
     while across > 1 && band(1, across) > BAND {
@@ -71,19 +93,47 @@ where
         down -= 1;
     }
     let rows = Cut::new(lines, down, 1);
-    let parts = [rows.parts(), columns.parts(), filters.parts()];
-    pool.run(images * parts[0] * parts[1] * parts[2], &|number| {
-        let (number, filters) = (number / parts[2], filters.range(number % parts[2]));
-        let (number, columns) = (number / parts[1], columns.range(number % parts[1]));
-        let (image, rows) = (number / parts[0], rows.range(number % parts[0]));
-        // SAFETY: the caller vouches; no other task has this block.
-        unsafe { task.block::<T>(image, [rows, columns], filters) };
+    let elements = task.depth() * total.next_multiple_of(tiles.lanes);
+    let share = elements <= SHARED;
+    pieces(bytes::<T::Lane>(if share { elements } else { 0 }), |scratch| {
+        if share {
+            let packed = scratch.take::<T::Lane>(elements);
+            for part in 0..filters.parts() {
+                let some = filters.range(part);
+                // SAFETY: the caller vouches; there is room for all.
+                unsafe { task.pack::<T>(packed.add(some.start * task.depth()), &some) };
+            }
+            task.packed = Some(Packed(packed));
+        }
+        let parts = [rows.parts(), columns.parts(), filters.parts()];
+        pool.run(images * parts[0] * parts[1] * parts[2], &|number| {
+            let (number, filters) = (number / parts[2], filters.range(number % parts[2]));
+            let (number, columns) = (number / parts[1], columns.range(number % parts[1]));
+            let (image, rows) = (number / parts[0], rows.range(number % parts[0]));
+            // SAFETY: the caller vouches; no other task has this block.
+            unsafe { task.block::<T>(image, [rows, columns], filters) };
+        });
     });
 }
 
 impl<L: Tiled> Apart<'_, L> {
     fn axis(&self, axis: usize, positions: &Range<usize>) -> Axis {
         Axis::new(self.k, axis, positions, &(0..self.k.filter_size[axis]))
+    }
+
+    /// How many elements of a band there are for a filter.
+    fn spread(&self) -> usize {
+        if matches!(self.sight, Sight::Spread) { self.k.channels } else { 1 }
+    }
+
+    /// How many weights a filter has for an element of a band.
+    fn turns(&self) -> usize {
+        if matches!(self.sight, Sight::Turned(_)) { self.k.channels } else { 1 }
+    }
+
+    /// The weights of a filter.
+    fn depth(&self) -> usize {
+        self.k.filter_size[0] * self.k.filter_size[1] * self.k.channels
     }
 
     /// Computes a block of positions and filters.
@@ -102,14 +152,13 @@ impl<L: Tiled> Apart<'_, L> {
         let stride = filters.len().next_multiple_of(self.tiles.lanes);
         let groups = filters.start / k.filters..filters.end / k.filters;
         let channels = groups.start * k.channels..groups.end * k.channels;
-        let plain = k.filters == 1 && k.channels == 1;
         let axes = [0, 1].map(|axis| self.axis(axis, &positions[axis]));
-        let band = Band::new(axes[0], axes[1], k.channels * stride, size_of::<L>());
+        let band = Band::new(axes[0], axes[1], self.spread() * stride, size_of::<L>());
         let source = Band::new(axes[0], axes[1], channels.len(), size_of::<L>());
         let sizes = [
             if self.in_place { 0 } else { band.len() },
-            if plain { 0 } else { source.len() },
-            k.filter_size[0] * k.filter_size[1] * k.channels * stride,
+            if matches!(self.sight, Sight::Spread) { source.len() } else { 0 },
+            if self.packed.is_some() { 0 } else { self.depth() * stride },
             columns.len() * stride,
         ];
         pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
@@ -117,42 +166,36 @@ impl<L: Tiled> Apart<'_, L> {
             let input = k.input.at(memory, image).cast::<T>().cast_const();
             // SAFETY: the caller vouches for the operands and the places; scratch memory has the sizes asked for.
             unsafe {
-                self.pack::<T>((weights, stride), &filters);
+                let weights = match self.packed {
+                    Some(packed) => packed.address().add(filters.start * self.depth()),
+                    None => {
+                        self.pack::<T>(weights, &filters);
+                        weights
+                    }
+                };
                 let left = if self.in_place {
                     k.in_place(input, &positions, &k.taps(), &(channels.start..channels.start + 1))
                 } else {
-                    if plain {
-                        band.fill::<T>(k, room, input, channels);
-                    } else {
+                    if let Sight::Spread = self.sight {
                         source.fill::<T>(k, unspread, input, channels);
                         let pixels = (0..band.pixels())
                             .map(|i| (room.add(i * band.pixel), unspread.add(i * source.pixel).cast_const()));
                         spread(pixels, [groups.len(), k.channels, k.filters], stride);
+                    } else {
+                        band.fill::<T>(k, room, input, channels);
                     }
-                    band.left(room.cast_const(), k.channels)
+                    band.left(room.cast_const(), self.spread())
                 };
                 for row in rows.clone() {
                     let outer = image * k.out[1] + row;
-                    let place = k.ending.place::<L>(memory, outer, [columns.start, filters.start]);
+                    let place = k.result.place::<L>(memory, outer, [columns.start, filters.start]);
+                    let to = place.unwrap_or((sums, stride as isize));
                     let (left, before) =
                         left.below(row - rows.start, &k.seen(0, row, &(0..k.filter_size[0])));
-                    let weights = (weights.add(before * stride).cast_const(), stride);
-                    let to = place.unwrap_or((sums, stride as isize));
-                    // What is seen from the edges of an image differs from position to position; a band has zeros.
-                    let inner = if self.in_place { k.inner(1, columns) } else { columns.clone() };
-                    for column in (columns.start..inner.start).chain(inner.end..columns.end) {
-                        let at = column - columns.start;
-                        let (left, before) = left.beside(at, &k.seen(1, column, &(0..k.filter_size[1])));
-                        let weights = (weights.0.add(before * stride), stride);
-                        let to = (to.0.wrapping_offset(at as isize * to.1), to.1);
-                        self.line(&left, 1, weights, filters.len(), to);
-                    }
-                    let at = inner.start - columns.start;
-                    let (left, _) = left.beside(at, &(0..k.filter_size[1]));
-                    let to = (to.0.wrapping_offset(at as isize * to.1), to.1);
-                    self.line(&left, inner.len(), weights, filters.len(), to);
+                    let weights = (weights.add(before * self.turns() * stride).cast_const(), stride);
+                    self.line(&left, columns, weights, filters.len(), to);
                     let product = (sums.cast_const(), stride);
-                    k.ending.finish(memory, outer, columns.clone(), filters.clone(), product);
+                    k.result.finish(memory, outer, columns.clone(), filters.clone(), product);
                 }
             }
         });
@@ -163,19 +206,31 @@ impl<L: Tiled> Apart<'_, L> {
     /// # Safety
     ///
     /// The memory was checked for the kernel, whose operands have this type, and the filters fit.
-    unsafe fn pack<T: Element<Lane = L>>(&self, (to, stride): (*mut L, usize), filters: &Range<usize>) {
+    unsafe fn pack<T: Element<Lane = L>>(&self, to: *mut L, filters: &Range<usize>) {
         let [down, along, deep, across] = self.k.filter_strides;
         let filter = self.k.filter.at(self.memory, 0).cast::<T>().cast_const();
         let [height, width] = self.k.filter_size;
+        let (group, turns) = (self.k.filters, self.turns());
+        let stride = filters.len().next_multiple_of(self.tiles.lanes);
         for (row, column) in (0..height).flat_map(|row| (0..width).map(move |column| (row, column))) {
             let here = row as isize * down + column as isize * along + filters.start as isize * across;
-            let matrix = Matrix {
-                start: filter.wrapping_offset(here),
-                strides: [deep, across],
-                size: [self.k.channels, filters.len()],
-            };
+            let start = filter.wrapping_offset(here);
+            let tap = to.wrapping_add((row * width + column) * self.k.channels * stride);
             // SAFETY: the caller vouches.
-            unsafe { pack(to.add((row * width + column) * self.k.channels * stride), stride, matrix) };
+            unsafe {
+                if turns == 1 {
+                    let size = [self.k.channels, filters.len()];
+                    pack(tap, stride, Matrix { start, strides: [deep, across], size });
+                    continue;
+                }
+                for by in 0..turns {
+                    for i in 0..filters.len() {
+                        let channel = (i + by) % group;
+                        let weight = start.offset(channel as isize * deep + i as isize * across);
+                        tap.add(by * stride + i).write(weight.read_unaligned().to_lane());
+                    }
+                }
+            }
         }
     }
 
@@ -187,33 +242,65 @@ impl<L: Tiled> Apart<'_, L> {
     unsafe fn line(
         &self,
         left: &Left<L>,
-        positions: usize,
+        columns: &Range<usize>,
         (weights, step): (*const L, usize),
         filters: usize,
         (to, stride): (*mut L, isize),
     ) {
+        let k = self.k;
+        // What is seen from the edges of an image differs from position to position; a band has zeros there.
+        let inner = if self.in_place { k.inner(1, columns) } else { columns.clone() };
+        let most = self.tiles.apart[0].len();
+        let strips = inner.len().div_ceil(most);
+        let strip =
+            |i: usize| inner.start + i * inner.len() / strips..inner.start + (i + 1) * inner.len() / strips;
+        let edges =
+            (columns.start..inner.start).chain(inner.end..columns.end).map(|column| column..column + 1);
+        for some in edges.chain((0..strips).map(strip)) {
+            let at = some.start - columns.start;
+            let whole = 0..k.filter_size[1];
+            let seen = if self.in_place { k.seen(1, some.start, &whole) } else { whole };
+            let (left, before) = left.beside(at, &seen);
+            let weights = (weights.wrapping_add(before * self.turns() * step), step as isize);
+            let to = (to.wrapping_offset(at as isize * stride), stride);
+            // SAFETY: the caller vouches.
+            unsafe { self.strip(&left, some.len(), weights, filters, to) };
+        }
+    }
+
+    /// Computes as many positions side by side as a tile has.
+    ///
+    /// # Safety
+    ///
+    /// As for `line`.
+    unsafe fn strip(
+        &self,
+        left: &Left<L>,
+        positions: usize,
+        (weights, step): (*const L, isize),
+        filters: usize,
+        (to, stride): (*mut L, isize),
+    ) {
         let lanes = self.tiles.lanes;
-        let strips = positions.div_ceil(self.tiles.apart[1].len());
-        for column in (0..filters).step_by(2 * lanes) {
-            let taken = (2 * lanes).min(filters - column);
+        let width = if matches!(self.sight, Sight::Turned(_)) { lanes } else { 2 * lanes };
+        for column in (0..filters).step_by(width) {
+            let taken = width.min(filters - column);
             let registers = taken.div_ceil(lanes);
-            let weights = (weights.wrapping_add(column), step as isize);
-            for strip in 0..strips {
-                let some = strip * positions / strips..(strip + 1) * positions / strips;
-                let tile = self.tiles.apart[registers - 1][some.len() - 1];
-                let start = left.start.wrapping_offset(some.start as isize * left.position);
-                let left_ = (start.wrapping_add(column), left.position);
-                let to = (to.wrapping_offset(some.start as isize * stride).wrapping_add(column), stride);
-                // SAFETY: the caller vouches; a tile that would stick out is computed aside.
-                unsafe {
-                    if taken == registers * lanes {
-                        tile(&left.window, left_, weights, to, false);
-                    } else {
-                        let mut room = Room([0; TILE_BYTES]);
-                        let aside = room.0.as_mut_ptr().cast::<L>();
-                        tile(&left.window, left_, weights, (aside, 2 * lanes as isize), false);
-                        place(to, (aside, 2 * lanes), [some.len(), taken], false);
-                    }
+            let tile = match self.sight {
+                Sight::Turned(tiles) => tiles[positions - 1],
+                _ => self.tiles.apart[registers - 1][positions - 1],
+            };
+            let from = (left.start.wrapping_add(column), left.position);
+            let (weights, to) = ((weights.wrapping_add(column), step), (to.wrapping_add(column), stride));
+            // SAFETY: the caller vouches; a tile that would stick out is computed aside.
+            unsafe {
+                if taken == registers * lanes {
+                    tile(&left.window, from, weights, to, false);
+                } else {
+                    let mut room = Room([0; TILE_BYTES]);
+                    let aside = room.0.as_mut_ptr().cast::<L>();
+                    tile(&left.window, from, weights, (aside, width as isize), false);
+                    place(to, (aside, width), [positions, taken], false);
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! In a band the windows of neighbouring positions overlap as they do in the image, unless that would leave more gaps
 //! than it saves (large strides, large dilations); then every position has its taps side by side.
 
+use std::any::TypeId;
 use std::ops::Range;
 
 use max_core::Element;
@@ -11,6 +12,7 @@ use max_core::Element;
 use super::PreparedConv;
 use super::tile::Window;
 use crate::matmul::{Matrix, pack};
+use crate::tile;
 
 /// One axis of a band: some positions and some taps.
 #[derive(Clone, Copy, Debug)]
@@ -210,11 +212,14 @@ impl Band {
                 let (count, depth) = (valid.len(), channels.len());
                 // Pixels without gaps are one long run.
                 let whole = (deep == 1 || depth == 1) && along == depth as isize && apart == depth;
-                let matrix = match whole {
-                    true => Matrix { start, strides: [0, 1], size: [1, count * depth] },
-                    false => Matrix { start, strides: [along, deep], size: [count, depth] },
-                };
-                pack(to, apart, matrix);
+                let wide = TypeId::of::<T>() == TypeId::of::<T::Lane>();
+                match (whole, along == 1 && wide) {
+                    (true, _) => pack(to, apart, Matrix { start, strides: [0, 1], size: [1, count * depth] }),
+                    (_, true) => {
+                        tile::transpose(size_of::<T>(), to.cast(), apart, start.cast(), deep, depth, count)
+                    }
+                    _ => pack(to, apart, Matrix { start, strides: [along, deep], size: [count, depth] }),
+                }
             }
         }
     }

@@ -25,7 +25,7 @@ const CHANNELS: usize = 16;
 const PANELS: usize = 4;
 
 /// The most elements of packed filters that all tasks share. Larger ones are packed by tasks, chunk by chunk.
-const SHARED: usize = 1 << 22;
+pub(super) const SHARED: usize = 1 << 22;
 
 /// The filters below which one thread packs them.
 const SMALL: usize = 1 << 16;
@@ -106,10 +106,10 @@ struct Products<'a, L: 'static> {
 
 /// An address that threads share.
 #[derive(Clone, Copy)]
-struct Packed<L>(*mut L);
+pub(super) struct Packed<L>(pub(super) *mut L);
 
 impl<L> Packed<L> {
-    fn address(self) -> *mut L {
+    pub(super) fn address(self) -> *mut L {
         self.0
     }
 }
@@ -320,7 +320,7 @@ impl<L: Tiled> Products<'_, L> {
         let stride = filters.len().next_multiple_of(width);
         let global = group * k.filters + filters.start..group * k.filters + filters.end;
         let place =
-            |row: usize| k.ending.place::<L>(memory, image * k.out[1] + row, [columns.start, global.start]);
+            |row: usize| k.result.place::<L>(memory, image * k.out[1] + row, [columns.start, global.start]);
         let sums_size = if place(rows.start).is_some() { 0 } else { rows.len() * columns.len() * stride };
         let sizes = [band_size, if self.packed.is_some() { 0 } else { deepest * together }, sums_size];
         pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
@@ -362,7 +362,7 @@ impl<L: Tiled> Products<'_, L> {
                 for row in rows.clone() {
                     let product =
                         (sums.wrapping_add((row - rows.start) * columns.len() * stride).cast_const(), stride);
-                    k.ending.finish(memory, image * k.out[1] + row, columns.clone(), global.clone(), product);
+                    k.result.finish(memory, image * k.out[1] + row, columns.clone(), global.clone(), product);
                 }
             }
         });

@@ -6,6 +6,8 @@
 use bytemuck::Zeroable;
 use max_core::Bool;
 
+#[cfg(target_arch = "x86_64")]
+use super::register::Turn;
 use super::register::{Lanes, Register};
 use crate::matmul::Micro;
 use crate::simd::Isa;
@@ -51,6 +53,13 @@ pub(crate) trait Tiled: Micro {
     /// The best tiles of this machine.
     fn tiles() -> &'static Tiles<Self> {
         Self::tiles_for(Isa::best())
+    }
+
+    /// Tiles for groups of so many filters, which see as many elements each, side by side, if this machine has such:
+    /// of one register of filters, for one position, two positions and so on. To each element belong as many rows of
+    /// weights: the first for the elements as they lie, the next for them turned by one place, and so on.
+    fn turned(_group: usize) -> Option<&'static [Tile<Self>]> {
+        None
     }
 }
 
@@ -103,7 +112,48 @@ unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, cons
     }
 }
 
-/// The function above, compiled for some instructions.
+/// See [`Tiled::turned`]: `P` positions and groups of `G`.
+///
+/// # Safety
+///
+/// As for `tile`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx2,fma")]
+unsafe fn turned<V: Turn<Lane: Zeroable>, const P: usize, const G: usize>(
+    window: &Window,
+    (left, position): (*const V::Lane, isize),
+    (mut weights, step): (*const V::Lane, isize),
+    (to, stride): (*mut V::Lane, isize),
+    add: bool,
+) {
+    // SAFETY: the caller vouches.
+    unsafe {
+        let mut sums = [V::splat(V::Lane::zeroed()); P];
+        for row in 0..window.rows {
+            for run in 0..window.runs {
+                let left = left.offset(row as isize * window.row + run as isize * window.run);
+                let mut x = [V::splat(V::Lane::zeroed()); P];
+                for (i, x) in x.iter_mut().enumerate() {
+                    *x = V::load(left.offset(i as isize * position));
+                }
+                for by in 0..G {
+                    let y = V::load(weights);
+                    for (sum, x) in sums.iter_mut().zip(x) {
+                        *sum = sum.add_product(x.turn::<G>(by), y);
+                    }
+                    weights = weights.offset(step);
+                }
+            }
+            weights = weights.wrapping_offset((window.skip * G) as isize * step);
+        }
+        for (i, sum) in sums.iter().enumerate() {
+            let to = to.offset(i as isize * stride);
+            if add { V::load(to).add(*sum) } else { *sum }.store(to);
+        }
+    }
+}
+
+/// The function above the last, compiled for some instructions.
 macro_rules! compiled {
     ($name:ident $(#[$feature:meta])*) => {
         $(#[$feature])*
@@ -141,10 +191,39 @@ macro_rules! tiles {
     };
 }
 
+#[cfg(target_arch = "x86_64")]
+macro_rules! turned {
+    ($tile:ident, $register:ty, $group:literal) => {
+        const {
+            &[
+                $tile::<$register, 1, $group> as Tile<_>,
+                $tile::<$register, 2, $group>,
+                $tile::<$register, 3, $group>,
+                $tile::<$register, 4, $group>,
+                $tile::<$register, 5, $group>,
+                $tile::<$register, 6, $group>,
+                $tile::<$register, 7, $group>,
+                $tile::<$register, 8, $group>,
+            ]
+        }
+    };
+}
+
 /// Floats: what the vector units offer.
 macro_rules! floats {
-    ($($lane:ident: $wide:ident $narrow:ident;)*) => {$(
+    ($($lane:ident: $wide:ident $narrow:ident $($turned:ident)?;)*) => {$(
         impl Tiled for $lane {
+            $(#[cfg(target_arch = "x86_64")]
+            fn turned(group: usize) -> Option<&'static [Tile<$lane>]> {
+                use std::arch::x86_64::$wide;
+                match (Isa::best(), group) {
+                    (Isa::Avx512, 2) => Some(turned!($turned, $wide, 2)),
+                    (Isa::Avx512, 4) => Some(turned!($turned, $wide, 4)),
+                    (Isa::Avx512, 8) => Some(turned!($turned, $wide, 8)),
+                    _ => None,
+                }
+            })?
+
             fn tiles_for(isa: Isa) -> &'static Tiles<$lane> {
                 #[cfg(target_arch = "x86_64")]
                 use std::arch::x86_64::{$narrow, $wide};
@@ -161,7 +240,7 @@ macro_rules! floats {
 }
 
 floats! {
-    f32: __m512 __m256;
+    f32: __m512 __m256 turned;
     f64: __m512d __m256d;
 }
 
