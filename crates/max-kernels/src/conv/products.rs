@@ -37,6 +37,13 @@ const RESULTS: usize = 1 << 17;
 /// Positions a multiple of so many bytes apart share one set of the first cache.
 const CONFLICT: isize = 4096;
 
+/// Positions at the edges of an image see less than others and are computed down the rows, unless those between them
+/// are fewer than a tile has, less so many: then the image is copied.
+const EDGES: usize = 2;
+
+/// The positions below which tiles take no less time.
+const FEW: usize = 6;
+
 /// About the most positions that a task has in a row.
 const COLUMNS: usize = 448;
 
@@ -128,8 +135,10 @@ where
 {
     let tiles = T::Lane::tiles();
     let apart = k.input_strides[1].wrapping_mul(k.stride[1] as isize).wrapping_mul(size_of::<T>() as isize);
-    let in_place =
-        k.reads_lanes::<T>(memory) && k.inner(1, &(0..k.out[2])).len() == k.out[2] && apart % CONFLICT != 0;
+    let inner = k.inner(1, &(0..k.out[2])).len();
+    let in_place = k.reads_lanes::<T>(memory)
+        && (inner == k.out[2] || inner >= tiles.products[1].len() - EDGES)
+        && apart % CONFLICT != 0;
     let chunks = Chunks::new(k);
     let (rows, columns, filters) = cuts::<T::Lane>(k, &chunks, in_place, pool.threads());
     let mut products = Products { k, tiles, memory, chunks, rows, columns, filters, in_place, packed: None };
@@ -168,6 +177,7 @@ fn cuts<L: Tiled>(k: &PreparedConv, chunks: &Chunks, in_place: bool, threads: us
     let columns = Cut::new(long, across, if across < long { height } else { 1 });
     let across = columns.range(0).len();
     let depth = k.filter_size[0] as f64 * k.filter_size[1] as f64 * k.channels as f64;
+    let edges = long - k.inner(1, &(0..long)).len();
     let (mut best, mut least) = ((1, width), f64::INFINITY);
     let mut rows = lines.min(2048 / across + 1);
     loop {
@@ -182,7 +192,9 @@ fn cuts<L: Tiled>(k: &PreparedConv, chunks: &Chunks, in_place: bool, threads: us
                 let copied = band as f64 * chunks.parts() as f64 / 4.0;
                 let packed = if uses == 1 { depth * filters as f64 / 4.0 } else { 0.0 };
                 let registers = filters.div_ceil(tiles.lanes) as f64;
-                let task = (rows * across) as f64 * registers * depth + copied + packed + 3000.0;
+                let edges = if in_place { edges * FEW.saturating_sub(rows) } else { 0 };
+                let positions = (rows * across + edges) as f64;
+                let task = positions * registers * depth + copied + packed + 3000.0;
                 let all = depth * k.filters as f64 * k.groups as f64 / 4.0;
                 let shared = if uses == 1 { 0.0 } else { all / threads as f64 };
                 // The last tasks end at different times: smaller ones waste less.
@@ -336,11 +348,11 @@ impl<L: Tiled> Products<'_, L> {
                     let first = group * k.channels;
                     let channels = first + chunk.channels.start..first + chunk.channels.end;
                     let left = if self.in_place {
-                        k.in_place(input, &positions, &chunk.taps, &channels).joined()
+                        k.in_place(input, &positions, &chunk.taps, &channels)
                     } else {
                         let band = band(&chunk);
                         band.fill::<T>(k, left_room, input, channels);
-                        band.left(left_room.cast_const(), chunk.channels.len()).joined()
+                        band.left(left_room.cast_const(), chunk.channels.len())
                     };
                     for from in filters.clone().step_by(together) {
                         let some = from..filters.end.min(from + together);
@@ -353,10 +365,11 @@ impl<L: Tiled> Products<'_, L> {
                                 right_room
                             }
                         };
-                        let right = (right.cast_const(), chunk.depth() * width);
+                        let panel = chunk.depth() * width;
+                        let right = Right { start: right.cast_const(), panel, filters: some.len() };
                         let shift = from - filters.start;
                         let to = |row: usize| (to(row).0.wrapping_add(shift), to(row).1);
-                        self.lines(&left, &positions, &chunk.taps[0], right, some.len(), &to, number > 0);
+                        self.lines(&left, &positions, &chunk.taps, &right, &to, number > 0);
                     }
                 }
                 for row in rows.clone() {
@@ -377,30 +390,55 @@ impl<L: Tiled> Products<'_, L> {
         &self,
         left: &Left<L>,
         [rows, columns]: &[Range<usize>; 2],
-        taps: &Range<usize>,
-        (right, panel): (*const L, usize),
-        filters: usize,
+        taps: &[Range<usize>; 2],
+        right: &Right<L>,
         to: &dyn Fn(usize) -> (*mut L, isize),
         add: bool,
     ) {
-        let (first, count) = (to(rows.start), columns.len());
-        let seen = |row: usize| {
-            let seen = self.k.seen(0, row, taps);
-            seen.start - taps.start..seen.end - taps.start
+        let k = self.k;
+        let inner = if self.in_place { k.inner(1, columns) } else { columns.clone() };
+        let seen = |axis: usize, position: usize| {
+            let (seen, first) = (k.seen(axis, position, &taps[axis]), taps[axis].start);
+            seen.start - first..seen.end - first
         };
-        // Rows that follow each other without gaps are one long row.
+        let ((first, stride), count) = (to(rows.start), inner.len());
+        // Rows lie evenly where they are so many bytes apart.
+        let (down, size) =
+            (to(rows.start + 1).0.addr().wrapping_sub(first.addr()) as isize, size_of::<L>() as isize);
+        let even = |row: usize| {
+            let here = first.wrapping_byte_offset((row - rows.start) as isize * down);
+            down % size == 0 && to(row).0 == here
+        };
+        // Those that follow each other without gaps and from which the same is seen are one long row.
         let joined = left.line == left.position * count as isize
-            && rows.clone().all(|row| {
-                let line = (row - rows.start) as isize * count as isize * first.1;
-                to(row).0 == first.0.wrapping_offset(line) && seen(row).len() == taps.len()
-            });
+            && count == columns.len()
+            && down == stride * count as isize * size
+            && rows.clone().all(|row| even(row) && seen(0, row) == seen(0, rows.start));
         let (lines, count) = if joined { (1, rows.len() * count) } else { (rows.len(), count) };
-        for line in 0..lines {
-            let row = rows.start + line;
-            let (left, before) = left.below(line, &seen(row));
-            let right = (right.wrapping_add(before * self.width()), panel);
-            // SAFETY: the caller vouches.
-            unsafe { self.strips(&left, count, right, filters, to(row), add) };
+        // SAFETY: the caller vouches.
+        unsafe {
+            for line in 0..lines {
+                let row = rows.start + line;
+                let (left, before) = left.below(line, &seen(0, row));
+                let (left, _) = left.beside(inner.start - columns.start, &(0..taps[1].len()));
+                let to = to(row).0.wrapping_offset((inner.start - columns.start) as isize * stride);
+                self.strips(&left.joined(), count, &right.from(before * self.width()), (to, stride), add);
+            }
+            // What is seen from the edges is the same down the rows, as far as these see the same.
+            let mut start = if inner.len() == columns.len() { rows.end } else { rows.start };
+            while start < rows.end {
+                let like = |row: &usize| even(start) && even(*row) && seen(0, *row) == seen(0, start);
+                let end = start + 1 + (start + 1..rows.end).take_while(like).count();
+                let (left, above) = left.below(start - rows.start, &seen(0, start));
+                for column in (columns.start..inner.start).chain(inner.end..columns.end) {
+                    let (left, before) = left.beside(column - columns.start, &seen(1, column));
+                    let left = Left { position: left.line, ..left.joined() };
+                    let right = right.from((above + before) * self.width());
+                    let to = to(start).0.wrapping_offset((column - columns.start) as isize * stride);
+                    self.strips(&left, end - start, &right, (to, down / size), add);
+                }
+                start = end;
+            }
         }
     }
 
@@ -413,8 +451,7 @@ impl<L: Tiled> Products<'_, L> {
         &self,
         left: &Left<L>,
         positions: usize,
-        (right, panel): (*const L, usize),
-        filters: usize,
+        right: &Right<L>,
         (to, stride): (*mut L, isize),
         add: bool,
     ) {
@@ -423,11 +460,11 @@ impl<L: Tiled> Products<'_, L> {
             let some = strip * positions / strips..(strip + 1) * positions / strips;
             let from = (left.start.wrapping_offset(some.start as isize * left.position), left.position);
             let to = to.wrapping_offset(some.start as isize * stride);
-            for column in (0..filters).step_by(width) {
-                let taken = width.min(filters - column);
+            for column in (0..right.filters).step_by(width) {
+                let taken = width.min(right.filters - column);
                 let registers = taken.div_ceil(self.tiles.lanes);
                 let tile = self.tiles.products[registers - 1][some.len() - 1];
-                let right = (right.wrapping_add(column / width * panel), width as isize);
+                let right = (right.start.wrapping_add(column / width * right.panel), width as isize);
                 let to = (to.wrapping_add(column), stride);
                 // SAFETY: the caller vouches; a tile that would stick out is computed aside.
                 unsafe {
@@ -442,6 +479,20 @@ impl<L: Tiled> Products<'_, L> {
                 }
             }
         }
+    }
+}
+
+/// Panels of filters: where they start, how far apart they lie, and how many filters they have.
+struct Right<L> {
+    start: *const L,
+    panel: usize,
+    filters: usize,
+}
+
+impl<L> Right<L> {
+    /// The same without their first elements.
+    fn from(&self, before: usize) -> Right<L> {
+        Right { start: self.start.wrapping_add(before), ..*self }
     }
 }
 
