@@ -7,6 +7,7 @@
 
 mod apart;
 mod band;
+mod cuts;
 mod products;
 mod register;
 mod result;

@@ -10,8 +10,8 @@ use max_core::Element;
 
 use super::PreparedConv;
 use super::band::{Axis, Band, Left};
-use super::products::{Packed, Room, SHARED, place};
-use super::tile::{TILE_BYTES, Tile, Tiled, Tiles};
+use super::products::{Packed, SHARED};
+use super::tile::{Room, Tile, Tiled, Tiles, place};
 use crate::matmul::{Cut, Matrix, pack};
 use crate::scratch::{bytes, pieces};
 use crate::{Memory, Pool};
@@ -297,8 +297,8 @@ impl<L: Tiled> Apart<'_, L> {
                 if taken == registers * lanes {
                     tile(&left.window, from, weights, to, false);
                 } else {
-                    let mut room = Room([0; TILE_BYTES]);
-                    let aside = room.0.as_mut_ptr().cast::<L>();
+                    let mut room = Room::default();
+                    let aside = room.lanes::<L>();
                     tile(&left.window, from, weights, (aside, width as isize), false);
                     place(to, (aside, width), [positions, taken], false);
                 }

@@ -13,7 +13,43 @@ use crate::matmul::Micro;
 use crate::simd::Isa;
 
 /// Room for any tile.
-pub(super) const TILE_BYTES: usize = 14 * 2 * 64;
+const TILE_BYTES: usize = 14 * 2 * 64;
+
+/// Room for a tile that sticks out.
+#[repr(C, align(64))]
+pub(super) struct Room([u8; TILE_BYTES]);
+
+impl Default for Room {
+    fn default() -> Room {
+        Room([0; TILE_BYTES])
+    }
+}
+
+impl Room {
+    pub(super) fn lanes<L>(&mut self) -> *mut L {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+/// Stores or adds a part of a tile that was computed aside.
+///
+/// # Safety
+///
+/// The part can be read and its place written.
+pub(super) unsafe fn place<L: Tiled>(
+    (to, stride): (*mut L, isize),
+    (from, width): (*const L, usize),
+    [rows, columns]: [usize; 2],
+    add: bool,
+) {
+    for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
+        // SAFETY: the caller vouches; places need not be aligned.
+        unsafe {
+            let (to, sum) = (to.offset(i as isize * stride).add(j), *from.add(i * width + j));
+            to.write_unaligned(if add { to.read_unaligned().add(sum) } else { sum });
+        }
+    }
+}
 
 /// What a filter sees from a position: runs of elements in rows of taps.
 #[derive(Clone, Copy, Debug)]
