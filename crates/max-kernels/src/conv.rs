@@ -1,29 +1,33 @@
 //! Runs two-dimensional convolutions.
 //!
-//! A convolution is a product of patches and filters: a patch is what the taps of a filter see from one position, in
-//! the order of rows, columns and channels, with zeros where they look into the padding. A task packs the patches of
-//! some positions and some filters, block by block along the patch, and multiplies them as matrices. Where every
-//! channel has one filter of its own, channels lie side by side instead and each tap is multiplied with all.
+//! A window is what the taps of a filter see from one position, in the order of rows, columns and channels, with zeros
+//! where they look into the padding. Convolutions are products of windows and filters (`products`), or, where groups
+//! are too small for that, sums over taps for filters side by side (`apart`). Both read windows where they lie: in the
+//! image if that has all they need, else in bands of it (`band`), with the tiles of `tile`.
 
-use std::marker::PhantomData;
+mod apart;
+mod band;
+mod cuts;
+mod products;
+mod register;
+mod result;
+mod tile;
+
+use std::any::TypeId;
 use std::ops::Range;
 
 use max_core::kernel::Conv2d;
+use max_core::scalar::Lane;
 use max_core::{Element, Result, bail, dispatch};
 
-use crate::matmul::{
-    Cut, DEPTH, Ending, Kernels, Matrix, Micro, Places, ROW, count, multiply, pack, pack_right_rows,
-};
-use crate::scratch::{bytes, pieces};
-use crate::simd::{Isa, versions};
+use crate::matmul::{Places, count};
 use crate::{Memory, Pool};
+use band::Left;
+use result::Outcome;
+use tile::{Tiled, Window};
 
-/// About how many positions and filters a task computes.
-const POSITIONS: usize = 168;
-const FILTERS: usize = 128;
-
-/// How many channels with a filter of their own a task computes.
-const CHANNELS: usize = 64;
+/// About how many sums of nothing are delivered together.
+const ZEROS: usize = 1024;
 
 /// A convolution that is ready to run.
 #[derive(Debug)]
@@ -45,7 +49,7 @@ pub(crate) struct PreparedConv {
     input_strides: [isize; 3],
     filter: Places,
     filter_strides: [isize; 4],
-    ending: Ending,
+    result: Outcome,
     run: unsafe fn(&PreparedConv, &[Memory], &Pool),
 }
 
@@ -67,7 +71,6 @@ impl PreparedConv {
         }
         count(&k.out)?;
         count(&[k.filter_size[0], k.filter_size[1], channels])?;
-        let depthwise = channels == groups && k.out[3] == groups;
         Ok(PreparedConv {
             out: k.out.map(|size| size as usize),
             input_size: [k.input_size[0] as usize, k.input_size[1] as usize],
@@ -82,8 +85,8 @@ impl PreparedConv {
             input_strides: std::array::from_fn(|axis| k.input.strides[axis + 1] as isize),
             filter: Places::new(&k.filter, &[]),
             filter_strides: std::array::from_fn(|axis| k.filter.strides[axis] as isize),
-            ending: Ending::new(&k.epilogue, dtype)?,
-            run: dispatch!(dtype, T => if depthwise { run_depthwise::<T> } else { run::<T> }),
+            result: Outcome::new(&k.epilogue, dtype)?,
+            run: dispatch!(dtype, T => run::<T>),
         })
     }
 
@@ -100,94 +103,68 @@ impl PreparedConv {
         Ok(())
     }
 
-    /// What a tap sees along an axis from a position, if it is not in the padding.
-    fn source(&self, axis: usize, at: usize, tap: usize) -> Option<usize> {
-        let padded = at * self.stride[axis] + tap * self.dilation[axis];
-        padded.checked_sub(self.padding[axis]).filter(|&i| i < self.input_size[axis])
+    /// All taps.
+    fn taps(&self) -> [Range<usize>; 2] {
+        self.filter_size.map(|size| 0..size)
     }
 
-    /// Those of some columns from which a tap does not look into the padding.
-    fn valid(&self, columns: &Range<usize>, tap: usize) -> Range<usize> {
-        let (ahead, stride) = (tap * self.dilation[1], self.stride[1]);
-        let from = self.padding[1].saturating_sub(ahead).div_ceil(stride);
-        let to = (self.padding[1] + self.input_size[1]).saturating_sub(ahead).div_ceil(stride);
-        let from = from.clamp(columns.start, columns.end);
-        from..to.clamp(from, columns.end)
+    /// Those of some taps that do not look into the padding from a position.
+    fn seen(&self, axis: usize, position: usize, taps: &Range<usize>) -> Range<usize> {
+        let (padding, at) = (self.padding[axis] as isize, (position * self.stride[axis]) as isize);
+        let before = |edge: isize| usize::try_from(edge).map_or(0, |edge| edge.div_ceil(self.dilation[axis]));
+        let from = before(padding - at).clamp(taps.start, taps.end);
+        let to = before((self.input_size[axis] as isize).saturating_add(padding) - at);
+        from..to.clamp(from, taps.end)
     }
 
-    /// Packs what a tap sees of some channels from positions side by side, as rows some distance apart.
-    ///
-    /// # Safety
-    ///
-    /// The memory was checked for the kernel, whose operands have this type, and the rows fit.
-    unsafe fn pack_tap<T: Element>(
+    /// Those of some positions from which no tap looks into the padding.
+    fn inner(&self, axis: usize, positions: &Range<usize>) -> Range<usize> {
+        let (padding, stride) = (self.padding[axis], self.stride[axis]);
+        let reach = (self.filter_size[axis].max(1) - 1) * self.dilation[axis];
+        let from = padding.div_ceil(stride).clamp(positions.start, positions.end);
+        let to = (padding + self.input_size[axis]).saturating_sub(reach).div_ceil(stride);
+        from..to.clamp(from, positions.end)
+    }
+
+    /// Whether the lanes of some channels can be read in the image itself.
+    fn reads_lanes<T: Element>(&self, memory: &[Memory]) -> bool {
+        TypeId::of::<T>() == TypeId::of::<T::Lane>()
+            && self.input_strides[2] == 1
+            && self.input.at(memory, 0).addr().is_multiple_of(align_of::<T::Lane>())
+    }
+
+    /// The windows of some taps and channels from some positions, in the image; rows and runs that are in the padding
+    /// must not be read.
+    fn in_place<T: Element>(
         &self,
-        (to, distance): (*mut T::Lane, usize),
-        input: *const T,
-        (row, columns): (usize, &Range<usize>),
-        tap: [usize; 2],
-        channels: Range<usize>,
-    ) {
+        image: *const T,
+        positions: &[Range<usize>; 2],
+        taps: &[Range<usize>; 2],
+        channels: &Range<usize>,
+    ) -> Left<T::Lane> {
         let [down, along, deep] = self.input_strides;
-        let source = self.source(0, row, tap[0]);
-        let valid = if source.is_some() { self.valid(columns, tap[1]) } else { columns.start..columns.start };
-        let zero = |columns_: Range<usize>| {
-            for column in columns_ {
-                // SAFETY: the caller vouches for the rows.
-                unsafe { to.add((column - columns.start) * distance).write_bytes(0, channels.len()) };
-            }
+        let at = |axis: usize| {
+            let padded = positions[axis].start * self.stride[axis] + taps[axis].start * self.dilation[axis];
+            padded as isize - self.padding[axis] as isize
         };
-        zero(columns.start..valid.start);
-        zero(valid.end..columns.end);
-        if !valid.is_empty()
-            && let (Some(y), Some(x)) = (source, self.source(1, valid.start, tap[1]))
-        {
-            let at = y as isize * down + x as isize * along + channels.start as isize * deep;
-            let matrix = Matrix {
-                start: input.wrapping_offset(at),
-                strides: [self.stride[1] as isize * along, deep],
-                size: [valid.len(), channels.len()],
-            };
-            // SAFETY: the caller vouches for the rows; what is valid lies inside the input.
-            unsafe { pack(to.add((valid.start - columns.start) * distance), distance, matrix) };
+        let here = at(0)
+            .wrapping_mul(down)
+            .wrapping_add(at(1).wrapping_mul(along))
+            .wrapping_add((channels.start as isize).wrapping_mul(deep));
+        let window = Window {
+            rows: taps[0].len(),
+            row: down.wrapping_mul(self.dilation[0] as isize),
+            runs: taps[1].len(),
+            run: along.wrapping_mul(self.dilation[1] as isize),
+            depth: channels.len(),
+            skip: 0,
+        };
+        Left {
+            start: image.wrapping_offset(here).cast(),
+            position: along.wrapping_mul(self.stride[1] as isize),
+            line: down.wrapping_mul(self.stride[0] as isize),
+            window,
         }
-    }
-
-    /// The parts of a patch from a place on: tap, channels, and where they lie in the block.
-    fn parts(&self, block: Range<usize>) -> impl Iterator<Item = ([usize; 2], Range<usize>, usize)> {
-        let (channels, width) = (self.channels, self.filter_size[1]);
-        let taps = block.start / channels..block.end.div_ceil(channels);
-        taps.map(move |tap| {
-            let start = block.start.max(tap * channels);
-            let end = block.end.min((tap + 1) * channels);
-            let inside = start - tap * channels..end - tap * channels;
-            ([tap / width, tap % width], inside, start - block.start)
-        })
-    }
-}
-
-/// How the positions of a result are cut: several short rows or a part of a long one.
-struct Positions {
-    rows: Cut,
-    columns: Cut,
-}
-
-impl Positions {
-    fn new(k: &PreparedConv, about: usize, unit: usize) -> Positions {
-        let [_, height, width, _] = k.out;
-        Positions {
-            rows: Cut::new(height, (about / width).max(1), 1),
-            columns: Cut::new(width, about, if width > about { unit } else { 1 }),
-        }
-    }
-
-    fn parts(&self) -> usize {
-        self.rows.parts() * self.columns.parts()
-    }
-
-    fn ranges(&self, number: usize) -> [Range<usize>; 2] {
-        let columns = self.columns.parts();
-        [self.rows.range(number / columns), self.columns.range(number % columns)]
     }
 }
 
@@ -196,163 +173,33 @@ impl Positions {
 /// The memory was checked for the kernel, whose operands have this type.
 unsafe fn run<T: Element>(k: &PreparedConv, memory: &[Memory], pool: &Pool)
 where
-    T::Lane: Micro,
+    T::Lane: Tiled,
 {
-    let kernels = T::Lane::kernels();
-    let positions = Positions::new(k, POSITIONS, kernels.tiles.len());
-    let filters = Cut::new(k.filters, FILTERS, kernels.width);
-    let (parts, columns) = (positions.parts(), filters.parts());
-    pool.run(k.out[0] * parts * k.groups * columns, &|task| {
-        let (task, filter) = (task / columns, filters.range(task % columns));
-        let (task, group) = (task / k.groups, task % k.groups);
-        let positions = positions.ranges(task % parts);
-        // SAFETY: the caller vouches for the memory; no other task has this block.
-        unsafe { block::<T>(k, kernels, memory, task / parts, group, positions, filter) };
-    });
-}
-
-/// Computes a block of positions and filters of a group.
-///
-/// # Safety
-///
-/// As for `run`; nobody else has this block.
-unsafe fn block<T: Element>(
-    k: &PreparedConv,
-    kernels: &Kernels<T::Lane>,
-    memory: &[Memory],
-    image: usize,
-    group: usize,
-    [rows, columns]: [Range<usize>; 2],
-    filters: Range<usize>,
-) where
-    T::Lane: Micro,
-{
-    let positions = rows.len() * columns.len();
-    let stride = filters.len().next_multiple_of(kernels.width);
-    let depth = k.filter_size[0] * k.filter_size[1] * k.channels;
-    let sizes = [positions * ROW, DEPTH * stride, positions * stride];
-    pieces(sizes.map(bytes::<T::Lane>).iter().sum(), |scratch| {
-        let [left, right, sums] = sizes.map(|size| scratch.take::<T::Lane>(size));
-        let input = k.input.at(memory, image).cast::<T>();
-        let filter = k.filter.at(memory, 0).cast::<T>();
-        let [down, along, deep, across] = k.filter_strides;
-        let filters = group * k.filters + filters.start..group * k.filters + filters.end;
-        // SAFETY: the caller vouches for the operands; scratch memory has the sizes asked for.
-        unsafe {
-            if depth == 0 {
-                sums.write_bytes(0, positions * stride);
-            }
-            for start in (0..depth).step_by(DEPTH) {
-                let taken = DEPTH.min(depth - start);
-                for (tap, channels, at) in k.parts(start..start + taken) {
-                    let here = tap[0] as isize * down
-                        + tap[1] as isize * along
-                        + channels.start as isize * deep
-                        + filters.start as isize * across;
-                    let matrix = Matrix {
-                        start: filter.wrapping_offset(here).cast_const(),
-                        strides: [deep, across],
-                        size: [channels.len(), filters.len()],
-                    };
-                    pack_right_rows(kernels, (right, taken, at), matrix);
-                    let first = group * k.channels;
-                    for (number, row) in rows.clone().enumerate() {
-                        let to = left.add(number * columns.len() * ROW + at);
-                        let channels = first + channels.start..first + channels.end;
-                        k.pack_tap((to, ROW), input, (row, &columns), tap, channels);
-                    }
-                }
-                let size = [positions, taken, filters.len()];
-                let (left, right) =
-                    ((left.cast_const(), ROW as isize), (right.cast_const(), taken * kernels.width));
-                multiply(kernels, size, left, right, (sums, stride as isize), start > 0);
-            }
-            for (number, row) in rows.enumerate() {
-                let product = (sums.add(number * columns.len() * stride).cast_const(), stride);
-                let outer = image * k.out[1] + row;
-                k.ending.deliver(memory, outer, columns.clone(), filters.clone(), product);
-            }
-        }
-    });
-}
-
-/// # Safety
-///
-/// The memory was checked for the kernel, whose operands have this type and whose groups have one channel and one
-/// filter each.
-unsafe fn run_depthwise<T: Element>(k: &PreparedConv, memory: &[Memory], pool: &Pool)
-where
-    T::Lane: Micro,
-{
-    let positions = Positions::new(k, POSITIONS, 1);
-    let channels = Cut::new(k.groups, CHANNELS, CHANNELS);
-    let (parts, columns) = (positions.parts(), channels.parts());
-    let add = version::<AddProducts<T::Lane>>(Isa::best());
-    pool.run(k.out[0] * parts * columns, &|task| {
-        let (task, channels) = (task / columns, channels.range(task % columns));
-        let (image, [rows, columns]) = (task / parts, positions.ranges(task % parts));
-        let sizes = [columns.len() * CHANNELS, CHANNELS, columns.len() * CHANNELS];
-        pieces(sizes.map(bytes::<T::Lane>).iter().sum(), |scratch| {
-            let [left, right, sums] = sizes.map(|size| scratch.take::<T::Lane>(size));
-            let input = k.input.at(memory, image).cast::<T>();
-            let filter = k.filter.at(memory, 0).cast::<T>();
-            let [down, along, _, across] = k.filter_strides;
-            for row in rows {
-                // SAFETY: the caller vouches for the operands; scratch memory has the sizes asked for.
-                unsafe {
-                    sums.write_bytes(0, sizes[2]);
-                    for tap in 0..k.filter_size[0] * k.filter_size[1] {
-                        let tap = [tap / k.filter_size[1], tap % k.filter_size[1]];
-                        let here = tap[0] as isize * down
-                            + tap[1] as isize * along
-                            + channels.start as isize * across;
-                        let weights = Matrix {
-                            start: filter.wrapping_offset(here).cast_const(),
-                            strides: [0, across],
-                            size: [1, channels.len()],
-                        };
-                        pack(right, CHANNELS, weights);
-                        k.pack_tap((left, CHANNELS), input, (row, &columns), tap, channels.clone());
-                        add(sums.cast(), left.cast_const().cast(), right.cast_const().cast(), columns.len());
-                    }
-                    let product = (sums.cast_const(), CHANNELS);
-                    let outer = image * k.out[1] + row;
-                    k.ending.deliver(memory, outer, columns.clone(), channels.clone(), product);
-                }
-            }
-        });
-    });
-}
-
-trait Body {
-    /// Adds to rows of [`CHANNELS`] sums the products of rows and one row of weights.
-    ///
-    /// # Safety
-    ///
-    /// The pieces of memory hold the rows.
-    unsafe fn run<const FMA: bool>(sums: *mut u8, rows: *const u8, weights: *const u8, count: usize);
-}
-
-versions!(version: Body, fn(sums: *mut u8, rows: *const u8, weights: *const u8, count: usize));
-
-struct AddProducts<L>(PhantomData<L>);
-
-impl<L: Micro> Body for AddProducts<L> {
-    #[inline(always)]
-    unsafe fn run<const FMA: bool>(sums: *mut u8, rows: *const u8, weights: *const u8, count: usize) {
-        let (sums, rows) = (sums.cast::<[L; CHANNELS]>(), rows.cast::<[L; CHANNELS]>());
-        // SAFETY: the caller vouches.
-        unsafe {
-            let weights = weights.cast::<[L; CHANNELS]>().read();
-            for i in 0..count {
-                let (mut sum, row) = (sums.add(i).read(), rows.add(i).read());
-                for j in 0..CHANNELS {
-                    sum[j] = sum[j].add(row[j].mul(weights[j]));
-                }
-                sums.add(i).write(sum);
-            }
+    // SAFETY: the caller vouches.
+    unsafe {
+        match apart::suits(k, T::Lane::tiles().lanes) {
+            _ if k.filter_size.contains(&0) || k.channels == 0 => zeros::<T>(k, memory, pool),
+            true => apart::run::<T>(k, memory, pool),
+            false => products::run::<T>(k, memory, pool),
         }
     }
+}
+
+/// Runs the ending on sums of nothing.
+///
+/// # Safety
+///
+/// The memory was checked for the kernel, whose operands have this type.
+unsafe fn zeros<T: Element>(k: &PreparedConv, memory: &[Memory], pool: &Pool) {
+    let [images, lines, long, filters] = k.out;
+    pool.run(images * lines, &|outer| {
+        let pixel = vec![T::Lane::splat(0.0); filters.min(ZEROS)];
+        for (column, first) in (0..long).flat_map(|i| (0..filters).step_by(ZEROS).map(move |j| (i, j))) {
+            let (columns, filters) = (column..column + 1, first..filters.min(first + ZEROS));
+            // SAFETY: the caller vouches; there are so many zeros.
+            unsafe { k.result.deliver(memory, outer, columns, filters, (pixel.as_ptr(), ZEROS)) };
+        }
+    });
 }
 
 #[cfg(test)]
