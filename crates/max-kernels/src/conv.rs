@@ -9,9 +9,10 @@ mod apart;
 mod band;
 mod cuts;
 mod products;
-mod register;
 mod result;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod turn;
 
 use std::any::TypeId;
 use std::ops::Range;

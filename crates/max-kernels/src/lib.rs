@@ -13,6 +13,7 @@ mod math;
 mod matmul;
 mod memory;
 mod pool;
+mod register;
 pub mod roofline;
 mod scratch;
 mod simd;

@@ -28,7 +28,7 @@ pub(crate) use ending::{Ending, Places};
 use form::{Dots, Form, Plain, Widened};
 use micro::Dot;
 pub(crate) use micro::{DEPTH, Kernels, Micro, ROW, THIN};
-pub(crate) use pack::{Matrix, pack, pack_left, pack_right, pack_right_rows};
+pub(crate) use pack::{Matrix, pack, pack_right, pack_right_rows};
 
 use crate::cache::Caches;
 use crate::scratch::{Line, bytes, pieces, with};

@@ -344,14 +344,9 @@ impl<L: Real> Rows<'_, L> {
             let weights = weights.add(seen[0]);
             let start = values.start.offset(seen[0] as isize * values.stride);
             if values.whole && rows <= THIN {
-                let values = (start, values.stride);
-                return self.kernels.thin[rows - 1](
-                    depth,
-                    weights,
-                    values,
-                    self.k.width,
-                    (to.sums, to.stride),
-                );
+                let (weights, values) = ((weights, ROW as isize), (start, values.stride));
+                let to = (to.sums, to.stride as isize);
+                return self.kernels.thin[rows - 1](depth, weights, values, self.k.width, to);
             }
             for panel in 0..self.k.width.div_ceil(width) {
                 let right = (start.add(panel * values.panel), values.stride);

@@ -7,9 +7,9 @@ use bytemuck::Zeroable;
 use max_core::Bool;
 
 #[cfg(target_arch = "x86_64")]
-use super::register::Turn;
-use super::register::{Lanes, Register};
+use super::turn::Turn;
 use crate::matmul::Micro;
+use crate::register::{Lanes, Register};
 use crate::simd::Isa;
 
 /// Room for any tile.

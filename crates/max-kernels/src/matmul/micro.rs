@@ -11,10 +11,11 @@ mod arch;
 
 use std::marker::PhantomData;
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use max_core::Element;
 use max_core::scalar::Lane;
 
+use crate::register::{Lanes, Register};
 use crate::simd::{Isa, prefetch};
 
 /// The depth of a block of a product: a longer sum is a sum of such blocks.
@@ -137,52 +138,46 @@ trait Vector: Copy {
     unsafe fn add_product(self, x: Self::Operand, y: Self::Operand) -> Self;
 }
 
-/// A vector that the compiler makes from what there is.
-#[derive(Clone, Copy)]
-struct Lanes<L, const N: usize>([L; N]);
-
-impl<L: Lane + Pod, const N: usize> Vector for Lanes<L, N> {
-    type Lane = L;
-    type Left = L;
-    type Right = L;
-    type Operand = Self;
-    const LANES: usize = N;
+impl<R: Register<Lane: Zeroable>> Vector for R {
+    type Lane = R::Lane;
+    type Left = R::Lane;
+    type Right = R::Lane;
+    type Operand = R;
+    const LANES: usize = R::LANES;
     #[inline(always)]
-    unsafe fn splat(from: L) -> Self {
-        Lanes([from; N])
+    unsafe fn splat(from: R::Lane) -> R {
+        // SAFETY: the caller vouches; so for all.
+        unsafe { R::splat(from) }
     }
     #[inline(always)]
-    unsafe fn fetch(from: *const L) -> Self {
-        // SAFETY: as for `load`.
-        unsafe { Self::load(from) }
+    unsafe fn fetch(from: *const R::Lane) -> R {
+        // SAFETY: see `splat`.
+        unsafe { R::load(from) }
     }
     #[inline(always)]
-    unsafe fn zero() -> Self {
-        Lanes([L::zeroed(); N])
+    unsafe fn zero() -> R {
+        // SAFETY: see `splat`.
+        unsafe { R::splat(R::Lane::zeroed()) }
     }
     #[inline(always)]
-    unsafe fn load(from: *const L) -> Self {
-        // SAFETY: the caller has so many lanes there.
-        Lanes(unsafe { from.cast::<[L; N]>().read_unaligned() })
+    unsafe fn load(from: *const R::Lane) -> R {
+        // SAFETY: see `splat`.
+        unsafe { R::load(from) }
     }
     #[inline(always)]
-    unsafe fn store(self, to: *mut L) {
-        // SAFETY: the caller has room for so many lanes there.
-        unsafe { to.cast::<[L; N]>().write_unaligned(self.0) };
+    unsafe fn store(self, to: *mut R::Lane) {
+        // SAFETY: see `splat`.
+        unsafe { R::store(self, to) }
     }
     #[inline(always)]
-    unsafe fn add(mut self, other: Self) -> Self {
-        for i in 0..N {
-            self.0[i] = self.0[i].add(other.0[i]);
-        }
-        self
+    unsafe fn add(self, other: R) -> R {
+        // SAFETY: see `splat`.
+        unsafe { R::add(self, other) }
     }
     #[inline(always)]
-    unsafe fn add_product(mut self, x: Self, y: Self) -> Self {
-        for i in 0..N {
-            self.0[i] = self.0[i].add(x.0[i].mul(y.0[i]));
-        }
-        self
+    unsafe fn add_product(self, x: R, y: R) -> R {
+        // SAFETY: see `splat`.
+        unsafe { R::add_product(self, x, y) }
     }
 }
 
@@ -207,14 +202,14 @@ impl<B: Element<Lane = f32>, const N: usize> Widen<Lanes<f32, N>> for B {
     }
 }
 
-impl<V: Vector<Operand = V>, B: Widen<V>> Vector for Widened<V, B> {
+impl<V: Register<Lane: Zeroable>, B: Widen<V>> Vector for Widened<V, B> {
     type Lane = V::Lane;
-    type Left = V::Left;
+    type Left = V::Lane;
     type Right = B;
     type Operand = V;
     const LANES: usize = V::LANES;
     #[inline(always)]
-    unsafe fn splat(from: V::Left) -> V {
+    unsafe fn splat(from: V::Lane) -> V {
         // SAFETY: the caller vouches; so for all.
         unsafe { V::splat(from) }
     }
@@ -226,7 +221,7 @@ impl<V: Vector<Operand = V>, B: Widen<V>> Vector for Widened<V, B> {
     #[inline(always)]
     unsafe fn zero() -> Self {
         // SAFETY: see `splat`.
-        Widened(unsafe { V::zero() }, PhantomData)
+        Widened(unsafe { V::splat(V::Lane::zeroed()) }, PhantomData)
     }
     #[inline(always)]
     unsafe fn load(from: *const V::Lane) -> Self {

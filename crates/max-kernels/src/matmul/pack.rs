@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use max_core::Element;
 
-use super::micro::{Kernels, Micro, ROW};
+use super::micro::{Kernels, Micro};
 use crate::scratch::Line;
 use crate::simd::{Isa, versions};
 use crate::tile;
@@ -33,16 +33,6 @@ impl<T> Matrix<T> {
         const { assert!(size_of::<T>() == size_of::<U>()) };
         Matrix { start: self.start.cast(), strides: self.strides, size: self.size }
     }
-}
-
-/// Packs rows of a left operand, [`ROW`] apart.
-///
-/// # Safety
-///
-/// The matrix is readable, and the rows fit.
-pub(crate) unsafe fn pack_left<T: Element>(to: *mut T::Lane, matrix: Matrix<T>) {
-    // SAFETY: the caller vouches.
-    unsafe { pack(to, ROW, matrix) };
 }
 
 /// Packs a right operand as panels, each of [`Kernels::width`] columns; zeros fill the last.

@@ -13,59 +13,6 @@ macro_rules! neon {
     };
 }
 
-/// Registers of floats, with the names of their instructions.
-macro_rules! registers {
-    ($($register:ident of $count:literal $lane:ident: $splat:ident $load:ident $store:ident $add:ident $fma:ident;)*) => {$(
-        impl Vector for $register {
-            type Lane = $lane;
-            type Left = $lane;
-            type Right = $lane;
-            type Operand = Self;
-            const LANES: usize = $count;
-            #[inline(always)]
-            unsafe fn splat(from: $lane) -> Self {
-                // SAFETY: NEON is always there; so for all.
-                unsafe { $splat(from) }
-            }
-            #[inline(always)]
-            unsafe fn fetch(from: *const $lane) -> Self {
-                // SAFETY: see `splat`; and the caller has so many lanes there.
-                unsafe { $load(from) }
-            }
-            #[inline(always)]
-            unsafe fn zero() -> Self {
-                // SAFETY: see `splat`.
-                unsafe { $splat(0.0) }
-            }
-            #[inline(always)]
-            unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: see `splat`; and the caller has so many lanes there.
-                unsafe { $load(from) }
-            }
-            #[inline(always)]
-            unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: see `splat`; and the caller has room for so many lanes there.
-                unsafe { $store(to, self) }
-            }
-            #[inline(always)]
-            unsafe fn add(self, other: Self) -> Self {
-                // SAFETY: see `splat`.
-                unsafe { $add(self, other) }
-            }
-            #[inline(always)]
-            unsafe fn add_product(self, x: Self, y: Self) -> Self {
-                // SAFETY: see `splat`.
-                unsafe { $fma(self, x, y) }
-            }
-        }
-    )*};
-}
-
-registers! {
-    float32x4_t of 4 f32: vdupq_n_f32 vld1q_f32 vst1q_f32 vaddq_f32 vfmaq_f32;
-    float64x2_t of 2 f64: vdupq_n_f64 vld1q_f64 vst1q_f64 vaddq_f64 vfmaq_f64;
-}
-
 impl Widen<float32x4_t> for bf16 {
     #[inline(always)]
     unsafe fn widen(from: *const bf16) -> float32x4_t {

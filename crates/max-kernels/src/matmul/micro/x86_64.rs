@@ -29,61 +29,6 @@ macro_rules! avx2 {
     };
 }
 
-/// Registers of floats, with the names of their instructions.
-macro_rules! registers {
-    ($($register:ident of $count:literal $lane:ident: $splat:ident $zero:ident $load:ident $store:ident $add:ident $fma:ident;)*) => {$(
-        impl Vector for $register {
-            type Lane = $lane;
-            type Left = $lane;
-            type Right = $lane;
-            type Operand = Self;
-            const LANES: usize = $count;
-            #[inline(always)]
-            unsafe fn splat(from: $lane) -> Self {
-                // SAFETY: the caller has checked that the instruction exists; so for all.
-                unsafe { $splat(from) }
-            }
-            #[inline(always)]
-            unsafe fn fetch(from: *const $lane) -> Self {
-                // SAFETY: see `splat`; and the caller has so many lanes there.
-                unsafe { $load(from) }
-            }
-            #[inline(always)]
-            unsafe fn zero() -> Self {
-                // SAFETY: see `splat`.
-                unsafe { $zero() }
-            }
-            #[inline(always)]
-            unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: see `splat`; and the caller has so many lanes there.
-                unsafe { $load(from) }
-            }
-            #[inline(always)]
-            unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: see `splat`; and the caller has room for so many lanes there.
-                unsafe { $store(to, self) }
-            }
-            #[inline(always)]
-            unsafe fn add(self, other: Self) -> Self {
-                // SAFETY: see `splat`.
-                unsafe { $add(self, other) }
-            }
-            #[inline(always)]
-            unsafe fn add_product(self, x: Self, y: Self) -> Self {
-                // SAFETY: see `splat`.
-                unsafe { $fma(x, y, self) }
-            }
-        }
-    )*};
-}
-
-registers! {
-    __m512 of 16 f32: _mm512_set1_ps _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_fmadd_ps;
-    __m512d of 8 f64: _mm512_set1_pd _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_add_pd _mm512_fmadd_pd;
-    __m256 of 8 f32: _mm256_set1_ps _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_fmadd_ps;
-    __m256d of 4 f64: _mm256_set1_pd _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_add_pd _mm256_fmadd_pd;
-}
-
 /// How narrow floats become registers of f32.
 macro_rules! widened {
     ($($narrow:ident to $register:ident: |$from:ident| $body:expr;)*) => {$(
