@@ -142,7 +142,8 @@ impl Lowering<'_> {
         offset: Dim,
     ) -> Result<()> {
         let node = &mut self.nodes[id.0 as usize];
-        let stride = |(axis, step): &Step| strides.get(*axis).map_or(Ok(Dim::Static(0)), |stride| stride.mul(step));
+        let stride =
+            |(axis, step): &Step| strides.get(*axis).map_or(Ok(Dim::Static(0)), |stride| stride.mul(step));
         let strides = steps.iter().map(stride).collect::<Result<_>>()?;
         node.home = Some((home, Layout { shape: node.shape.clone(), strides, offset }));
         node.stored = true;

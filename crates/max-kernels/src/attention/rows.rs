@@ -9,7 +9,7 @@ use super::pack::{is_apart, is_wide, pack_keys, prefetch_rows, staging};
 use super::softmax::{GROUP, LINES, Mask, Real, Scores, State, Weighing, weigh};
 use crate::Memory;
 use crate::matmul::{DEPTH, Kernels, Matrix, ROW, THIN, pack, pack_right};
-use crate::scratch::{Pieces, bytes};
+use crate::scratch::{Pieces, bytes, pieces};
 
 /// The most rows for which keys and values are read as they lie, since they are used so few times.
 pub(super) const FEW: usize = 64;
@@ -26,6 +26,15 @@ pub(super) struct Rows<'a, L: 'static> {
     /// Which group of heads.
     pub(super) group: usize,
     pub(super) rows: Range<usize>,
+    /// The keys and values of the group, if they are packed.
+    pub(super) packed: Option<Packed<L>>,
+}
+
+/// The packed keys and values of a group, block after block; values only where they are not read as they lie.
+#[derive(Clone, Copy)]
+pub(super) struct Packed<L> {
+    pub(super) keys: *mut L,
+    pub(super) values: *mut L,
 }
 
 /// Scratch memory of a task.
@@ -66,7 +75,7 @@ struct Seen {
 impl<L: Real> Rows<'_, L> {
     /// Whether they are few.
     fn few(&self) -> bool {
-        self.rows.len() <= FEW
+        self.rows.len() <= FEW && self.packed.is_none()
     }
 
     /// How many rows are computed together.
@@ -91,7 +100,8 @@ impl<L: Real> Rows<'_, L> {
         let head = rows.start / k.queries;
         let query = k.query.at::<T>(self.memory, k.heads.index(self.group, head));
         let [stride, along] = query.strides;
-        let fits = is_wide::<T>() && along == 1 && head == (rows.end - 1) / k.queries && is_apart::<T>(stride);
+        let fits =
+            is_wide::<T>() && along == 1 && head == (rows.end - 1) / k.queries && is_apart::<T>(stride);
         fits.then(|| {
             let start = query.part([rows.start % k.queries, 0], [0, 0]).start.cast();
             Queries { start, stride, part: DEPTH }
@@ -112,9 +122,13 @@ impl<L: Real> Rows<'_, L> {
                 Some(_) => 0,
                 None => self.query_stride() * self.rows.len() * depth.div_ceil(DEPTH),
             },
-            if self.few() { self.kernels.width * depth.min(DEPTH) } else { block * depth },
-            if self.direct::<T>() { 0 } else { block * self.stride() },
-            staging::<T>(self.kernels, depth.min(DEPTH)),
+            match self.packed {
+                Some(_) => 0,
+                None if self.few() => self.kernels.width * depth.min(DEPTH),
+                None => block * depth,
+            },
+            if self.packed.is_some() || self.direct::<T>() { 0 } else { block * self.stride() },
+            if self.packed.is_some() { 0 } else { staging::<T>(self.kernels, depth.min(DEPTH)) },
             if self.few() { self.rows.len() * ROW } else { LINES * ROW },
             if self.k.mask.is_some() { LINES * ROW } else { 0 },
         ]
@@ -187,15 +201,14 @@ impl<L: Real> Rows<'_, L> {
         let few = self.few();
         // SAFETY: the caller vouches.
         unsafe {
+            let keys = match self.packed {
+                Some(packed) => packed.keys.add(start * k.depth),
+                None => room.keys,
+            };
             if few {
                 self.scores_of_few::<T>(room, start, taken);
-            } else {
-                let key = self.k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
-                for depth in (0..k.depth).step_by(DEPTH) {
-                    let deep = DEPTH.min(k.depth - depth);
-                    let to = room.keys.add(depth * taken.next_multiple_of(self.kernels.width));
-                    pack_keys(self.kernels, to, room.staging, key.part([depth, start], [deep, taken]));
-                }
+            } else if self.packed.is_none() {
+                self.pack_keys::<T>(start, keys, room.staging);
             }
             let values = self.values::<T>(room, start, taken);
             for group in 0..self.groups() {
@@ -212,7 +225,7 @@ impl<L: Real> Rows<'_, L> {
                 if !few {
                     let panel = taken.next_multiple_of(self.kernels.width);
                     for depth in (0..k.depth.max(1)).step_by(DEPTH) {
-                        self.scores(room, [first, rows], depth, (room.keys.add(depth * panel), all), scores);
+                        self.scores(room, [first, rows], depth, (keys.add(depth * panel), all), scores);
                     }
                 }
                 weigh(&Scores {
@@ -316,12 +329,71 @@ impl<L: Real> Rows<'_, L> {
         let value = value.part([start, 0], [taken, self.k.width]);
         let width = self.kernels.width;
         if self.direct::<T>() {
-            prefetch_rows(value);
+            // Many rows find them in a cache; few wait for memory.
+            if self.few() {
+                prefetch_rows(value);
+            }
             return Values { start: value.start.cast(), stride: value.strides[0], panel: width, whole: true };
         }
-        // SAFETY: the caller vouches.
-        unsafe { pack_right(self.kernels, room.values, value) };
-        Values { start: room.values, stride: width as isize, panel: taken * width, whole: false }
+        let start = match self.packed {
+            Some(packed) => packed.values.wrapping_add(start * self.stride()),
+            None => {
+                // SAFETY: the caller vouches.
+                unsafe { pack_right(self.kernels, room.values, value) };
+                room.values
+            }
+        };
+        Values { start, stride: width as isize, panel: taken * width, whole: false }
+    }
+
+    /// Packs the keys of a block.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this type; there is room for the keys, and for what
+    /// [`staging`] says.
+    unsafe fn pack_keys<T: Element<Lane = L>>(&self, start: usize, to: *mut L, staging: *mut L) {
+        let k = self.k;
+        let taken = DEPTH.min(k.keys - start);
+        let key = k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
+        for depth in (0..k.depth).step_by(DEPTH) {
+            let deep = DEPTH.min(k.depth - depth);
+            // SAFETY: the caller vouches.
+            unsafe {
+                let to = to.add(depth * taken.next_multiple_of(self.kernels.width));
+                pack_keys(self.kernels, to, staging, key.part([depth, start], [deep, taken]));
+            }
+        }
+    }
+
+    /// How many elements the packed keys and the packed values of a group have.
+    pub(super) fn packed_sizes<T: Element<Lane = L>>(&self) -> [usize; 2] {
+        let keys = self.k.keys.next_multiple_of(self.kernels.width);
+        [
+            keys.saturating_mul(self.k.depth),
+            if self.direct::<T>() { 0 } else { keys.saturating_mul(self.stride()) },
+        ]
+    }
+
+    /// Packs the keys and the values of a block for all rows of the group.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this type; there is room for all keys and values,
+    /// and nobody else has this block.
+    pub(super) unsafe fn pack<T: Element<Lane = L>>(&self, start: usize, to: Packed<L>) {
+        let size = staging::<T>(self.kernels, self.k.depth.min(DEPTH));
+        let value = self.k.value.at::<T>(self.memory, self.k.heads.index(self.group, 0));
+        let value = value.part([start, 0], [DEPTH.min(self.k.keys - start), self.k.width]);
+        pieces(bytes::<L>(size), |scratch| {
+            // SAFETY: the caller vouches; scratch memory has the size asked for.
+            unsafe {
+                self.pack_keys::<T>(start, to.keys.add(start * self.k.depth), scratch.take(size));
+                if !self.direct::<T>() {
+                    pack_right(self.kernels, to.values.add(start * self.stride()), value);
+                }
+            }
+        });
     }
 
     /// The values of a block, weighted and summed for some rows.
@@ -344,7 +416,13 @@ impl<L: Real> Rows<'_, L> {
             let start = values.start.offset(seen[0] as isize * values.stride);
             if values.whole && rows <= THIN {
                 let values = (start, values.stride);
-                return self.kernels.thin[rows - 1](depth, weights, values, self.k.width, (to.sums, to.stride));
+                return self.kernels.thin[rows - 1](
+                    depth,
+                    weights,
+                    values,
+                    self.k.width,
+                    (to.sums, to.stride),
+                );
             }
             for panel in 0..self.k.width.div_ceil(width) {
                 let right = (start.add(panel * values.panel), values.stride);

@@ -102,9 +102,20 @@ impl Real for f64 {
         let r = Real::mul_add::<FMA>(n, -LN_2[1], Real::mul_add::<FMA>(n, -LN_2[0], x));
         // The series of e to the r, which is at most half of ln 2.
         let mut q = 1.0 / 6_227_020_800.0;
-        for factorial in
-            [479_001_600.0, 39_916_800.0, 3_628_800.0, 362_880.0, 40_320.0, 5_040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0]
-        {
+        for factorial in [
+            479_001_600.0,
+            39_916_800.0,
+            3_628_800.0,
+            362_880.0,
+            40_320.0,
+            5_040.0,
+            720.0,
+            120.0,
+            24.0,
+            6.0,
+            2.0,
+            1.0,
+        ] {
             q = Real::mul_add::<FMA>(q, r, 1.0 / factorial);
         }
         let weight = Real::mul_add::<FMA>(q * r, power, power);
@@ -353,7 +364,11 @@ unsafe fn weigh_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize, sh
 ///
 /// They can be read and written.
 #[inline(always)]
-unsafe fn weigh_lanes<L: Real, const FMA: bool>(at: *mut [L; LANES], shift: L, slope: Slope<L>) -> [L; LANES] {
+unsafe fn weigh_lanes<L: Real, const FMA: bool>(
+    at: *mut [L; LANES],
+    shift: L,
+    slope: Slope<L>,
+) -> [L; LANES] {
     // SAFETY: the caller vouches.
     unsafe {
         let mut x = at.read();

@@ -237,6 +237,29 @@ fn rows_do_not_depend_on_their_neighbours() {
     }
 }
 
+#[test]
+fn rows_that_share_cache_sets_are_packed() {
+    let mut random = Random(8);
+    let (rows, far) = (300, 1024);
+    let elements: Vec<f32> = random.elements((rows * far) as usize);
+    let close: Vec<f32> = elements.chunks(far as usize).flat_map(|row| row[..32].to_vec()).collect();
+    let k = |stride: i64| {
+        let of = |slot| access(slot, [0, stride, 1]);
+        Attention {
+            depth: 32,
+            width: 32,
+            query: of(0),
+            key: of(0),
+            value: of(0),
+            scale: 0.01,
+            epilogue: store(1, DType::Float32, &[1, rows, 32]),
+            ..alike(rows, rows)
+        }
+    };
+    let apart = run::<f32>(&k(far), &[Buffer::from(elements)], 2);
+    assert_same(&apart, &run::<f32>(&k(32), &[Buffer::from(close)], 2), &"strides");
+}
+
 fn access(slot: u32, strides: [i64; 3]) -> Access<i64> {
     Access { slot: Slot(slot), dtype: DType::Float32, offset: 0, strides: strides.to_vec() }
 }
@@ -269,7 +292,8 @@ fn rows_that_see_nothing_are_not_numbers() {
 
 #[test]
 fn keys_outside_the_window_are_never_touched() {
-    let values: Vec<f32> = (0..2000).map(|j| if (1024..1536).contains(&j) { 2.0 } else { f32::NAN }).collect();
+    let values: Vec<f32> =
+        (0..2000).map(|j| if (1024..1536).contains(&j) { 2.0 } else { f32::NAN }).collect();
     let slots = [Buffer::from([1f32]), Buffer::from(values)];
     // Queries at the end of a block see its keys and those of the block before.
     let k = Attention { queries: 10, keys: 1536, window: 502, ..alike(10, 1536) };
@@ -288,7 +312,8 @@ fn a_mask_that_adds_hides_scores_that_are_not_numbers() {
         epilogue: store(4, DType::Float32, &[1, 1, 1]),
         ..alike(1, 3)
     };
-    let slots = [Buffer::from([1f32]), Buffer::from([2f32, 3.0, 4.0]), mask, Buffer::from([1f32, f32::NAN, 1.0])];
+    let slots =
+        [Buffer::from([1f32]), Buffer::from([2f32, 3.0, 4.0]), mask, Buffer::from([1f32, f32::NAN, 1.0])];
     assert_eq!(run::<f32>(&k, &slots, 1), [3.0]);
 }
 
@@ -302,8 +327,12 @@ fn scales_of_any_size_and_sign() {
             epilogue: store(2, DType::Float32, &[1, 1, 1]),
             ..alike(1, 2)
         };
-        let slots =
-            [Buffer::from([1f32]), Buffer::from([2f32, 4.0]), Buffer::from([0f32]), Buffer::from([0f32, 1.0])];
+        let slots = [
+            Buffer::from([1f32]),
+            Buffer::from([2f32, 4.0]),
+            Buffer::from([0f32]),
+            Buffer::from([0f32, 1.0]),
+        ];
         let mut memory: Vec<Memory> = slots.iter().map(|slot| Memory::of(slot).unwrap()).collect();
         memory[2] = Memory::of_mut(&slots[2]).unwrap();
         prepare(&Kernel::Attention(k)).unwrap().run(&memory, &Pool::new(1)).unwrap();

@@ -296,7 +296,8 @@ fn patterns_keep_their_meaning() {
          %20 = matmul(%19, %15) : float32[b, 6, q, 3]
          return %20",
     );
-    let inputs = [&[2, 6, 3, 4][..], &[2, 2, 5, 4], &[2, 2, 5, 3], &[6, 1, 5]].map(|shape| f32s(random, shape));
+    let inputs =
+        [&[2, 6, 3, 4][..], &[2, 2, 5, 4], &[2, 2, 5, 3], &[6, 1, 5]].map(|shape| f32s(random, shape));
     check(&groups, &inputs, false);
     assert!(super::after_all(&groups).contains(": float32[b, 2, 3, q, 3]"));
 

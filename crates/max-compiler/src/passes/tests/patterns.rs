@@ -341,7 +341,8 @@ fn bands_are_windows() {
           %3 = attention(%0, %1, %2) {scale = 1.0, causal = true, window = 2} : float32[3, 5]
           return %3
         }
-    "#]].assert_eq(&band);
+    "#]]
+    .assert_eq(&band);
     let added = "float32[3, 3], [0.0, -inf, -inf, 0.0, 0.0, -inf, -inf, 0.0, 0.0]";
     assert_eq!(with_mask(added, "add(%5, %3)"), band);
     assert_eq!(with_mask("bool[3, 3], [0, 1, 1, 0, 0, 1, 1, 0, 0]", "where(%3, %6, %5)"), band);
