@@ -26,8 +26,8 @@ use crate::{Memory, Pool};
 use rows::{FEW, Packed, Rows};
 use softmax::{LINES, Real, State, Weighing, divide, fold};
 
-/// About how many rows a task computes.
-const ROWS: usize = 126;
+/// About how many rows a task computes, if keys are packed for all tasks and if each task packs its own.
+const ROWS: [usize; 2] = [126, 252];
 
 /// Groups of heads that are enough tasks for the threads of most machines.
 const ENOUGH: usize = 16;
@@ -42,7 +42,7 @@ const TASK: usize = 1 << 17;
 const GIVEN: usize = 4 << 20;
 
 /// The most memory for packed keys and values.
-const PACKED: usize = 32 << 20;
+const PACKED: usize = 16 << 20;
 
 /// An attention that is ready to run.
 #[derive(Debug)]
@@ -195,12 +195,15 @@ where
         // SAFETY: the caller vouches.
         return unsafe { by_blocks::<T>(groups, |group| of(group, 0..count, None), pool) };
     }
-    let rows = Cut::new(count, (ROWS * COLUMNS / k.width.max(COLUMNS)).max(1), kernels.tiles.len());
+    let cut =
+        |about: usize| Cut::new(count, (about * COLUMNS / k.width.max(COLUMNS)).max(1), kernels.tiles.len());
     let sizes = of(0, 0..count, None).packed_sizes::<T>().map(bytes::<T::Lane>);
+    let rows = cut(ROWS[0]);
     if rows.parts() > 1 && sizes[0].saturating_add(sizes[1]) <= PACKED {
         // SAFETY: the caller vouches.
         return unsafe { packed::<T>(groups, sizes, rows, of, pool) };
     }
+    let rows = cut(ROWS[1]);
     let work = count.saturating_mul(k.keys).saturating_mul(k.depth + k.width).max(1);
     let together = if rows.parts() == 1 { (TASK / work).clamp(1, groups) } else { 1 };
     pool.run(groups.div_ceil(together) * rows.parts(), &|task| {
@@ -229,7 +232,8 @@ unsafe fn packed<'a, T: Element>(
 {
     let size = sizes[0] + sizes[1];
     let all = |group| of(group, 0..rows.range(rows.parts() - 1).end, None);
-    let blocks = all(0).k.keys.div_ceil(DEPTH);
+    let Range { start: first, end } = all(0).range();
+    let (first, blocks) = (first / DEPTH, end.div_ceil(DEPTH) - first / DEPTH);
     let round = (PACKED / size.max(1)).clamp(1, groups);
     for start in (0..groups).step_by(round) {
         let taken = round.min(groups - start);
@@ -242,7 +246,7 @@ unsafe fn packed<'a, T: Element>(
             pool.run(taken * blocks, &|task| {
                 let group = task / blocks;
                 // SAFETY: the caller vouches; no other task has this block.
-                unsafe { all(start + group).pack::<T>(task % blocks * DEPTH, packed(group)) };
+                unsafe { all(start + group).pack::<T>((first + task % blocks) * DEPTH, packed(group)) };
             });
             pool.run(taken * rows.parts(), &|task| {
                 let (group, rows) = (task / rows.parts(), rows.range(task % rows.parts()));

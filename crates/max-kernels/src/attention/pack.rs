@@ -13,7 +13,7 @@ pub(super) fn is_wide<T: Element>() -> bool {
 
 /// Whether rows so far apart do not share cache sets.
 pub(super) fn is_apart<T>(stride: isize) -> bool {
-    stride.unsigned_abs().wrapping_mul(size_of::<T>()) % 4096 != 0
+    !stride.unsigned_abs().wrapping_mul(size_of::<T>()).is_multiple_of(4096)
 }
 
 /// Asks for the rows of a matrix, whose elements lie side by side.

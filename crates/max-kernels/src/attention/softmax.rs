@@ -67,7 +67,7 @@ impl Real for f32 {
         let power = f32::from_bits(shifted.to_bits() << 23);
         let r = Real::mul_add::<FMA>(x, slope.factor, -n);
         let mut q = 1.545_316_3e-4;
-        for c in [1.339_086_3e-3, 9.618_083e-3, 5.550_357e-2, 0.240_226_5, 0.693_147_2] {
+        for c in [1.339_086_3e-3, 9.618_083e-3, 5.550_357e-2, 0.240_226_5, std::f32::consts::LN_2] {
             q = Real::mul_add::<FMA>(q, r, c);
         }
         Real::mul_add::<FMA>(q * r, power, power)
@@ -233,24 +233,24 @@ impl<L: Real> Body for Weigh<L> {
             let scores = &*scores.cast::<Scores<L>>();
             let rows = scores.rows.min(LINES);
             let whole = scores.weighing.scale.is_none() && matches!(scores.mask, Mask::None);
-            for row in 0..rows {
+            for (row, line) in lines[..rows].iter_mut().enumerate() {
                 let [from, to] = scores.seen[row];
                 if !(whole && from <= scores.keys[0] && scores.keys[1].next_multiple_of(GROUP) <= to) {
                     hide_row::<L, FMA>(scores, row);
                 }
-                greatest_of_row(scores, row, &mut lines[row]);
+                greatest_of_row(scores, row, line);
             }
             reduce::<L, true>(&mut lines, rows);
-            for row in 0..rows {
-                let greatest = lines[row][0];
+            for (row, line) in lines[..rows].iter_mut().enumerate() {
+                let greatest = line[0];
                 scores.state.greatest.add(row).write(greatest);
                 // Where nothing is seen, all weights are zero.
                 let shift = if greatest == lowest { L::zeroed() } else { greatest };
-                weigh_row::<L, FMA>(scores, row, shift, &mut lines[row]);
+                weigh_row::<L, FMA>(scores, row, shift, line);
             }
             reduce::<L, false>(&mut lines, rows);
-            for row in 0..rows {
-                scores.state.totals.add(row).write(lines[row][0]);
+            for (row, line) in lines[..rows].iter().enumerate() {
+                scores.state.totals.add(row).write(line[0]);
             }
         }
     }
