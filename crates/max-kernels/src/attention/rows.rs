@@ -5,7 +5,7 @@ use std::ops::Range;
 use max_core::{Bool, DType, Element, dispatch};
 
 use super::PreparedAttention;
-use super::pack::{is_apart, is_wide, pack_keys, prefetch_rows, staging};
+use super::pack::{is_apart, is_wide, pack_keys, prefetch_columns, prefetch_rows, staging};
 use super::softmax::{GROUP, LINES, Mask, Real, Scores, State, Weighing, weigh};
 use crate::Memory;
 use crate::matmul::{DEPTH, Kernels, Matrix, ROW, THIN, pack, pack_right};
@@ -294,8 +294,13 @@ impl<L: Real> Rows<'_, L> {
         let (k, width, height) = (self.k, self.kernels.width, self.height());
         let seen = self.range();
         let seen = [seen.start, seen.end].map(|key| key.saturating_sub(start).min(taken));
-        let key = k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
+        let index = k.heads.index(self.group, 0);
+        let (key, value) = (k.key.at::<T>(self.memory, index), k.value.at::<T>(self.memory, index));
         for panel in (seen[0] / GROUP * GROUP / width..seen[1].div_ceil(width)).map(|panel| panel * width) {
+            // Few rows wait for memory: the next keys are asked for, and the values that will be wanted after the scores.
+            let next = panel + width;
+            prefetch_columns(key.part([0, start + next], [k.depth, width.min(taken.saturating_sub(next))]));
+            prefetch_rows(value.part([start + panel, 0], [width.min(taken - panel), k.width]));
             for depth in (0..k.depth.max(1)).step_by(DEPTH) {
                 let size = [DEPTH.min(k.depth - depth), width.min(taken - panel)];
                 // SAFETY: the caller vouches.
@@ -329,10 +334,6 @@ impl<L: Real> Rows<'_, L> {
         let value = value.part([start, 0], [taken, self.k.width]);
         let width = self.kernels.width;
         if self.direct::<T>() {
-            // Many rows find them in a cache; few wait for memory.
-            if self.few() {
-                prefetch_rows(value);
-            }
             return Values { start: value.start.cast(), stride: value.strides[0], panel: width, whole: true };
         }
         let start = match self.packed {
