@@ -14,6 +14,7 @@
 mod pack;
 mod rows;
 mod softmax;
+mod weight;
 
 use std::ops::Range;
 
@@ -24,7 +25,8 @@ use crate::matmul::{Cut, DEPTH, Ending, Micro, Operand, count};
 use crate::scratch::{bytes, pieces, with};
 use crate::{Memory, Pool};
 use rows::{FEW, Packed, Rows};
-use softmax::{LINES, Real, State, Weighing, divide, fold};
+use softmax::{LINES, State, Weighing, divide, fold};
+use weight::Real;
 
 /// About how many rows a task computes, if keys are packed for all tasks and if each task packs its own.
 const ROWS: [usize; 2] = [126, 252];

@@ -6,7 +6,8 @@ use max_core::{Bool, DType, Element, dispatch};
 
 use super::PreparedAttention;
 use super::pack::{is_apart, is_wide, pack_keys, prefetch_columns, prefetch_rows, staging};
-use super::softmax::{GROUP, LINES, Mask, Real, Scores, State, Weighing, weigh};
+use super::softmax::{GROUP, LINES, Mask, Scores, State, Weighing, weigh};
+use super::weight::Real;
 use crate::Memory;
 use crate::matmul::{DEPTH, Kernels, Matrix, ROW, THIN, pack, pack_right};
 use crate::scratch::{Pieces, bytes, pieces};
@@ -369,11 +370,10 @@ impl<L: Real> Rows<'_, L> {
 
     /// How many elements the packed keys and the packed values of a group have.
     pub(super) fn packed_sizes<T: Element<Lane = L>>(&self) -> [usize; 2] {
+        // Operands that repeat may have any size.
         let keys = self.k.keys.next_multiple_of(self.kernels.width);
-        [
-            keys.saturating_mul(self.k.depth),
-            if self.direct::<T>() { 0 } else { keys.saturating_mul(self.stride()) },
-        ]
+        let values = if self.direct::<T>() { 0 } else { self.stride() };
+        [self.k.depth, values].map(|size| keys.saturating_mul(size).min(1 << 48))
     }
 
     /// Packs the keys and the values of a block for all rows of the group.
