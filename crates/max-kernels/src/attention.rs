@@ -5,26 +5,33 @@
 //! weighted; what blocks give is added up in their order. Blocks have one size, so a row has the same bits whatever
 //! rows are beside it, and whether its blocks are computed one after the other or by several tasks.
 //!
-//! Heads that share keys and values form a group: their rows are computed together.
+//! Heads that share keys and values form a group: their rows are computed together. For many rows keys are packed once;
+//! few rows take keys and values as they lie.
+//!
+//! What a row does not see has no weight. Values that are not finite, where a row does not see them but rows beside it
+//! do, may make it NaN, as a product with zero does.
 
 mod pack;
 mod rows;
 mod softmax;
+mod weight;
+
+use std::ops::Range;
 
 use max_core::kernel::{Access, Attention};
 use max_core::{DType, Element, Result, bail};
 
 use crate::matmul::{Cut, DEPTH, Ending, Micro, Operand, count};
-use crate::scratch::{bytes, pieces};
+use crate::scratch::{bytes, pieces, with};
 use crate::{Memory, Pool};
-use rows::{FEW, Rows};
-use softmax::{LINES, Real, State, Weighing, divide, fold};
+use rows::{FEW, Packed, Rows};
+use softmax::{LINES, State, Weighing, divide, fold};
+use weight::Real;
 
-/// About how many rows a task computes: many, so that keys are packed for many rows, or fewer where there would be
-/// less than enough tasks.
-const ROWS: [usize; 2] = [256, 112];
+/// About how many rows a task computes, if keys are packed for all tasks and if each task packs its own.
+const ROWS: [usize; 2] = [126, 252];
 
-/// Enough tasks for the threads of most machines.
+/// Groups of heads that are enough tasks for the threads of most machines.
 const ENOUGH: usize = 16;
 
 /// The columns of values with which so many rows stay in the second cache.
@@ -34,7 +41,10 @@ const COLUMNS: usize = 256;
 const TASK: usize = 1 << 17;
 
 /// The most memory for what blocks give, where several tasks compute the blocks of a row.
-const SHARED: usize = 4 << 20;
+const GIVEN: usize = 4 << 20;
+
+/// The most memory for packed keys and values.
+const PACKED: usize = 16 << 20;
 
 /// An attention that is ready to run.
 #[derive(Debug)]
@@ -182,22 +192,71 @@ where
     let kernels = T::Lane::kernels();
     let adds = k.mask.as_ref().is_some_and(|&(_, dtype)| dtype != DType::Bool);
     let weighing = Weighing::new(k.scale, adds);
-    let of = |group, rows| Rows { k, kernels, weighing, memory, group, rows };
+    let of = |group, rows, packed| Rows { k, kernels, weighing, memory, group, rows, packed };
     if count <= FEW && groups < ENOUGH && k.keys > DEPTH {
         // SAFETY: the caller vouches.
-        return unsafe { by_blocks::<T>(groups, |group| of(group, 0..count), pool) };
+        return unsafe { by_blocks::<T>(groups, |group| of(group, 0..count, None), pool) };
     }
-    let about = if groups * count.div_ceil(ROWS[0]) >= ENOUGH { ROWS[0] } else { ROWS[1] };
-    let rows = Cut::new(count, (about * COLUMNS / k.width.max(COLUMNS)).max(1), kernels.tiles.len());
+    let cut =
+        |about: usize| Cut::new(count, (about * COLUMNS / k.width.max(COLUMNS)).max(1), kernels.tiles.len());
+    let sizes = of(0, 0..count, None).packed_sizes::<T>().map(bytes::<T::Lane>);
+    let rows = cut(ROWS[0]);
+    if rows.parts() > 1 && sizes[0].saturating_add(sizes[1]) <= PACKED {
+        // SAFETY: the caller vouches.
+        return unsafe { packed::<T>(groups, sizes, rows, of, pool) };
+    }
+    let rows = cut(ROWS[1]);
     let work = count.saturating_mul(k.keys).saturating_mul(k.depth + k.width).max(1);
     let together = if rows.parts() == 1 { (TASK / work).clamp(1, groups) } else { 1 };
     pool.run(groups.div_ceil(together) * rows.parts(), &|task| {
         let (first, rows) = (task / rows.parts() * together, rows.range(task % rows.parts()));
         for group in first..groups.min(first + together) {
             // SAFETY: the caller vouches for the memory; no other task has these rows.
-            unsafe { of(group, rows.clone()).run::<T>() };
+            unsafe { of(group, rows.clone(), None).run::<T>() };
         }
     });
+}
+
+/// Many rows of each group: tasks that pack keys and values, then tasks for rows. The sizes are those of packed keys and
+/// values in bytes.
+///
+/// # Safety
+///
+/// The memory was checked for the kernel, whose operands have this type.
+unsafe fn packed<'a, T: Element>(
+    groups: usize,
+    sizes: [usize; 2],
+    rows: Cut,
+    of: impl Fn(usize, Range<usize>, Option<Packed<T::Lane>>) -> Rows<'a, T::Lane> + Sync,
+    pool: &Pool,
+) where
+    T::Lane: Real,
+{
+    let size = sizes[0] + sizes[1];
+    let all = |group| of(group, 0..rows.range(rows.parts() - 1).end, None);
+    let Range { start: first, end } = all(0).range();
+    let (first, blocks) = (first / DEPTH, end.div_ceil(DEPTH) - first / DEPTH);
+    let round = (PACKED / size.max(1)).clamp(1, groups);
+    for start in (0..groups).step_by(round) {
+        let taken = round.min(groups - start);
+        with(taken * size, |memory| {
+            let shared = Shared(memory);
+            let packed = |number: usize| {
+                let keys = shared.get().wrapping_add(number * size);
+                Packed { keys: keys.cast(), values: keys.wrapping_add(sizes[0]).cast() }
+            };
+            pool.run(taken * blocks, &|task| {
+                let group = task / blocks;
+                // SAFETY: the caller vouches; no other task has this block.
+                unsafe { all(start + group).pack::<T>((first + task % blocks) * DEPTH, packed(group)) };
+            });
+            pool.run(taken * rows.parts(), &|task| {
+                let (group, rows) = (task / rows.parts(), rows.range(task % rows.parts()));
+                // SAFETY: the caller vouches; no other task has these rows, and all is packed.
+                unsafe { of(start + group, rows, Some(packed(group))).run::<T>() };
+            });
+        });
+    }
 }
 
 /// Memory that tasks write to, each its own part.
@@ -229,9 +288,9 @@ unsafe fn by_blocks<'a, T: Element>(
     let any = of(0);
     let range = any.range();
     let (first, blocks) = (range.start / DEPTH, range.end.div_ceil(DEPTH) - range.start / DEPTH);
-    let sizes = any.state_sizes(any.rows.len());
+    let (sizes, stride) = (any.state_sizes(any.rows.len()), any.stride());
     let size: usize = sizes.map(bytes::<T::Lane>).iter().sum::<usize>() / size_of::<T::Lane>();
-    let round = (SHARED / size_of::<T::Lane>() / (size * blocks.max(1))).clamp(1, groups);
+    let round = (GIVEN / size_of::<T::Lane>() / (size * blocks.max(1))).clamp(1, groups);
     let tops = [sizes[0], sizes[1]].map(|size| bytes::<T::Lane>(size) / size_of::<T::Lane>());
     for start in (0..groups).step_by(round) {
         let taken = round.min(groups - start);
@@ -240,7 +299,7 @@ unsafe fn by_blocks<'a, T: Element>(
             let part = |number: usize| {
                 let greatest = shared.get().wrapping_add(number * size);
                 let totals = greatest.wrapping_add(tops[0]);
-                State { greatest, totals, sums: totals.wrapping_add(tops[1]), stride: any.stride() }
+                State { greatest, totals, sums: totals.wrapping_add(tops[1]), stride }
             };
             pool.run(taken * blocks, &|task| {
                 let rows = of(start + task / blocks);

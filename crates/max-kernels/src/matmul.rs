@@ -21,8 +21,7 @@ use max_core::kernel::{Access, Matmul, Slot};
 use max_core::scalar::Lane;
 use max_core::{DType, HostBytes, Result, bail, bf16, dispatch, f16};
 
-pub(crate) use block::multiply;
-use block::multiply_panels;
+use block::{Left, Right, multiply};
 pub use constant::Constant;
 pub(crate) use ending::{Ending, Places};
 use form::{Dots, Form, Plain, Widened};
@@ -384,62 +383,68 @@ impl<F: Form> Block<'_, F> {
     unsafe fn packed(&self, source: &Source<F::Right>) {
         let Product { k, kernels, memory, .. } = *self.product;
         let (index, rows, columns) = (self.index, self.rows.len(), self.columns.len());
-        let (depth, width, row) = (k.size[1], kernels.width, F::row());
+        let (depth, width, block) = (k.size[1], kernels.width, DEPTH / F::GROUP);
+        let group = rows.min(ROWS.next_multiple_of(kernels.tiles.len()));
+        // As much of the depth at a time as the second cache holds well, of what is packed.
+        let chunk = match source {
+            Source::Own => DEPTH,
+            _ => (Caches::get().second / 3 / (group * F::row() * size_of::<F::Left>())).max(1) * DEPTH,
+        };
+        let blocks = depth.min(chunk).div_ceil(DEPTH);
         let stride = columns.next_multiple_of(width);
         let place = k.ending.place::<F::Sum>(memory, index, [self.rows.start, self.columns.start]);
         let lying = if let Source::Lies = source { columns - columns % width } else { 0 };
-        let own = if let Source::Panels(_) = source { 0 } else { (stride - lying) * DEPTH / F::GROUP };
+        let own = if let Source::Panels(_) = source { 0 } else { (stride - lying) * block * blocks };
         let aside = if place.is_none() { rows * stride } else { 0 };
-        let group = rows.min(ROWS.next_multiple_of(kernels.tiles.len()));
-        let sizes = [bytes::<F::Left>(group * row), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
+        let left = group * F::row() * blocks;
+        let sizes = [bytes::<F::Left>(left), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
         pieces(sizes.iter().sum(), |scratch| {
-            let left = scratch.take::<F::Left>(group * row);
+            let left = scratch.take::<F::Left>(left);
             let own = scratch.take::<F::Right>(own);
             let sums = scratch.take::<F::Sum>(aside);
             let (to, to_stride) = place.unwrap_or((sums, stride as isize));
             let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
-            let starts = (0..depth.max(1)).step_by(DEPTH);
             // SAFETY: the caller vouches for the operands and the place; scratch memory has the sizes asked for.
             unsafe {
-                for start in starts {
-                    let taken = DEPTH.min(depth - start);
+                if depth == 0 {
+                    (0..rows).for_each(|i| {
+                        to.offset(i as isize * to_stride)
+                            .cast::<u8>()
+                            .write_bytes(0, columns * size_of::<F::Sum>())
+                    });
+                }
+                for start in (0..depth.max(1)).step_by(chunk) {
+                    let taken = chunk.min(depth - start);
                     let groups = F::groups(taken);
                     let right = match source {
                         Source::Panels(panels) => {
                             let panel = (self.columns.start - panels.first) / width * panels.distance;
-                            (panels.start.add(panel + start / F::GROUP * width), panels.distance)
+                            let start = panels.start.add(panel + start / F::GROUP * width);
+                            Right { start, row: width as isize, panel: panels.distance }
                         }
                         Source::Lies | Source::Own => {
                             let at = [start, self.columns.start + lying];
-                            let part = y.part(at, [taken, columns - lying]);
-                            F::pack_right(own, groups * width, part);
-                            (own.cast_const(), groups * width)
+                            F::pack_right(own, groups * width, y.part(at, [taken, columns - lying]));
+                            Right { start: own.cast_const(), row: width as isize, panel: groups * width }
                         }
                     };
                     for first in (0..rows).step_by(group) {
                         let some = group.min(rows - first);
                         let to = (to.offset(first as isize * to_stride), to_stride);
                         let x = x.part([self.rows.start + first, start], [some, taken]);
-                        let left = lying_left::<F>(x).unwrap_or_else(|| {
-                            F::pack_left(left, row, x);
-                            (left, row as isize)
-                        });
+                        let left = lying_left::<F>(x).unwrap_or_else(|| pack_blocks::<F>(left, x));
                         if lying > 0 {
                             let y = y.part([start, self.columns.start], [taken, lying]);
-                            let right = (y.start.cast(), width, y.strides[0]);
-                            multiply_panels(kernels, [some, groups, lying], left, right, to, start > 0);
+                            let right = Right { start: y.start.cast(), row: y.strides[0], panel: width };
+                            multiply(kernels, [some, groups, lying], block, left, right, to, start > 0);
                         }
                         let rest = (to.0.wrapping_add(lying), to_stride);
-                        multiply(kernels, [some, groups, columns - lying], left, right, rest, start > 0);
-                        if start + DEPTH >= depth {
+                        let size = [some, groups, columns - lying];
+                        multiply(kernels, size, block, left, right, rest, start > 0);
+                        if start + chunk >= depth {
                             let rows = self.rows.start + first..self.rows.start + first + some;
-                            k.ending.finish(
-                                memory,
-                                index,
-                                rows,
-                                self.columns.clone(),
-                                (to.0.cast_const(), stride),
-                            );
+                            let product = (to.0.cast_const(), stride);
+                            k.ending.finish(memory, index, rows, self.columns.clone(), product);
                         }
                     }
                 }
@@ -489,10 +494,10 @@ impl<F: Form> Block<'_, F> {
                         }
                         let rest = columns - whole;
                         F::pack_right(right, taken * width, y.part([0, whole], [taken, rest]));
-                        let (left, right) =
-                            ((left.cast_const(), row as isize), (right.cast_const(), taken * width));
+                        let left = Left { start: left.cast_const(), row: row as isize, block: 0 };
+                        let right = Right { start: right.cast_const(), row: width as isize, panel: 0 };
                         let to = (part.add(whole), stride as isize);
-                        multiply(kernels, [rows, taken, rest], left, right, to, false);
+                        multiply(kernels, [rows, taken, rest], taken, left, right, to, false);
                     }
                     for i in 0..rows {
                         let (from, to) = (part.add(i * stride), to.offset(i as isize * to_stride));
@@ -514,16 +519,32 @@ impl<F: Form> Block<'_, F> {
     }
 }
 
-/// A block of a left operand, with the distance of its rows, if it can be read as it lies. Not if rows lie a multiple of
-/// a page apart, or nearly: they would push each other out of the first cache.
-fn lying_left<F: Form>(x: Matrix<F::Element>) -> Option<(*const F::Left, isize)> {
+/// Some of a left operand, if it can be read as it lies. Not if rows lie a multiple of a page apart, or nearly: they would
+/// push each other out of the first cache.
+fn lying_left<F: Form>(x: Matrix<F::Element>) -> Option<Left<F::Left>> {
     const PAGE: isize = 4096;
     const NEAR: isize = 512;
     let ([stride, along], [rows, depth]) = (x.strides, x.size);
     let apart = stride.wrapping_mul(size_of::<F::Element>() as isize).rem_euclid(PAGE);
     let far = rows <= 8 || apart.min(PAGE - apart) >= NEAR;
     let whole = depth % F::GROUP == 0 && stride % F::GROUP as isize == 0;
-    (F::LEFT_LIES && along == 1 && whole && far).then(|| (x.start.cast(), stride / F::GROUP as isize))
+    let (row, block) = (stride / F::GROUP as isize, DEPTH / F::GROUP);
+    (F::LEFT_LIES && along == 1 && whole && far).then(|| Left { start: x.start.cast(), row, block })
+}
+
+/// Packs some of a left operand, block after block of the depth.
+///
+/// # Safety
+///
+/// The matrix is readable, and its blocks fit.
+unsafe fn pack_blocks<F: Form>(to: *mut F::Left, x: Matrix<F::Element>) -> Left<F::Left> {
+    let ([rows, depth], row) = (x.size, F::row());
+    for start in (0..depth).step_by(DEPTH) {
+        let part = x.part([0, start], [rows, DEPTH.min(depth - start)]);
+        // SAFETY: the caller vouches.
+        unsafe { F::pack_left(to.add(start / DEPTH * rows * row), row, part) };
+    }
+    Left { start: to.cast_const(), row: row as isize, block: rows * row }
 }
 
 #[cfg(test)]

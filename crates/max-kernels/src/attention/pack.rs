@@ -13,13 +13,18 @@ pub(super) fn is_wide<T: Element>() -> bool {
 
 /// Whether rows so far apart do not share cache sets.
 pub(super) fn is_apart<T>(stride: isize) -> bool {
-    stride.unsigned_abs().wrapping_mul(size_of::<T>()) % 4096 != 0
+    !stride.unsigned_abs().wrapping_mul(size_of::<T>()).is_multiple_of(4096)
 }
 
-/// Asks for the rows of a matrix, whose elements lie side by side.
+/// Asks for the columns of a matrix; see [`prefetch_rows`].
+pub(super) fn prefetch_columns<T>(Matrix { start, strides, size }: Matrix<T>) {
+    prefetch_rows(Matrix { start, strides: [strides[1], strides[0]], size: [size[1], size[0]] });
+}
+
+/// Asks for the rows of a matrix, if their elements lie side by side.
 pub(super) fn prefetch_rows<T>(matrix: Matrix<T>) {
-    let Matrix { start, strides: [down, _], size: [rows, columns] } = matrix;
-    for row in 0..rows {
+    let Matrix { start, strides: [down, along], size: [rows, columns] } = matrix;
+    for row in 0..if along == 1 { rows } else { 0 } {
         let row = start.wrapping_offset(row as isize * down).cast::<u8>();
         for line in (0..columns * size_of::<T>()).step_by(LINE) {
             prefetch(row.wrapping_add(line));
@@ -62,12 +67,7 @@ pub(super) unsafe fn pack_keys<T: Element>(
                 panel.write_bytes(0, width * depth);
             }
             let from = from.offset(start as isize * along);
-            let ahead = width.min(keys - start - taken);
-            prefetch_rows(Matrix {
-                start: from.wrapping_offset(taken as isize * along),
-                strides: [along, 1],
-                size: [ahead, depth],
-            });
+            prefetch_columns(matrix.part([0, start + taken], [depth, width.min(keys - start - taken)]));
             let (from, stride): (*const u8, isize) = if is_wide::<T>() {
                 (from.cast(), along)
             } else {

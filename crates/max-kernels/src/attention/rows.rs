@@ -5,11 +5,12 @@ use std::ops::Range;
 use max_core::{Bool, DType, Element, dispatch};
 
 use super::PreparedAttention;
-use super::pack::{is_apart, is_wide, pack_keys, prefetch_rows, staging};
-use super::softmax::{GROUP, LINES, Mask, Real, Scores, State, Weighing, weigh};
+use super::pack::{is_apart, is_wide, pack_keys, prefetch_columns, prefetch_rows, staging};
+use super::softmax::{GROUP, LINES, Mask, Scores, State, Weighing, weigh};
+use super::weight::Real;
 use crate::Memory;
 use crate::matmul::{DEPTH, Kernels, Matrix, ROW, THIN, pack, pack_right};
-use crate::scratch::{Pieces, bytes};
+use crate::scratch::{Pieces, bytes, pieces};
 
 /// The most rows for which keys and values are read as they lie, since they are used so few times.
 pub(super) const FEW: usize = 64;
@@ -26,6 +27,15 @@ pub(super) struct Rows<'a, L: 'static> {
     /// Which group of heads.
     pub(super) group: usize,
     pub(super) rows: Range<usize>,
+    /// The keys and values of the group, if they are packed.
+    pub(super) packed: Option<Packed<L>>,
+}
+
+/// The packed keys and values of a group, block after block; values only where they are not read as they lie.
+#[derive(Clone, Copy)]
+pub(super) struct Packed<L> {
+    pub(super) keys: *mut L,
+    pub(super) values: *mut L,
 }
 
 /// Scratch memory of a task.
@@ -66,7 +76,7 @@ struct Seen {
 impl<L: Real> Rows<'_, L> {
     /// Whether they are few.
     fn few(&self) -> bool {
-        self.rows.len() <= FEW
+        self.rows.len() <= FEW && self.packed.is_none()
     }
 
     /// How many rows are computed together.
@@ -113,9 +123,13 @@ impl<L: Real> Rows<'_, L> {
                 Some(_) => 0,
                 None => self.query_stride() * self.rows.len() * depth.div_ceil(DEPTH),
             },
-            if self.few() { self.kernels.width * depth.min(DEPTH) } else { block * depth },
-            if self.direct::<T>() { 0 } else { block * self.stride() },
-            staging::<T>(self.kernels, depth.min(DEPTH)),
+            match self.packed {
+                Some(_) => 0,
+                None if self.few() => self.kernels.width * depth.min(DEPTH),
+                None => block * depth,
+            },
+            if self.packed.is_some() || self.direct::<T>() { 0 } else { block * self.stride() },
+            if self.packed.is_some() { 0 } else { staging::<T>(self.kernels, depth.min(DEPTH)) },
             if self.few() { self.rows.len() * ROW } else { LINES * ROW },
             if self.k.mask.is_some() { LINES * ROW } else { 0 },
         ]
@@ -188,15 +202,14 @@ impl<L: Real> Rows<'_, L> {
         let few = self.few();
         // SAFETY: the caller vouches.
         unsafe {
+            let keys = match self.packed {
+                Some(packed) => packed.keys.add(start * k.depth),
+                None => room.keys,
+            };
             if few {
                 self.scores_of_few::<T>(room, start, taken);
-            } else {
-                let key = self.k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
-                for depth in (0..k.depth).step_by(DEPTH) {
-                    let deep = DEPTH.min(k.depth - depth);
-                    let to = room.keys.add(depth * taken.next_multiple_of(self.kernels.width));
-                    pack_keys(self.kernels, to, room.staging, key.part([depth, start], [deep, taken]));
-                }
+            } else if self.packed.is_none() {
+                self.pack_keys::<T>(start, keys, room.staging);
             }
             let values = self.values::<T>(room, start, taken);
             for group in 0..self.groups() {
@@ -213,7 +226,7 @@ impl<L: Real> Rows<'_, L> {
                 if !few {
                     let panel = taken.next_multiple_of(self.kernels.width);
                     for depth in (0..k.depth.max(1)).step_by(DEPTH) {
-                        self.scores(room, [first, rows], depth, (room.keys.add(depth * panel), all), scores);
+                        self.scores(room, [first, rows], depth, (keys.add(depth * panel), all), scores);
                     }
                 }
                 weigh(&Scores {
@@ -282,8 +295,13 @@ impl<L: Real> Rows<'_, L> {
         let (k, width, height) = (self.k, self.kernels.width, self.height());
         let seen = self.range();
         let seen = [seen.start, seen.end].map(|key| key.saturating_sub(start).min(taken));
-        let key = k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
+        let index = k.heads.index(self.group, 0);
+        let (key, value) = (k.key.at::<T>(self.memory, index), k.value.at::<T>(self.memory, index));
         for panel in (seen[0] / GROUP * GROUP / width..seen[1].div_ceil(width)).map(|panel| panel * width) {
+            // Few rows wait for memory: the next keys are asked for, and the values that will be wanted after the scores.
+            let next = panel + width;
+            prefetch_columns(key.part([0, start + next], [k.depth, width.min(taken.saturating_sub(next))]));
+            prefetch_rows(value.part([start + panel, 0], [width.min(taken - panel), k.width]));
             for depth in (0..k.depth.max(1)).step_by(DEPTH) {
                 let size = [DEPTH.min(k.depth - depth), width.min(taken - panel)];
                 // SAFETY: the caller vouches.
@@ -317,12 +335,66 @@ impl<L: Real> Rows<'_, L> {
         let value = value.part([start, 0], [taken, self.k.width]);
         let width = self.kernels.width;
         if self.direct::<T>() {
-            prefetch_rows(value);
             return Values { start: value.start.cast(), stride: value.strides[0], panel: width, whole: true };
         }
-        // SAFETY: the caller vouches.
-        unsafe { pack_right(self.kernels, room.values, value) };
-        Values { start: room.values, stride: width as isize, panel: taken * width, whole: false }
+        let start = match self.packed {
+            Some(packed) => packed.values.wrapping_add(start * self.stride()),
+            None => {
+                // SAFETY: the caller vouches.
+                unsafe { pack_right(self.kernels, room.values, value) };
+                room.values
+            }
+        };
+        Values { start, stride: width as isize, panel: taken * width, whole: false }
+    }
+
+    /// Packs the keys of a block.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this type; there is room for the keys, and for what
+    /// [`staging`] says.
+    unsafe fn pack_keys<T: Element<Lane = L>>(&self, start: usize, to: *mut L, staging: *mut L) {
+        let k = self.k;
+        let taken = DEPTH.min(k.keys - start);
+        let key = k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
+        for depth in (0..k.depth).step_by(DEPTH) {
+            let deep = DEPTH.min(k.depth - depth);
+            // SAFETY: the caller vouches.
+            unsafe {
+                let to = to.add(depth * taken.next_multiple_of(self.kernels.width));
+                pack_keys(self.kernels, to, staging, key.part([depth, start], [deep, taken]));
+            }
+        }
+    }
+
+    /// How many elements the packed keys and the packed values of a group have.
+    pub(super) fn packed_sizes<T: Element<Lane = L>>(&self) -> [usize; 2] {
+        // Operands that repeat may have any size.
+        let keys = self.k.keys.next_multiple_of(self.kernels.width);
+        let values = if self.direct::<T>() { 0 } else { self.stride() };
+        [self.k.depth, values].map(|size| keys.saturating_mul(size).min(1 << 48))
+    }
+
+    /// Packs the keys and the values of a block for all rows of the group.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this type; there is room for all keys and values,
+    /// and nobody else has this block.
+    pub(super) unsafe fn pack<T: Element<Lane = L>>(&self, start: usize, to: Packed<L>) {
+        let size = staging::<T>(self.kernels, self.k.depth.min(DEPTH));
+        let value = self.k.value.at::<T>(self.memory, self.k.heads.index(self.group, 0));
+        let value = value.part([start, 0], [DEPTH.min(self.k.keys - start), self.k.width]);
+        pieces(bytes::<L>(size), |scratch| {
+            // SAFETY: the caller vouches; scratch memory has the size asked for.
+            unsafe {
+                self.pack_keys::<T>(start, to.keys.add(start * self.k.depth), scratch.take(size));
+                if !self.direct::<T>() {
+                    pack_right(self.kernels, to.values.add(start * self.stride()), value);
+                }
+            }
+        });
     }
 
     /// The values of a block, weighted and summed for some rows.

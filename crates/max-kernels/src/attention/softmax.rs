@@ -1,9 +1,9 @@
 //! Softmax over blocks of keys: what a block gives each row, and how blocks add up.
 
 use std::marker::PhantomData;
-use std::ops::{Add, Mul, Sub};
 
-use crate::matmul::{Micro, ROW};
+use super::weight::{Real, Slope};
+use crate::matmul::ROW;
 use crate::simd::{Isa, versions};
 
 /// Elements that are computed together; rows of scores have room for whole groups.
@@ -15,119 +15,6 @@ const LANES: usize = 16;
 /// The most rows that are weighed together.
 pub(super) const LINES: usize = 16;
 
-/// A type of scores.
-pub(super) trait Real:
-    Micro + Sync + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
-{
-    /// The sum with a product, in one rounding where the machine has that.
-    fn mul_add<const FMA: bool>(self, factor: Self, term: Self) -> Self;
-
-    /// How weights fall with scores that are multiplied with a scale, if that can be left to the weights.
-    fn slope(scale: f64) -> Option<Slope<Self>>;
-
-    /// The weight of a score that is so far from the greatest, at most zero. NaN gives NaN.
-    fn weight<const FMA: bool>(self, slope: Slope<Self>) -> Self;
-
-    /// One through the value.
-    fn reciprocal(self) -> Self;
-}
-
-/// How weights fall with scores: a weight is a power of the distance times the factor; below the lowest distance it
-/// is zero.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Slope<L> {
-    factor: L,
-    lowest: L,
-}
-
-/// Scales that can be left to the weights: products with them neither overflow nor vanish.
-const SCALES: std::ops::RangeInclusive<f64> = 1e-20..=1e20;
-
-impl Real for f32 {
-    #[inline(always)]
-    fn mul_add<const FMA: bool>(self, factor: f32, term: f32) -> f32 {
-        if FMA { self.mul_add(factor, term) } else { self * factor + term }
-    }
-
-    fn slope(scale: f64) -> Option<Slope<f32>> {
-        let factor = (scale * std::f64::consts::LOG2_E) as f32;
-        SCALES.contains(&scale).then(|| Slope { factor, lowest: -127.0 / factor })
-    }
-
-    /// A power of two whose error is below 2 units in the last place of the greatest weight. What would be
-    /// below the normal numbers is zero.
-    #[inline(always)]
-    fn weight<const FMA: bool>(self, slope: Slope<f32>) -> f32 {
-        // Adding it rounds to a whole number n and leaves n + 127 in the low bits, the exponent of 2 to the n; for the
-        // lowest n these bits are those of zero.
-        const ROUNDER: f32 = 12_582_912.0 + 127.0;
-        let x = if self < slope.lowest { slope.lowest } else { self };
-        let shifted = Real::mul_add::<FMA>(x, slope.factor, ROUNDER);
-        let n = shifted - ROUNDER;
-        let power = f32::from_bits(shifted.to_bits() << 23);
-        let r = Real::mul_add::<FMA>(x, slope.factor, -n);
-        let mut q = 1.545_316_3e-4;
-        for c in [1.339_086_3e-3, 9.618_083e-3, 5.550_357e-2, 0.240_226_5, 0.693_147_2] {
-            q = Real::mul_add::<FMA>(q, r, c);
-        }
-        Real::mul_add::<FMA>(q * r, power, power)
-    }
-
-    #[inline(always)]
-    fn reciprocal(self) -> f32 {
-        1.0 / self
-    }
-}
-
-impl Real for f64 {
-    #[inline(always)]
-    fn mul_add<const FMA: bool>(self, factor: f64, term: f64) -> f64 {
-        if FMA { self.mul_add(factor, term) } else { self * factor + term }
-    }
-
-    fn slope(scale: f64) -> Option<Slope<f64>> {
-        SCALES.contains(&scale).then_some(Slope { factor: scale, lowest: -708.0 / scale })
-    }
-
-    #[inline(always)]
-    fn weight<const FMA: bool>(self, slope: Slope<f64>) -> f64 {
-        /// ln 2 in two parts; whole numbers of up to 11 bits times the first are exact.
-        const LN_2: [f64; 2] = [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10];
-        const ROUNDER: f64 = 6_755_399_441_055_744.0 + 1023.0;
-        let below = self < slope.lowest;
-        let x = if below { slope.lowest } else { self } * slope.factor;
-        let shifted = Real::mul_add::<FMA>(x, std::f64::consts::LOG2_E, ROUNDER);
-        let n = shifted - ROUNDER;
-        let power = f64::from_bits(shifted.to_bits() << 52);
-        let r = Real::mul_add::<FMA>(n, -LN_2[1], Real::mul_add::<FMA>(n, -LN_2[0], x));
-        // The series of e to the r, which is at most half of ln 2.
-        let mut q = 1.0 / 6_227_020_800.0;
-        for factorial in [
-            479_001_600.0,
-            39_916_800.0,
-            3_628_800.0,
-            362_880.0,
-            40_320.0,
-            5_040.0,
-            720.0,
-            120.0,
-            24.0,
-            6.0,
-            2.0,
-            1.0,
-        ] {
-            q = Real::mul_add::<FMA>(q, r, 1.0 / factorial);
-        }
-        let weight = Real::mul_add::<FMA>(q * r, power, power);
-        if below { 0.0 } else { weight }
-    }
-
-    #[inline(always)]
-    fn reciprocal(self) -> f64 {
-        1.0 / self
-    }
-}
-
 /// What is done to scores, from rows [`ROW`] apart.
 #[derive(Clone, Copy)]
 pub(super) enum Mask<L> {
@@ -137,6 +24,9 @@ pub(super) enum Mask<L> {
     /// Not zero where a score is kept.
     Keep(*const L),
 }
+
+/// Scales that can be left to the weights: products with them neither overflow nor vanish.
+const SCALES: std::ops::RangeInclusive<f64> = 1e-20..=1e20;
 
 /// How scores become weights.
 #[derive(Clone, Copy, Debug)]
@@ -149,11 +39,10 @@ pub(super) struct Weighing<L> {
 impl<L: Real> Weighing<L> {
     /// For scores with a scale, to which numbers are added or not.
     pub(super) fn new(scale: f64, adds: bool) -> Weighing<L> {
-        let plain = Slope { factor: L::splat(1.0), lowest: L::splat(f64::NEG_INFINITY) };
-        match L::slope(scale).filter(|_| !adds) {
-            Some(slope) => Weighing { scale: None, slope },
-            None => Weighing { scale: Some(L::splat(scale)), slope: L::slope(1.0).unwrap_or(plain) },
+        if adds || !SCALES.contains(&scale) {
+            return Weighing { scale: Some(L::splat(scale)), slope: L::slope(1.0) };
         }
+        Weighing { scale: None, slope: L::slope(scale) }
     }
 }
 
@@ -233,24 +122,24 @@ impl<L: Real> Body for Weigh<L> {
             let scores = &*scores.cast::<Scores<L>>();
             let rows = scores.rows.min(LINES);
             let whole = scores.weighing.scale.is_none() && matches!(scores.mask, Mask::None);
-            for row in 0..rows {
+            for (row, line) in lines[..rows].iter_mut().enumerate() {
                 let [from, to] = scores.seen[row];
                 if !(whole && from <= scores.keys[0] && scores.keys[1].next_multiple_of(GROUP) <= to) {
                     hide_row::<L, FMA>(scores, row);
                 }
-                greatest_of_row(scores, row, &mut lines[row]);
+                greatest_of_row(scores, row, line);
             }
             reduce::<L, true>(&mut lines, rows);
-            for row in 0..rows {
-                let greatest = lines[row][0];
+            for (row, line) in lines[..rows].iter_mut().enumerate() {
+                let greatest = line[0];
                 scores.state.greatest.add(row).write(greatest);
                 // Where nothing is seen, all weights are zero.
                 let shift = if greatest == lowest { L::zeroed() } else { greatest };
-                weigh_row::<L, FMA>(scores, row, shift, &mut lines[row]);
+                weigh_row::<L, FMA>(scores, row, shift, line);
             }
             reduce::<L, false>(&mut lines, rows);
-            for row in 0..rows {
-                scores.state.totals.add(row).write(lines[row][0]);
+            for (row, line) in lines[..rows].iter().enumerate() {
+                scores.state.totals.add(row).write(line[0]);
             }
         }
     }
@@ -495,38 +384,4 @@ pub(super) unsafe fn divide<L: Real>(sums: *const L, total: L, count: usize, to:
     let divide = Divide { sums, total, count, to };
     // SAFETY: the caller vouches, and the version is one for this machine.
     unsafe { version::<Divide<L>>(Isa::best())(std::ptr::from_ref(&divide).cast()) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check<L: Real>(to_f64: impl Fn(L) -> f64, unit: f64) {
-        for scale in [1.0, 0.125, 3.0] {
-            let slope = L::slope(scale).unwrap();
-            for i in 0..40_000 {
-                let x = L::splat(-f64::from(i) / 400.0 / scale);
-                let exact = (to_f64(x) * scale).exp();
-                for weight in [x.weight::<true>(slope), x.weight::<false>(slope)] {
-                    let error = (to_f64(weight) - exact).abs();
-                    assert!(error <= unit * exact.sqrt(), "{} for {exact}", to_f64(weight));
-                }
-            }
-            for (x, weight) in [(0.0, 1.0), (f64::NEG_INFINITY, 0.0), (-1e30, 0.0)] {
-                assert_eq!(to_f64(L::splat(x).weight::<true>(slope)), weight);
-                assert_eq!(to_f64(L::splat(x).weight::<false>(slope)), weight);
-            }
-            assert!(to_f64(L::splat(f64::NAN).weight::<true>(slope)).is_nan());
-        }
-    }
-
-    #[test]
-    fn weights_are_powers() {
-        check::<f32>(f64::from, 1.2e-7);
-        check::<f64>(|x| x, 2.3e-16);
-        for bits in [0x7fc0_0001, 0xffc1_2345u32] {
-            let slope = f32::slope(1.0).unwrap();
-            assert!(f32::from_bits(bits).weight::<true>(slope).is_nan());
-        }
-    }
 }

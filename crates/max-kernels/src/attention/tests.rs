@@ -237,6 +237,29 @@ fn rows_do_not_depend_on_their_neighbours() {
     }
 }
 
+#[test]
+fn rows_that_share_cache_sets_are_packed() {
+    let mut random = Random(8);
+    let (rows, far) = (300, 1024);
+    let elements: Vec<f32> = random.elements((rows * far) as usize);
+    let close: Vec<f32> = elements.chunks(far as usize).flat_map(|row| row[..32].to_vec()).collect();
+    let k = |stride: i64| {
+        let of = |slot| access(slot, [0, stride, 1]);
+        Attention {
+            depth: 32,
+            width: 32,
+            query: of(0),
+            key: of(0),
+            value: of(0),
+            scale: 0.01,
+            epilogue: store(1, DType::Float32, &[1, rows, 32]),
+            ..alike(rows, rows)
+        }
+    };
+    let apart = run::<f32>(&k(far), &[Buffer::from(elements)], 2);
+    assert_same(&apart, &run::<f32>(&k(32), &[Buffer::from(close)], 2), &"strides");
+}
+
 fn access(slot: u32, strides: [i64; 3]) -> Access<i64> {
     Access { slot: Slot(slot), dtype: DType::Float32, offset: 0, strides: strides.to_vec() }
 }

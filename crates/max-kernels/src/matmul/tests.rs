@@ -324,9 +324,10 @@ fn kernels_agree_with_plain_loops() {
                 unsafe {
                     pack_right(kernels, right.as_mut_ptr(), matrix);
                     let to = (sums.as_mut_ptr(), columns as isize);
-                    let (left, right) =
-                        ((left.as_ptr(), ROW as isize), (right.as_ptr(), depth * kernels.width));
-                    multiply(kernels, [rows, depth, columns], left, right, to, true);
+                    let left = Left { start: left.as_ptr(), row: ROW as isize, block: 0 };
+                    let panel = depth * kernels.width;
+                    let right = Right { start: right.as_ptr(), row: kernels.width as isize, panel };
+                    multiply(kernels, [rows, depth, columns], depth, left, right, to, true);
                 }
                 assert!(same(&sums, &expected), "{isa:?} {} {rows} {depth} {columns}", L::DTYPE);
 
