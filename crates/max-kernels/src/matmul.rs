@@ -21,7 +21,7 @@ use max_core::kernel::{Access, Matmul, Slot};
 use max_core::scalar::Lane;
 use max_core::{DType, HostBytes, Result, bail, bf16, dispatch, f16};
 
-use block::{Left, Right, multiply};
+use block::{Right, multiply};
 pub use constant::Constant;
 pub(crate) use ending::{Ending, Places};
 use form::{Dots, Form, Plain, Widened};
@@ -54,6 +54,16 @@ const TASKS: usize = 16;
 /// The multiplications below which products share a task.
 const TASK: usize = 1 << 17;
 
+pub(crate) fn env(name: &str, default: usize) -> usize {
+    static C: std::sync::Mutex<Vec<(String, usize)>> = std::sync::Mutex::new(Vec::new());
+    let mut c = C.lock().unwrap();
+    if let Some((_, v)) = c.iter().find(|(n, _)| n == name) {
+        return *v;
+    }
+    let v = std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    c.push((name.into(), v));
+    v
+}
 /// A matrix product that is ready to run.
 #[derive(Debug)]
 pub(crate) struct PreparedMatmul {
@@ -228,11 +238,11 @@ struct Product<'a, F: Form> {
     pool: &'a Pool,
 }
 
-/// Panels of a right operand: where they are, how far apart, and the first column of the first.
+/// A packed right operand, or some of its columns: block after block of the depth, and in each the panels one after the
+/// other.
 struct Panels<B> {
     start: *const B,
-    distance: usize,
-    first: usize,
+    columns: Range<usize>,
 }
 
 /// Where a task has the right operand from.
@@ -247,6 +257,16 @@ enum Source<'a, B> {
 
 // SAFETY: an address; who reads there vouches for it.
 unsafe impl<B> Sync for Panels<B> {}
+
+impl<B> Panels<B> {
+    /// The panels from that of a column on, in the block of the depth from a place on.
+    fn at<F: Form<Right = B>>(&self, width: usize, column: usize, start: usize, taken: usize) -> Right<B> {
+        let panel = F::groups(taken) * width;
+        let block = start / F::GROUP * self.columns.len().next_multiple_of(width);
+        let start = self.start.wrapping_add(block + (column - self.columns.start) / width * panel);
+        Right { start, panel, row: width as isize }
+    }
+}
 
 impl<F: Form> Product<'_, F> {
     /// Computes columns of some of the products, in tasks of about so many rows and columns, or of fewer columns where
@@ -265,7 +285,7 @@ impl<F: Form> Product<'_, F> {
         let [m, depth, n] = self.k.size;
         let (height, width) = (self.kernels.tiles.len(), self.kernels.width);
         let rows = Cut::new(m, about_rows, height);
-        let enough = (TASKS * self.pool.threads()).div_ceil(indices.len() * rows.parts());
+        let enough = (env("TASKS", TASKS) * self.pool.threads()).div_ceil(indices.len() * rows.parts());
         let about = about_columns.min(columns.len().div_ceil(enough)).max(about_columns / 4);
         let across = Cut::new(columns.len(), about, width);
         let blocks = rows.parts() * across.parts();
@@ -291,22 +311,22 @@ impl<F: Form> Product<'_, F> {
         (Caches::get().second / 2 / block).max(4 * self.kernels.width)
     }
 
-    /// How far apart panels lie that are packed as a whole.
-    fn distance(&self) -> usize {
-        F::groups(self.k.size[1]) * self.kernels.width
+    /// The packed elements of so many columns.
+    fn packed_size(&self, columns: usize) -> usize {
+        F::groups(self.k.size[1]) * columns.next_multiple_of(self.kernels.width)
     }
 
     /// The right operand, if it never changes and is packed or to be packed now.
     fn constant(&self, wanted: bool) -> Option<Panels<F::Right>> {
-        let (n, distance) = (self.k.size[2], self.distance());
-        let lines = bytes::<F::Right>(n.div_ceil(self.kernels.width) * distance) / size_of::<Line>();
+        let columns = 0..self.k.size[2];
+        let lines = bytes::<F::Right>(self.packed_size(columns.len())) / size_of::<Line>();
         let fill = |to: *mut u8| {
-            let to = Panels::<F::Right> { start: to.cast_const().cast(), distance, first: 0 };
+            let to = Panels::<F::Right> { start: to.cast_const().cast(), columns: columns.clone() };
             // SAFETY: there are as many lines as panels need, and nobody else has them yet.
-            unsafe { self.pack(0, 0..n, &to) };
+            unsafe { self.pack(0, &to) };
         };
         let start = self.k.constant.as_ref()?.packed(wanted, lines, fill)?;
-        Some(Panels { start: start.cast(), distance, first: 0 })
+        Some(Panels { start: start.cast(), columns })
     }
 
     /// Computes it with right operands that all threads pack before they multiply, as much at a time as the last cache
@@ -316,26 +336,25 @@ impl<F: Form> Product<'_, F> {
     ///
     /// The memory was checked for the kernel, whose operands have this form.
     unsafe fn shared(&self, repeats: bool) {
-        let (n, width, distance) = (self.k.size[2], self.kernels.width, self.distance());
+        let (n, width) = (self.k.size[2], self.kernels.width);
         let room = (Caches::get().last / 2).clamp(4 << 20, 32 << 20) / size_of::<F::Right>();
-        let super_columns = Cut::new(n, (room / distance.max(1)).max(1) * width, width);
+        let parts = Cut::new(n, (room / self.packed_size(width).max(1)).max(1) * width, width);
         for index in if repeats { 0..1 } else { 0..self.k.batch } {
-            for part in 0..super_columns.parts() {
-                let columns = super_columns.range(part);
-                let size = columns.len().div_ceil(width) * distance;
-                with(bytes::<F::Right>(size), |scratch| {
-                    let to = Panels::<F::Right> {
-                        start: scratch.cast_const().cast(),
-                        distance,
-                        first: columns.start,
-                    };
+            for part in 0..parts.parts() {
+                let columns = parts.range(part);
+                with(bytes::<F::Right>(self.packed_size(columns.len())), |scratch| {
+                    let panels = Panels { start: scratch.cast_const().cast(), columns: columns.clone() };
+                    let indices = if repeats { 0..self.k.batch } else { index..index + 1 };
+                    let source = Source::Panels(&panels);
                     // SAFETY: the caller vouches; the panels fit, and every task has its own part of them.
                     unsafe {
-                        self.pack(index, columns.clone(), &to);
-                        let indices = if repeats { 0..self.k.batch } else { index..index + 1 };
-                        self.tasks([ROWS, self.columns()], columns, indices, |block| {
-                            block.packed(&Source::Panels(&to))
-                        });
+                        self.pack(index, &panels);
+                        self.tasks(
+                            [env("ROWS", ROWS), env("COLS", self.columns())],
+                            columns,
+                            indices,
+                            |block| block.packed(&source),
+                        );
                     }
                 });
             }
@@ -347,21 +366,19 @@ impl<F: Form> Product<'_, F> {
     /// # Safety
     ///
     /// The memory was checked for the kernel, and the panels fit.
-    unsafe fn pack(&self, index: usize, columns: Range<usize>, to: &Panels<F::Right>) {
+    unsafe fn pack(&self, index: usize, to: &Panels<F::Right>) {
         let (depth, width) = (self.k.size[1], self.kernels.width);
-        let across = Cut::new(columns.len(), 512, width);
+        let across = Cut::new(to.columns.len(), 512, width);
         let down = depth.div_ceil(DEPTH);
         self.pool.run(across.parts() * down, &|task| {
-            let part = across.range(task / down);
-            let start = task % down * DEPTH;
-            let size = [DEPTH.min(depth - start), part.len()];
-            let panel =
-                to.start.cast_mut().wrapping_add(part.start / width * to.distance + start / F::GROUP * width);
+            let part = across.range(task % across.parts());
+            let start = task / across.parts() * DEPTH;
+            let (column, taken) = (to.columns.start + part.start, DEPTH.min(depth - start));
+            let panels = to.at::<F>(width, column, start, taken);
             let matrix = self.k.right.at::<F::Element>(self.memory, index);
+            let matrix = matrix.part([start, column], [taken, part.len()]);
             // SAFETY: the caller vouches; no other task packs this part.
-            unsafe {
-                F::pack_right(panel, to.distance, matrix.part([start, columns.start + part.start], size))
-            };
+            unsafe { F::pack_right(panels.start.cast_mut(), panels.panel, matrix) };
         });
     }
 }
@@ -383,67 +400,59 @@ impl<F: Form> Block<'_, F> {
     unsafe fn packed(&self, source: &Source<F::Right>) {
         let Product { k, kernels, memory, .. } = *self.product;
         let (index, rows, columns) = (self.index, self.rows.len(), self.columns.len());
-        let (depth, width, block) = (k.size[1], kernels.width, DEPTH / F::GROUP);
-        let group = rows.min(ROWS.next_multiple_of(kernels.tiles.len()));
-        // As much of the depth at a time as the second cache holds well, of what is packed.
-        let chunk = match source {
-            Source::Own => DEPTH,
-            _ => (Caches::get().second / 3 / (group * F::row() * size_of::<F::Left>())).max(1) * DEPTH,
-        };
-        let blocks = depth.min(chunk).div_ceil(DEPTH);
+        let (depth, width, row) = (k.size[1], kernels.width, F::row());
         let stride = columns.next_multiple_of(width);
         let place = k.ending.place::<F::Sum>(memory, index, [self.rows.start, self.columns.start]);
         let lying = if let Source::Lies = source { columns - columns % width } else { 0 };
-        let own = if let Source::Panels(_) = source { 0 } else { (stride - lying) * block * blocks };
-        let aside = if place.is_none() { rows * stride } else { 0 };
-        let left = group * F::row() * blocks;
-        let sizes = [bytes::<F::Left>(left), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
+        let own = if let Source::Panels(_) = source { 0 } else { (stride - lying) * DEPTH / F::GROUP };
+        // Sums over several blocks of the depth stay in the cache; what is stored goes to its place with the last.
+        let aside = if place.is_none() || depth > DEPTH { rows * stride } else { 0 };
+        let group = rows.min(ROWS.next_multiple_of(kernels.tiles.len()));
+        let sizes = [bytes::<F::Left>(group * row), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
         pieces(sizes.iter().sum(), |scratch| {
-            let left = scratch.take::<F::Left>(left);
+            let left = scratch.take::<F::Left>(group * row);
             let own = scratch.take::<F::Right>(own);
-            let sums = scratch.take::<F::Sum>(aside);
-            let (to, to_stride) = place.unwrap_or((sums, stride as isize));
+            let sums = (scratch.take::<F::Sum>(aside), stride as isize);
             let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
             // SAFETY: the caller vouches for the operands and the place; scratch memory has the sizes asked for.
             unsafe {
-                if depth == 0 {
-                    (0..rows).for_each(|i| {
-                        to.offset(i as isize * to_stride)
-                            .cast::<u8>()
-                            .write_bytes(0, columns * size_of::<F::Sum>())
-                    });
-                }
-                for start in (0..depth.max(1)).step_by(chunk) {
-                    let taken = chunk.min(depth - start);
+                for start in (0..depth.max(1)).step_by(DEPTH) {
+                    let taken = DEPTH.min(depth - start);
                     let groups = F::groups(taken);
                     let right = match source {
-                        Source::Panels(panels) => {
-                            let panel = (self.columns.start - panels.first) / width * panels.distance;
-                            let start = panels.start.add(panel + start / F::GROUP * width);
-                            Right { start, row: width as isize, panel: panels.distance }
-                        }
+                        Source::Panels(panels) => panels.at::<F>(width, self.columns.start, start, taken),
                         Source::Lies | Source::Own => {
                             let at = [start, self.columns.start + lying];
-                            F::pack_right(own, groups * width, y.part(at, [taken, columns - lying]));
-                            Right { start: own.cast_const(), row: width as isize, panel: groups * width }
+                            let panel = groups * width;
+                            F::pack_right(own, panel, y.part(at, [taken, columns - lying]));
+                            Right { start: own.cast_const(), panel, row: width as isize }
                         }
                     };
+                    let last = start + DEPTH >= depth;
                     for first in (0..rows).step_by(group) {
                         let some = group.min(rows - first);
-                        let to = (to.offset(first as isize * to_stride), to_stride);
                         let x = x.part([self.rows.start + first, start], [some, taken]);
-                        let left = lying_left::<F>(x).unwrap_or_else(|| pack_blocks::<F>(left, x));
+                        let left = lying_left::<F>(x).unwrap_or_else(|| {
+                            F::pack_left(left, row, x);
+                            (left, row as isize)
+                        });
+                        let down = |(at, stride): (*mut F::Sum, isize)| {
+                            (at.wrapping_offset(first as isize * stride), stride)
+                        };
+                        let sums = down(sums);
+                        let add = (start > 0).then_some((sums.0.cast_const(), sums.1));
+                        let to = place.filter(|_| last).map_or(sums, down);
                         if lying > 0 {
                             let y = y.part([start, self.columns.start], [taken, lying]);
-                            let right = Right { start: y.start.cast(), row: y.strides[0], panel: width };
-                            multiply(kernels, [some, groups, lying], block, left, right, to, start > 0);
+                            let right = Right { start: y.start.cast(), panel: width, row: y.strides[0] };
+                            multiply(kernels, [some, groups, lying], left, right, add, to);
                         }
-                        let rest = (to.0.wrapping_add(lying), to_stride);
-                        let size = [some, groups, columns - lying];
-                        multiply(kernels, size, block, left, right, rest, start > 0);
-                        if start + chunk >= depth {
+                        let add = add.map(|(sums, stride)| (sums.wrapping_add(lying), stride));
+                        let rest = (to.0.wrapping_add(lying), to.1);
+                        multiply(kernels, [some, groups, columns - lying], left, right, add, rest);
+                        if last {
                             let rows = self.rows.start + first..self.rows.start + first + some;
-                            let product = (to.0.cast_const(), stride);
+                            let product = (sums.0.cast_const(), stride);
                             k.ending.finish(memory, index, rows, self.columns.clone(), product);
                         }
                     }
@@ -494,10 +503,10 @@ impl<F: Form> Block<'_, F> {
                         }
                         let rest = columns - whole;
                         F::pack_right(right, taken * width, y.part([0, whole], [taken, rest]));
-                        let left = Left { start: left.cast_const(), row: row as isize, block: 0 };
-                        let right = Right { start: right.cast_const(), row: width as isize, panel: 0 };
-                        let to = (part.add(whole), stride as isize);
-                        multiply(kernels, [rows, taken, rest], taken, left, right, to, false);
+                        let right = Right { start: right.cast_const(), panel: 0, row: width as isize };
+                        let (left, to) =
+                            ((left.cast_const(), row as isize), (part.add(whole), stride as isize));
+                        multiply(kernels, [rows, taken, rest], left, right, None, to);
                     }
                     for i in 0..rows {
                         let (from, to) = (part.add(i * stride), to.offset(i as isize * to_stride));
@@ -519,32 +528,22 @@ impl<F: Form> Block<'_, F> {
     }
 }
 
-/// Some of a left operand, if it can be read as it lies. Not if rows lie a multiple of a page apart, or nearly: they would
-/// push each other out of the first cache.
-fn lying_left<F: Form>(x: Matrix<F::Element>) -> Option<Left<F::Left>> {
-    const PAGE: isize = 4096;
-    const NEAR: isize = 512;
+/// A block of a left operand, with the distance of its rows, if it can be read as it lies.
+fn lying_left<F: Form>(x: Matrix<F::Element>) -> Option<(*const F::Left, isize)> {
     let ([stride, along], [rows, depth]) = (x.strides, x.size);
-    let apart = stride.wrapping_mul(size_of::<F::Element>() as isize).rem_euclid(PAGE);
-    let far = rows <= 8 || apart.min(PAGE - apart) >= NEAR;
     let whole = depth % F::GROUP == 0 && stride % F::GROUP as isize == 0;
-    let (row, block) = (stride / F::GROUP as isize, DEPTH / F::GROUP);
-    (F::LEFT_LIES && along == 1 && whole && far).then(|| Left { start: x.start.cast(), row, block })
+    let far = rows <= 8 || !collide::<F::Element>(stride);
+    (env("LIES", 1) == 1 && F::LEFT_LIES && along == 1 && whole && far)
+        .then(|| (x.start.cast(), stride / F::GROUP as isize))
 }
 
-/// Packs some of a left operand, block after block of the depth.
-///
-/// # Safety
-///
-/// The matrix is readable, and its blocks fit.
-unsafe fn pack_blocks<F: Form>(to: *mut F::Left, x: Matrix<F::Element>) -> Left<F::Left> {
-    let ([rows, depth], row) = (x.size, F::row());
-    for start in (0..depth).step_by(DEPTH) {
-        let part = x.part([0, start], [rows, DEPTH.min(depth - start)]);
-        // SAFETY: the caller vouches.
-        unsafe { F::pack_left(to.add(start / DEPTH * rows * row), row, part) };
-    }
-    Left { start: to.cast_const(), row: row as isize, block: rows * row }
+/// Whether rows so far apart lie a multiple of a page apart, or nearly: many of them push each other out of the first
+/// cache.
+fn collide<T>(stride: isize) -> bool {
+    const PAGE: isize = 4096;
+    const NEAR: isize = 512;
+    let apart = stride.wrapping_mul(size_of::<T>() as isize).rem_euclid(PAGE);
+    apart.min(PAGE - apart) < NEAR
 }
 
 #[cfg(test)]

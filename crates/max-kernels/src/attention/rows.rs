@@ -281,7 +281,8 @@ impl<L: Real> Rows<'_, L> {
             for panel in seen[0] / width..seen[1].div_ceil(width) {
                 let right = (keys.add(panel * deep * width), width as isize);
                 let to = (scores.add(panel * width), ROW as isize);
-                self.kernels.tiles[rows - 1](deep, (queries, stride), right, to, depth > 0);
+                let add = (depth > 0).then_some((to.0.cast_const(), to.1));
+                self.kernels.tiles[rows - 1](deep, (queries, stride), right, add, to);
             }
         }
     }
@@ -423,7 +424,7 @@ impl<L: Real> Rows<'_, L> {
             for panel in 0..self.k.width.div_ceil(width) {
                 let right = (start.add(panel * values.panel), values.stride);
                 let to = (to.sums.add(panel * width), to.stride as isize);
-                self.kernels.tiles[rows - 1](depth, (weights, ROW as isize), right, to, false);
+                self.kernels.tiles[rows - 1](depth, (weights, ROW as isize), right, None, to);
             }
         }
     }

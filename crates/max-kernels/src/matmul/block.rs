@@ -1,4 +1,4 @@
-//! Products of blocks of operands that are packed, or that lie as if they were.
+//! Products of packed blocks.
 
 use std::mem::MaybeUninit;
 
@@ -11,28 +11,18 @@ use super::micro::{Kernels, TILE_BYTES};
 #[repr(C, align(64))]
 struct Room(MaybeUninit<[u8; TILE_BYTES]>);
 
-/// A left operand: unit stride along the depth, which is cut into blocks.
-#[derive(Clone, Copy)]
-pub(crate) struct Left<A> {
-    pub(crate) start: *const A,
-    /// How far apart rows lie.
-    pub(crate) row: isize,
-    /// How far apart blocks of the depth lie.
-    pub(crate) block: usize,
-}
-
 /// A right operand: panels of as many columns as a tile has.
 #[derive(Clone, Copy)]
 pub(crate) struct Right<B> {
     pub(crate) start: *const B,
-    /// How far apart rows of a panel lie.
-    pub(crate) row: isize,
     /// How far apart panels lie.
     pub(crate) panel: usize,
+    /// How far apart rows of a panel lie.
+    pub(crate) row: isize,
 }
 
-/// Multiplies rows with columns over a depth that is cut into blocks of a length: the sums of each block are added to
-/// what is there, those of the first only if they are to be.
+/// Multiplies a left block (`rows` x `depth`, unit stride along the depth) with a right one (`depth` x `columns`), and adds
+/// a block, if there is one. With the left block, the block to add and the result comes the distance of their rows.
 ///
 /// # Safety
 ///
@@ -40,40 +30,40 @@ pub(crate) struct Right<B> {
 pub(crate) unsafe fn multiply<L: Lane + Pod, A, B>(
     kernels: &Kernels<L, A, B>,
     [rows, depth, columns]: [usize; 3],
-    block: usize,
-    left: Left<A>,
+    (left, left_stride): (*const A, isize),
     right: Right<B>,
+    add: Option<(*const L, isize)>,
     (to, stride): (*mut L, isize),
-    add: bool,
 ) {
     let (height, width) = (kernels.tiles.len(), kernels.width);
-    for j in (0..columns).step_by(width) {
-        for i in (0..rows).step_by(height) {
-            let taken = height.min(rows - i);
-            let kernel = kernels.tiles[taken - 1];
-            for start in (0..depth).step_by(block) {
-                let deep = block.min(depth - start);
-                let add = add || start > 0;
-                // SAFETY: the caller vouches; a tile that would stick out is computed aside.
-                unsafe {
-                    let at = left.start.add(start / block * left.block).offset(i as isize * left.row);
-                    let left = (at, left.row);
-                    let at = right.start.add(j / width * right.panel).offset(start as isize * right.row);
-                    let right = (at, right.row);
-                    let to = to.offset(i as isize * stride).add(j);
-                    if j + width <= columns {
-                        kernel(deep, left, right, (to, stride), add);
-                        continue;
-                    }
-                    let mut room = Room(MaybeUninit::uninit());
-                    let aside = room.0.as_mut_ptr().cast::<L>();
-                    kernel(deep, left, right, (aside, width as isize), false);
-                    for row in 0..taken {
-                        for column in 0..columns - j {
-                            let to = to.offset(row as isize * stride).add(column);
-                            let sum = *aside.add(row * width + column);
-                            to.write_unaligned(if add { to.read_unaligned().add(sum) } else { sum });
-                        }
+    // Row by row of tiles: what they read of the left operand stays in the first cache.
+    for i in (0..rows).step_by(height) {
+        let taken = height.min(rows - i);
+        let kernel = kernels.tiles[taken - 1];
+        for j in (0..columns).step_by(width) {
+            // SAFETY: the caller vouches; a tile that would stick out is computed aside.
+            unsafe {
+                let left = (left.offset(i as isize * left_stride), left_stride);
+                let right = (right.start.add(j / width * right.panel), right.row);
+                let add = add.map(|(add, stride)| (add.offset(i as isize * stride).add(j), stride));
+                let to = to.offset(i as isize * stride).add(j);
+                if j + width <= columns {
+                    kernel(depth, left, right, add, (to, stride));
+                    continue;
+                }
+                let mut room = Room(MaybeUninit::uninit());
+                let aside = room.0.as_mut_ptr().cast::<L>();
+                kernel(depth, left, right, None, (aside, width as isize));
+                for row in 0..taken {
+                    for column in 0..columns - j {
+                        let sum = *aside.add(row * width + column);
+                        let sum = match add {
+                            Some((add, stride)) => {
+                                add.offset(row as isize * stride).add(column).read_unaligned().add(sum)
+                            }
+                            None => sum,
+                        };
+                        to.offset(row as isize * stride).add(column).write_unaligned(sum);
                     }
                 }
             }

@@ -34,9 +34,9 @@ pub(crate) const TILE_BYTES: usize = 32 * 32 * 4;
 const AHEAD: isize = 12;
 
 /// Computes a tile of as many rows as its place in the table says and of [`Kernels::width`] columns: arguments are the
-/// depth, then with the distance of their rows the left operand, the right one and the tile, and whether to add to
-/// what is there.
-pub(crate) type Tile<L, A, B> = unsafe fn(usize, (*const A, isize), (*const B, isize), (*mut L, isize), bool);
+/// depth, then with the distance of their rows the left operand, the right one, a tile to add, if any, and the result.
+pub(crate) type Tile<L, A, B> =
+    unsafe fn(usize, (*const A, isize), (*const B, isize), Option<(*const L, isize)>, (*mut L, isize));
 
 /// Computes one block of few rows, over so many columns (a multiple of [`Kernels::lanes`]) of a right operand as it
 /// lies: depth, then with the distance of their rows left and right, columns, and the sums.
@@ -255,17 +255,12 @@ unsafe fn tile<V: Vector, const R: usize>(
     depth: usize,
     (left, left_stride): (*const V::Left, isize),
     (right, right_stride): (*const V::Right, isize),
+    add: Option<(*const V::Lane, isize)>,
     (tile, stride): (*mut V::Lane, isize),
-    add: bool,
 ) {
     // SAFETY: the caller vouches.
     unsafe {
         let mut sums = [[V::zero(); 2]; R];
-        for i in 0..R {
-            let to = tile.wrapping_offset(i as isize * stride);
-            prefetch(to.cast());
-            prefetch(to.wrapping_add(V::LANES).cast());
-        }
         for p in 0..depth {
             let right = right.offset(p as isize * right_stride);
             prefetch(right.wrapping_offset(AHEAD * right_stride).cast());
@@ -278,8 +273,13 @@ unsafe fn tile<V: Vector, const R: usize>(
         }
         for (i, row) in sums.iter().enumerate() {
             for (j, sum) in row.iter().enumerate() {
-                let to = tile.offset(i as isize * stride).add(j * V::LANES);
-                if add { V::load(to).add(*sum) } else { *sum }.store(to);
+                let sum = match add {
+                    Some((tile, stride)) => {
+                        V::load(tile.offset(i as isize * stride).add(j * V::LANES)).add(*sum)
+                    }
+                    None => *sum,
+                };
+                sum.store(tile.offset(i as isize * stride).add(j * V::LANES));
             }
         }
     }
@@ -336,11 +336,11 @@ macro_rules! compiled {
             depth: usize,
             left: (*const V::Left, isize),
             right: (*const V::Right, isize),
+            add: Option<(*const V::Lane, isize)>,
             to: (*mut V::Lane, isize),
-            add: bool,
         ) {
             // SAFETY: the caller vouches.
-            unsafe { tile::<V, R>(depth, left, right, to, add) }
+            unsafe { tile::<V, R>(depth, left, right, add, to) }
         }
 
         $(#[$feature])*

@@ -323,11 +323,11 @@ fn kernels_agree_with_plain_loops() {
                 // SAFETY: the vectors have these sizes.
                 unsafe {
                     pack_right(kernels, right.as_mut_ptr(), matrix);
+                    let (panel, row) = (depth * kernels.width, kernels.width as isize);
+                    let right = Right { start: right.as_ptr(), panel, row };
                     let to = (sums.as_mut_ptr(), columns as isize);
-                    let left = Left { start: left.as_ptr(), row: ROW as isize, block: 0 };
-                    let panel = depth * kernels.width;
-                    let right = Right { start: right.as_ptr(), row: kernels.width as isize, panel };
-                    multiply(kernels, [rows, depth, columns], depth, left, right, to, true);
+                    let add = Some((before.as_ptr(), columns as isize));
+                    multiply(kernels, [rows, depth, columns], (left.as_ptr(), ROW as isize), right, add, to);
                 }
                 assert!(same(&sums, &expected), "{isa:?} {} {rows} {depth} {columns}", L::DTYPE);
 

@@ -177,8 +177,8 @@ unsafe fn tile<L: Sums, const R: usize>(
     depth: usize,
     (left, left_stride): (*const u32, isize),
     (right, right_stride): (*const u32, isize),
+    add: Option<(*const L, isize)>,
     (to, stride): (*mut L, isize),
-    add: bool,
 ) {
     #[repr(C, align(64))]
     struct Sums([[u32; ROWS]; ROWS]);
@@ -220,8 +220,13 @@ unsafe fn tile<L: Sums, const R: usize>(
         for (i, row) in sums.0[..R].iter().enumerate() {
             let to = to.offset(i as isize * stride);
             for (j, &bits) in row.iter().enumerate() {
-                let (to, sum) = (to.add(j), L::from_bits(bits));
-                to.write_unaligned(if add { to.read_unaligned().plus(sum) } else { sum });
+                let sum = L::from_bits(bits);
+                to.add(j).write_unaligned(match add {
+                    Some((tile, stride)) => {
+                        tile.offset(i as isize * stride).add(j).read_unaligned().plus(sum)
+                    }
+                    None => sum,
+                });
             }
         }
     }
