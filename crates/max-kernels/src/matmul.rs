@@ -21,7 +21,7 @@ use max_core::kernel::{Access, Matmul, Slot};
 use max_core::scalar::Lane;
 use max_core::{DType, HostBytes, Result, bail, bf16, dispatch, f16};
 
-use block::{Right, multiply};
+use block::{Ahead, Right, multiply};
 pub use constant::Constant;
 pub(crate) use ending::{Ending, Places};
 use form::{Dots, Form, Plain, Widened};
@@ -54,16 +54,6 @@ const TASKS: usize = 16;
 /// The multiplications below which products share a task.
 const TASK: usize = 1 << 17;
 
-pub(crate) fn env(name: &str, default: usize) -> usize {
-    static C: std::sync::Mutex<Vec<(String, usize)>> = std::sync::Mutex::new(Vec::new());
-    let mut c = C.lock().unwrap();
-    if let Some((_, v)) = c.iter().find(|(n, _)| n == name) {
-        return *v;
-    }
-    let v = std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    c.push((name.into(), v));
-    v
-}
 /// A matrix product that is ready to run.
 #[derive(Debug)]
 pub(crate) struct PreparedMatmul {
@@ -285,7 +275,7 @@ impl<F: Form> Product<'_, F> {
         let [m, depth, n] = self.k.size;
         let (height, width) = (self.kernels.tiles.len(), self.kernels.width);
         let rows = Cut::new(m, about_rows, height);
-        let enough = (env("TASKS", TASKS) * self.pool.threads()).div_ceil(indices.len() * rows.parts());
+        let enough = (TASKS * self.pool.threads()).div_ceil(indices.len() * rows.parts());
         let about = about_columns.min(columns.len().div_ceil(enough)).max(about_columns / 4);
         let across = Cut::new(columns.len(), about, width);
         let blocks = rows.parts() * across.parts();
@@ -305,10 +295,10 @@ impl<F: Form> Product<'_, F> {
         });
     }
 
-    /// About how many columns a task computes: a block of as many panels stays in the second cache.
+    /// About how many columns a task computes: a block of as many panels fills the second cache.
     fn columns(&self) -> usize {
         let block = DEPTH / F::GROUP * size_of::<F::Right>();
-        (Caches::get().second / 2 / block).max(4 * self.kernels.width)
+        (Caches::get().second / block).max(4 * self.kernels.width)
     }
 
     /// The packed elements of so many columns.
@@ -349,12 +339,7 @@ impl<F: Form> Product<'_, F> {
                     // SAFETY: the caller vouches; the panels fit, and every task has its own part of them.
                     unsafe {
                         self.pack(index, &panels);
-                        self.tasks(
-                            [env("ROWS", ROWS), env("COLS", self.columns())],
-                            columns,
-                            indices,
-                            |block| block.packed(&source),
-                        );
+                        self.tasks([ROWS, self.columns()], columns, indices, |block| block.packed(&source));
                     }
                 });
             }
@@ -431,7 +416,13 @@ impl<F: Form> Block<'_, F> {
                     let last = start + DEPTH >= depth;
                     for first in (0..rows).step_by(group) {
                         let some = group.min(rows - first);
+                        let next = DEPTH.min(depth.saturating_sub(start + DEPTH));
+                        let mut ahead =
+                            Ahead::of(x.part([self.rows.start + first, start + taken], [some, next]));
                         let x = x.part([self.rows.start + first, start], [some, taken]);
+                        if start == 0 {
+                            Ahead::of(x).ask(usize::MAX);
+                        }
                         let left = lying_left::<F>(x).unwrap_or_else(|| {
                             F::pack_left(left, row, x);
                             (left, row as isize)
@@ -445,11 +436,19 @@ impl<F: Form> Block<'_, F> {
                         if lying > 0 {
                             let y = y.part([start, self.columns.start], [taken, lying]);
                             let right = Right { start: y.start.cast(), panel: width, row: y.strides[0] };
-                            multiply(kernels, [some, groups, lying], left, right, add, to);
+                            multiply(kernels, [some, groups, lying], left, right, add, to, &mut ahead);
                         }
                         let add = add.map(|(sums, stride)| (sums.wrapping_add(lying), stride));
                         let rest = (to.0.wrapping_add(lying), to.1);
-                        multiply(kernels, [some, groups, columns - lying], left, right, add, rest);
+                        multiply(
+                            kernels,
+                            [some, groups, columns - lying],
+                            left,
+                            right,
+                            add,
+                            rest,
+                            &mut ahead,
+                        );
                         if last {
                             let rows = self.rows.start + first..self.rows.start + first + some;
                             let product = (sums.0.cast_const(), stride);
@@ -506,7 +505,7 @@ impl<F: Form> Block<'_, F> {
                         let right = Right { start: right.cast_const(), panel: 0, row: width as isize };
                         let (left, to) =
                             ((left.cast_const(), row as isize), (part.add(whole), stride as isize));
-                        multiply(kernels, [rows, taken, rest], left, right, None, to);
+                        multiply(kernels, [rows, taken, rest], left, right, None, to, &mut Ahead::nothing());
                     }
                     for i in 0..rows {
                         let (from, to) = (part.add(i * stride), to.offset(i as isize * to_stride));
@@ -533,8 +532,7 @@ fn lying_left<F: Form>(x: Matrix<F::Element>) -> Option<(*const F::Left, isize)>
     let ([stride, along], [rows, depth]) = (x.strides, x.size);
     let whole = depth % F::GROUP == 0 && stride % F::GROUP as isize == 0;
     let far = rows <= 8 || !collide::<F::Element>(stride);
-    (env("LIES", 1) == 1 && F::LEFT_LIES && along == 1 && whole && far)
-        .then(|| (x.start.cast(), stride / F::GROUP as isize))
+    (F::LEFT_LIES && along == 1 && whole && far).then(|| (x.start.cast(), stride / F::GROUP as isize))
 }
 
 /// Whether rows so far apart lie a multiple of a page apart, or nearly: many of them push each other out of the first

@@ -6,10 +6,48 @@ use bytemuck::Pod;
 use max_core::scalar::Lane;
 
 use super::micro::{Kernels, TILE_BYTES};
+use super::pack::Matrix;
+use crate::simd::{LINE, prefetch};
 
 /// Room for a tile that sticks out of its block.
 #[repr(C, align(64))]
 struct Room(MaybeUninit<[u8; TILE_BYTES]>);
+
+/// Memory that will be read soon, rows of lines: it is asked for bit by bit while something else is computed.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    start: *const u8,
+    /// How far apart rows lie.
+    row: isize,
+    /// The lines of a row, and of all.
+    lines: usize,
+    all: usize,
+    asked: usize,
+}
+
+impl Ahead {
+    pub(crate) fn nothing() -> Ahead {
+        Ahead { start: std::ptr::null(), row: 0, lines: 0, all: 0, asked: 0 }
+    }
+
+    /// A matrix, if its rows lie in one piece each.
+    pub(crate) fn of<T>(matrix: Matrix<T>) -> Ahead {
+        let [rows, columns] = matrix.size;
+        let lines = if matrix.strides[1] == 1 { (columns * size_of::<T>()).div_ceil(LINE) } else { 0 };
+        let row = matrix.strides[0].wrapping_mul(size_of::<T>() as isize);
+        Ahead { start: matrix.start.cast(), row, lines, all: lines * rows, asked: 0 }
+    }
+
+    /// Asks for so many lines more.
+    pub(crate) fn ask(&mut self, lines: usize) {
+        let until = self.all.min(self.asked.saturating_add(lines));
+        for at in self.asked..until {
+            let row = self.start.wrapping_offset((at / self.lines) as isize * self.row);
+            prefetch(row.wrapping_add(at % self.lines * LINE));
+        }
+        self.asked = until;
+    }
+}
 
 /// A right operand: panels of as many columns as a tile has.
 #[derive(Clone, Copy)]
@@ -22,7 +60,7 @@ pub(crate) struct Right<B> {
 }
 
 /// Multiplies a left block (`rows` x `depth`, unit stride along the depth) with a right one (`depth` x `columns`), and adds
-/// a block, if there is one. With the left block, the block to add and the result comes the distance of their rows.
+/// a block, if there is one; meanwhile it asks for memory that is needed next. With the left block, the block to add and the result comes the distance of their rows.
 ///
 /// # Safety
 ///
@@ -34,8 +72,10 @@ pub(crate) unsafe fn multiply<L: Lane + Pod, A, B>(
     right: Right<B>,
     add: Option<(*const L, isize)>,
     (to, stride): (*mut L, isize),
+    ahead: &mut Ahead,
 ) {
     let (height, width) = (kernels.tiles.len(), kernels.width);
+    let lines = ahead.all.div_ceil((rows.div_ceil(height) * columns.div_ceil(width)).max(1));
     // Row by row of tiles: what they read of the left operand stays in the first cache.
     for i in (0..rows).step_by(height) {
         let taken = height.min(rows - i);
@@ -47,6 +87,7 @@ pub(crate) unsafe fn multiply<L: Lane + Pod, A, B>(
                 let right = (right.start.add(j / width * right.panel), right.row);
                 let add = add.map(|(add, stride)| (add.offset(i as isize * stride).add(j), stride));
                 let to = to.offset(i as isize * stride).add(j);
+                ahead.ask(lines);
                 if j + width <= columns {
                     kernel(depth, left, right, add, (to, stride));
                     continue;

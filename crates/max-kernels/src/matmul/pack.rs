@@ -7,14 +7,11 @@ use max_core::Element;
 
 use super::micro::{Kernels, Micro};
 use crate::scratch::Line;
-use crate::simd::{Isa, LINE, prefetch, versions};
+use crate::simd::{Isa, versions};
 use crate::tile;
 
 /// How many columns are turned to rows together: each gives a cache line at a time, which is then never needed again.
 const TURNED: usize = 16;
-
-/// How many rows ahead memory is asked for.
-const AHEAD: usize = 4;
 
 /// A matrix in memory: where it starts, how far apart rows and columns lie in elements, and how many there are.
 #[derive(Clone, Copy)]
@@ -214,11 +211,6 @@ pub(crate) unsafe fn pack<T: Element>(to: *mut T::Lane, stride: usize, matrix: M
     unsafe {
         if along == 1 {
             for i in 0..rows {
-                // Rows that lie far apart are asked for before they are needed.
-                let ahead = start.wrapping_offset((i + AHEAD) as isize * down).cast::<u8>();
-                for line in (0..if i + AHEAD < rows { columns * size_of::<T>() } else { 0 }).step_by(LINE) {
-                    prefetch(ahead.wrapping_add(line));
-                }
                 widen(to.add(i * stride), start.offset(i as isize * down), columns);
             }
             return;

@@ -327,7 +327,15 @@ fn kernels_agree_with_plain_loops() {
                     let right = Right { start: right.as_ptr(), panel, row };
                     let to = (sums.as_mut_ptr(), columns as isize);
                     let add = Some((before.as_ptr(), columns as isize));
-                    multiply(kernels, [rows, depth, columns], (left.as_ptr(), ROW as isize), right, add, to);
+                    multiply(
+                        kernels,
+                        [rows, depth, columns],
+                        (left.as_ptr(), ROW as isize),
+                        right,
+                        add,
+                        to,
+                        &mut Ahead::nothing(),
+                    );
                 }
                 assert!(same(&sums, &expected), "{isa:?} {} {rows} {depth} {columns}", L::DTYPE);
 
