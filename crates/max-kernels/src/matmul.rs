@@ -48,8 +48,10 @@ const FEW_ROWS: usize = 4 * THIN;
 /// How many columns a task of few rows computes: a page of each row.
 const THIN_COLUMNS: usize = 1024;
 
-/// How many tasks there are at least for each thread, so that none waits long for the last.
+/// How many tasks there are at least for each thread, so that none waits long for the last: where right operands are
+/// packed, and where columns side by side are read from memory together.
 const TASKS: usize = 16;
+const FEW_TASKS: usize = 2;
 
 /// The multiplications below which products share a task.
 const TASK: usize = 1 << 17;
@@ -205,17 +207,18 @@ unsafe fn run<F: Form>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool) {
     // SAFETY: the caller vouches for the memory; tasks have blocks of their own.
     unsafe {
         if let Some(panels) = product.constant(!thin) {
-            product.tasks([ROWS, product.columns()], 0..n, 0..k.batch, |block| {
+            product.tasks([ROWS, product.columns(), TASKS], 0..n, 0..k.batch, |block| {
                 block.packed(&Source::Panels(&panels))
             });
         } else if thin {
-            product.tasks([m, THIN_COLUMNS], 0..n, 0..k.batch, |block| block.thin());
+            product.tasks([m, THIN_COLUMNS, FEW_TASKS], 0..n, 0..k.batch, |block| block.thin());
         } else if many_rows > 2 * ROWS && work > 8 * TASK {
             product.shared(repeats);
         } else {
             let small = depth.saturating_mul(n) * size_of::<F::Right>() <= Caches::get().second / 2;
             let source = if lies && small && m <= ROWS { Source::Lies } else { Source::Own };
-            product.tasks([OWN_ROWS, OWN_COLUMNS], 0..n, 0..k.batch, |block| block.packed(&source));
+            product
+                .tasks([OWN_ROWS, OWN_COLUMNS, FEW_TASKS], 0..n, 0..k.batch, |block| block.packed(&source));
         }
     }
 }
@@ -260,14 +263,14 @@ impl<B> Panels<B> {
 
 impl<F: Form> Product<'_, F> {
     /// Computes columns of some of the products, in tasks of about so many rows and columns, or of fewer columns where
-    /// there would be few tasks.
+    /// threads would have fewer tasks than so many.
     ///
     /// # Safety
     ///
     /// The function can be called for any block.
     unsafe fn tasks(
         &self,
-        [about_rows, about_columns]: [usize; 2],
+        [about_rows, about_columns, tasks]: [usize; 3],
         columns: Range<usize>,
         indices: Range<usize>,
         compute: impl Fn(Block<F>) + Sync,
@@ -275,7 +278,7 @@ impl<F: Form> Product<'_, F> {
         let [m, depth, n] = self.k.size;
         let (height, width) = (self.kernels.tiles.len(), self.kernels.width);
         let rows = Cut::new(m, about_rows, height);
-        let enough = (TASKS * self.pool.threads()).div_ceil(indices.len() * rows.parts());
+        let enough = (tasks * self.pool.threads()).div_ceil(indices.len() * rows.parts());
         let about = about_columns.min(columns.len().div_ceil(enough)).max(about_columns / 4);
         let across = Cut::new(columns.len(), about, width);
         let blocks = rows.parts() * across.parts();
@@ -339,7 +342,9 @@ impl<F: Form> Product<'_, F> {
                     // SAFETY: the caller vouches; the panels fit, and every task has its own part of them.
                     unsafe {
                         self.pack(index, &panels);
-                        self.tasks([ROWS, self.columns()], columns, indices, |block| block.packed(&source));
+                        self.tasks([ROWS, self.columns(), TASKS], columns, indices, |block| {
+                            block.packed(&source)
+                        });
                     }
                 });
             }

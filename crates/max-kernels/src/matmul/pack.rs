@@ -185,13 +185,13 @@ impl<T: Element> Body for Groups<T> {
                     let (number, j) = (at * TURNED / width, at * TURNED % width);
                     let to = to.add(number * panel + (i * width + j) * group);
                     let mut turns = [[T::zeroed(); TURNED]; 4];
-                    for g in 0..group {
+                    for (g, turn) in turns[..group].iter_mut().enumerate() {
                         let row = from.offset(g as isize * down).add(at * TURNED);
-                        turns[g] = row.cast::<[T; TURNED]>().read_unaligned();
+                        *turn = row.cast::<[T; TURNED]>().read_unaligned();
                     }
-                    for j in 0..TURNED {
-                        for g in 0..group {
-                            to.add(j * group + g).write_unaligned(turns[g][j]);
+                    for (g, turn) in turns[..group].iter().enumerate() {
+                        for (j, &element) in turn.iter().enumerate() {
+                            to.add(j * group + g).write_unaligned(element);
                         }
                     }
                 }
