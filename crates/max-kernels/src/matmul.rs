@@ -39,8 +39,10 @@ const ROWS: usize = 42;
 /// About how many rows a task computes that packs the right operand itself.
 const OWN_ROWS: usize = 504;
 
-/// About how many columns a task computes at least that packs the right operand itself.
+/// About how many columns a task computes that packs the right operand itself: what it packs stays in the second cache,
+/// and in the first where few rows use it.
 const OWN_COLUMNS: usize = 256;
+const OWN_FEW_COLUMNS: usize = 64;
 
 /// The most rows for which the right operand is read as it lies, once for each [`THIN`] of them.
 const FEW_ROWS: usize = 4 * THIN;
@@ -52,6 +54,9 @@ const THIN_COLUMNS: usize = 1024;
 /// packed, and where columns side by side are read from memory together.
 const TASKS: usize = 16;
 const FEW_TASKS: usize = 2;
+
+/// The most rows and columns of products whose sums are cut into tasks along the depth.
+const DEEP: usize = 128;
 
 /// The multiplications below which products share a task.
 const TASK: usize = 1 << 17;
@@ -203,22 +208,25 @@ unsafe fn run<F: Form>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool) {
     let lies = F::RIGHT_LIES && k.right.strides[1] == 1;
     let thin = lies && m <= FEW_ROWS;
     let work = m.saturating_mul(n).saturating_mul(depth.max(1));
+    let small =
+        lies && depth.saturating_mul(n).saturating_mul(size_of::<F::Right>()) <= Caches::get().second / 4;
     let many_rows = if repeats { m.saturating_mul(k.batch) } else { m };
     // SAFETY: the caller vouches for the memory; tasks have blocks of their own.
     unsafe {
-        if let Some(panels) = product.constant(!thin) {
+        if k.batch == 1 && m <= DEEP && n <= DEEP && depth > 4 * DEPTH {
+            product.deep(lies);
+        } else if let Some(panels) = product.constant(!thin) {
             product.tasks([ROWS, product.columns(), TASKS], 0..n, 0..k.batch, |block| {
                 block.packed(&Source::Panels(&panels))
             });
         } else if thin {
             product.tasks([m, THIN_COLUMNS, FEW_TASKS], 0..n, 0..k.batch, |block| block.thin());
-        } else if many_rows > 2 * ROWS && work > 8 * TASK {
+        } else if many_rows > 2 * ROWS && work > 8 * TASK && !small {
             product.shared(repeats);
         } else {
-            let small = depth.saturating_mul(n) * size_of::<F::Right>() <= Caches::get().second / 2;
-            let source = if lies && small && m <= ROWS { Source::Lies } else { Source::Own };
-            product
-                .tasks([OWN_ROWS, OWN_COLUMNS, FEW_TASKS], 0..n, 0..k.batch, |block| block.packed(&source));
+            let source = if small { Source::Lies } else { Source::Own };
+            let columns = if m <= FEW_ROWS { OWN_FEW_COLUMNS } else { OWN_COLUMNS };
+            product.tasks([OWN_ROWS, columns, FEW_TASKS], 0..n, 0..k.batch, |block| block.packed(&source));
         }
     }
 }
@@ -251,6 +259,18 @@ enum Source<'a, B> {
 // SAFETY: an address; who reads there vouches for it.
 unsafe impl<B> Sync for Panels<B> {}
 
+/// Sums in scratch memory that tasks share.
+struct Sums<L>(*mut L);
+
+// SAFETY: an address; who reads or writes there vouches for it.
+unsafe impl<L> Sync for Sums<L> {}
+
+impl<L> Sums<L> {
+    fn at(&self, distance: usize) -> *mut L {
+        self.0.wrapping_add(distance)
+    }
+}
+
 impl<B> Panels<B> {
     /// The panels from that of a column on, in the block of the depth from a place on.
     fn at<F: Form<Right = B>>(&self, width: usize, column: usize, start: usize, taken: usize) -> Right<B> {
@@ -277,12 +297,17 @@ impl<F: Form> Product<'_, F> {
     ) {
         let [m, depth, n] = self.k.size;
         let (height, width) = (self.kernels.tiles.len(), self.kernels.width);
-        let rows = Cut::new(m, about_rows, height);
-        let enough = (tasks * self.pool.threads()).div_ceil(indices.len() * rows.parts());
+        let threads = self.pool.threads();
+        let mut rows = Cut::new(m, about_rows, height);
+        let enough = (tasks * threads).div_ceil(indices.len() * rows.parts());
         let about = about_columns.min(columns.len().div_ceil(enough)).max(about_columns / 4);
         let across = Cut::new(columns.len(), about, width);
-        let blocks = rows.parts() * across.parts();
         let work = m.saturating_mul(n).saturating_mul(depth.max(1));
+        let parts = rows.parts().next_multiple_of(threads);
+        if indices.len() * rows.parts() * across.parts() < FEW_TASKS * threads && work / parts > TASK {
+            rows = Cut::new(m, m.div_ceil(parts), 1);
+        }
+        let blocks = rows.parts() * across.parts();
         let together = if blocks == 1 { (TASK / work).clamp(1, indices.len()) } else { 1 };
         self.pool.run(indices.len().div_ceil(together) * blocks, &|task| {
             let (group, block) = (task / blocks, task % blocks);
@@ -293,6 +318,8 @@ impl<F: Form> Product<'_, F> {
                     index: indices.start + index,
                     rows: rows.range(block % rows.parts()),
                     columns: columns.start + part.start..columns.start + part.end,
+                    depth: 0..depth,
+                    to: None,
                 });
             }
         });
@@ -351,6 +378,42 @@ impl<F: Form> Product<'_, F> {
         }
     }
 
+    /// Computes it with a task for each block of the depth. Their sums are added in the order of blocks, as in all other
+    /// ways.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this form and whose batch is one.
+    unsafe fn deep(&self, lies: bool) {
+        let ([m, depth, n], source) = (self.k.size, if lies { Source::Lies } else { Source::Own });
+        let (stride, blocks) = (n.next_multiple_of(self.kernels.width), depth.div_ceil(DEPTH));
+        with(bytes::<F::Sum>(m * stride * blocks), |scratch| {
+            let sums = Sums(scratch.cast::<F::Sum>());
+            self.pool.run(blocks, &|block| {
+                let depth = block * DEPTH..depth.min((block + 1) * DEPTH);
+                let to = Some((sums.at(block * m * stride), stride as isize));
+                let block = Block { product: self, index: 0, rows: 0..m, columns: 0..n, depth, to };
+                // SAFETY: the caller vouches; every block has sums of its own.
+                unsafe { block.packed(&source) };
+            });
+            let rows = Cut::new(m, m.div_ceil(self.pool.threads()), 1);
+            self.pool.run(rows.parts(), &|part| {
+                let rows = rows.range(part);
+                let first = sums.at(rows.start * stride);
+                // SAFETY: the caller vouches; no other task has these rows.
+                unsafe {
+                    for block in 1..blocks {
+                        let next = sums.at((block * m + rows.start) * stride);
+                        for i in 0..rows.len() * stride {
+                            first.add(i).write(first.add(i).read().add(next.add(i).read()));
+                        }
+                    }
+                    self.k.ending.deliver(self.memory, 0, rows, 0..n, (first.cast_const(), stride));
+                }
+            });
+        });
+    }
+
     /// Packs columns of a right operand.
     ///
     /// # Safety
@@ -379,6 +442,9 @@ struct Block<'a, F: Form> {
     index: usize,
     rows: Range<usize>,
     columns: Range<usize>,
+    /// The part of the depth, and where its sums go if it is only a part.
+    depth: Range<usize>,
+    to: Option<(*mut F::Sum, isize)>,
 }
 
 impl<F: Form> Block<'_, F> {
@@ -390,9 +456,10 @@ impl<F: Form> Block<'_, F> {
     unsafe fn packed(&self, source: &Source<F::Right>) {
         let Product { k, kernels, memory, .. } = *self.product;
         let (index, rows, columns) = (self.index, self.rows.len(), self.columns.len());
-        let (depth, width, row) = (k.size[1], kernels.width, F::row());
+        let (depth, width, row) = (self.depth.len(), kernels.width, F::row());
         let stride = columns.next_multiple_of(width);
-        let place = k.ending.place::<F::Sum>(memory, index, [self.rows.start, self.columns.start]);
+        let at = [self.rows.start, self.columns.start];
+        let place = self.to.or_else(|| k.ending.place::<F::Sum>(memory, index, at));
         let lying = if let Source::Lies = source { columns - columns % width } else { 0 };
         let own = if let Source::Panels(_) = source { 0 } else { (stride - lying) * DEPTH / F::GROUP };
         // Sums over several blocks of the depth stay in the cache; what is stored goes to its place with the last.
@@ -406,8 +473,8 @@ impl<F: Form> Block<'_, F> {
             let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
             // SAFETY: the caller vouches for the operands and the place; scratch memory has the sizes asked for.
             unsafe {
-                for start in (0..depth.max(1)).step_by(DEPTH) {
-                    let taken = DEPTH.min(depth - start);
+                for start in (self.depth.start..self.depth.end.max(1)).step_by(DEPTH) {
+                    let taken = DEPTH.min(self.depth.end - start);
                     let groups = F::groups(taken);
                     let right = match source {
                         Source::Panels(panels) => panels.at::<F>(width, self.columns.start, start, taken),
@@ -418,14 +485,14 @@ impl<F: Form> Block<'_, F> {
                             Right { start: own.cast_const(), panel, row: width as isize }
                         }
                     };
-                    let last = start + DEPTH >= depth;
+                    let (is_first, is_last) = (start == self.depth.start, start + DEPTH >= self.depth.end);
                     for first in (0..rows).step_by(group) {
                         let some = group.min(rows - first);
-                        let next = DEPTH.min(depth.saturating_sub(start + DEPTH));
+                        let next = DEPTH.min(self.depth.end.saturating_sub(start + DEPTH));
                         let mut ahead =
                             Ahead::of(x.part([self.rows.start + first, start + taken], [some, next]));
                         let x = x.part([self.rows.start + first, start], [some, taken]);
-                        if start == 0 {
+                        if is_first {
                             Ahead::of(x).ask(usize::MAX);
                         }
                         let left = lying_left::<F>(x).unwrap_or_else(|| {
@@ -436,8 +503,8 @@ impl<F: Form> Block<'_, F> {
                             (at.wrapping_offset(first as isize * stride), stride)
                         };
                         let sums = down(sums);
-                        let add = (start > 0).then_some((sums.0.cast_const(), sums.1));
-                        let to = place.filter(|_| last).map_or(sums, down);
+                        let add = (!is_first).then_some((sums.0.cast_const(), sums.1));
+                        let to = place.filter(|_| is_last).map_or(sums, down);
                         if lying > 0 {
                             let y = y.part([start, self.columns.start], [taken, lying]);
                             let right = Right { start: y.start.cast(), panel: width, row: y.strides[0] };
@@ -454,7 +521,7 @@ impl<F: Form> Block<'_, F> {
                             rest,
                             &mut ahead,
                         );
-                        if last {
+                        if is_last && self.to.is_none() {
                             let rows = self.rows.start + first..self.rows.start + first + some;
                             let product = (sums.0.cast_const(), stride);
                             k.ending.finish(memory, index, rows, self.columns.clone(), product);

@@ -79,7 +79,6 @@ pub(crate) unsafe fn multiply<L: Lane + Pod, A, B>(
     // Row by row of tiles: what they read of the left operand stays in the first cache.
     for i in (0..rows).step_by(height) {
         let taken = height.min(rows - i);
-        let kernel = kernels.tiles[taken - 1];
         for j in (0..columns).step_by(width) {
             // SAFETY: the caller vouches; a tile that would stick out is computed aside.
             unsafe {
@@ -88,7 +87,9 @@ pub(crate) unsafe fn multiply<L: Lane + Pod, A, B>(
                 let add = add.map(|(add, stride)| (add.offset(i as isize * stride).add(j), stride));
                 let to = to.offset(i as isize * stride).add(j);
                 ahead.ask(lines);
-                if j + width <= columns {
+                let narrow = columns - j <= kernels.lanes;
+                let kernel = if narrow { kernels.narrow[taken - 1] } else { kernels.tiles[taken - 1] };
+                if j + if narrow { kernels.lanes } else { width } <= columns {
                     kernel(depth, left, right, add, (to, stride));
                     continue;
                 }

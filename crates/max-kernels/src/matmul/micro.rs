@@ -51,6 +51,8 @@ pub(crate) struct Kernels<L: 'static, A: 'static = L, B: 'static = L> {
     pub(crate) lanes: usize,
     /// The kernels for one row, two rows and so on.
     pub(crate) tiles: &'static [Tile<L, A, B>],
+    /// The same for the first vector of the columns only.
+    pub(crate) narrow: &'static [Tile<L, A, B>],
     /// The kernels for one row, two rows and so on, of a right operand as it lies.
     pub(crate) thin: &'static [Thin<L, A, B>; THIN],
 }
@@ -245,13 +247,13 @@ impl<V: Register<Lane: Zeroable>, B: Widen<V>> Vector for Widened<V, B> {
     }
 }
 
-/// See [`Tile`].
+/// See [`Tile`]: of `N` vectors of columns.
 ///
 /// # Safety
 ///
 /// The operands hold the depth and the tile its rows, and the vector's instructions exist.
 #[inline(always)]
-unsafe fn tile<V: Vector, const R: usize>(
+unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     depth: usize,
     (left, left_stride): (*const V::Left, isize),
     (right, right_stride): (*const V::Right, isize),
@@ -260,15 +262,19 @@ unsafe fn tile<V: Vector, const R: usize>(
 ) {
     // SAFETY: the caller vouches.
     unsafe {
-        let mut sums = [[V::zero(); 2]; R];
+        let mut sums = [[V::zero(); N]; R];
         for p in 0..depth {
             let right = right.offset(p as isize * right_stride);
-            prefetch(right.wrapping_offset(AHEAD * right_stride).cast());
-            prefetch(right.wrapping_offset(AHEAD * right_stride).wrapping_add(V::LANES).cast());
-            let y = [V::fetch(right), V::fetch(right.add(V::LANES))];
+            let mut y = [V::fetch(right); N];
+            for (j, y) in y.iter_mut().enumerate() {
+                prefetch(right.wrapping_offset(AHEAD * right_stride).wrapping_add(j * V::LANES).cast());
+                *y = V::fetch(right.add(j * V::LANES));
+            }
             for (i, sums) in sums.iter_mut().enumerate() {
                 let x = V::splat(left.offset(i as isize * left_stride).add(p).read_unaligned());
-                *sums = [sums[0].add_product(x, y[0]), sums[1].add_product(x, y[1])];
+                for (sum, &y) in sums.iter_mut().zip(&y) {
+                    *sum = sum.add_product(x, y);
+                }
             }
         }
         for (i, row) in sums.iter().enumerate() {
@@ -332,7 +338,7 @@ unsafe fn thin<V: Vector, const R: usize>(
 macro_rules! compiled {
     ($tiles:ident $thins:ident $(#[$feature:meta])*) => {
         $(#[$feature])*
-        unsafe fn $tiles<V: Vector, const R: usize>(
+        unsafe fn $tiles<V: Vector, const R: usize, const N: usize>(
             depth: usize,
             left: (*const V::Left, isize),
             right: (*const V::Right, isize),
@@ -340,7 +346,7 @@ macro_rules! compiled {
             to: (*mut V::Lane, isize),
         ) {
             // SAFETY: the caller vouches.
-            unsafe { tile::<V, R>(depth, left, right, add, to) }
+            unsafe { tile::<V, R, N>(depth, left, right, add, to) }
         }
 
         $(#[$feature])*
@@ -366,7 +372,8 @@ macro_rules! kernels {
             &Kernels {
                 width: 2 * <$vector as Vector>::LANES,
                 lanes: <$vector as Vector>::LANES,
-                tiles: &[$($tile::<$vector, $rows>),*],
+                tiles: &[$($tile::<$vector, $rows, 2>),*],
+                narrow: &[$($tile::<$vector, $rows, 1>),*],
                 thin: &[$thin::<$vector, 1>, $thin::<$vector, 2>, $thin::<$vector, 3>, $thin::<$vector, 4>],
             }
         }

@@ -245,7 +245,8 @@ pub(crate) fn is_wide<T: Element>() -> bool {
 unsafe fn widen<T: Element>(to: *mut T::Lane, from: *const T, count: usize) {
     // SAFETY: the caller vouches; what is of one type is copied as bytes.
     unsafe {
-        if is_wide::<T>() {
+        // Calls for a few bytes would take longer than the copies.
+        if is_wide::<T>() && count * size_of::<T>() >= size_of::<Line>() {
             return std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), count * size_of::<T>());
         }
         for i in 0..count {

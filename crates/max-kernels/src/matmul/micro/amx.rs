@@ -249,7 +249,7 @@ pub(super) fn kernels<L: Sums>() -> &'static Kernels<L, u32, u32> {
             tiles!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32);
         const THIN: &'static [Thin<L, u32, u32>; THIN] = &[thin::<L>; THIN];
         const ALL: &'static Kernels<L, u32, u32> =
-            &Kernels { width: ROWS, lanes: SIDE, tiles: Self::TILES, thin: Self::THIN };
+            &Kernels { width: ROWS, lanes: ROWS, tiles: Self::TILES, narrow: Self::TILES, thin: Self::THIN };
     }
     Table::<L>::ALL
 }
