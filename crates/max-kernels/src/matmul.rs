@@ -460,8 +460,11 @@ impl<F: Form> Block<'_, F> {
         let stride = columns.next_multiple_of(width);
         let at = [self.rows.start, self.columns.start];
         let place = self.to.or_else(|| k.ending.place::<F::Sum>(memory, index, at));
-        let lying = if let Source::Lies = source { columns - columns % width } else { 0 };
-        let own = if let Source::Panels(_) = source { 0 } else { (stride - lying) * DEPTH / F::GROUP };
+        let own = match source {
+            Source::Panels(_) => 0,
+            Source::Lies => width * DEPTH / F::GROUP,
+            Source::Own => stride * DEPTH / F::GROUP,
+        };
         // Sums over several blocks of the depth stay in the cache; what is stored goes to its place with the last.
         let aside = if place.is_none() || depth > DEPTH { rows * stride } else { 0 };
         let group = rows.min(ROWS.next_multiple_of(kernels.tiles.len()));
@@ -476,6 +479,7 @@ impl<F: Form> Block<'_, F> {
                 for start in (self.depth.start..self.depth.end.max(1)).step_by(DEPTH) {
                     let taken = DEPTH.min(self.depth.end - start);
                     let groups = F::groups(taken);
+                    let lying = self.lying(source, start + taken);
                     let right = match source {
                         Source::Panels(panels) => panels.at::<F>(width, self.columns.start, start, taken),
                         Source::Lies | Source::Own => {
@@ -530,6 +534,19 @@ impl<F: Form> Block<'_, F> {
                 }
             }
         });
+    }
+
+    /// How many of its columns are read as they lie, down to a row. A vector that sticks out of a row reads the next one;
+    /// only where that is not there, the last columns are packed.
+    fn lying(&self, source: &Source<F::Right>, down: usize) -> usize {
+        let Product { k, kernels, .. } = *self.product;
+        let ([_, depth, n], columns) = (k.size, self.columns.len());
+        let goes_on = k.right.strides[0] == n as isize && (depth - down).saturating_mul(n) >= kernels.width;
+        match source {
+            Source::Lies if goes_on => columns,
+            Source::Lies => columns - columns % kernels.lanes,
+            Source::Panels(_) | Source::Own => 0,
+        }
     }
 
     /// Computes it from few rows and a right operand that is read as it lies, but for the last columns.

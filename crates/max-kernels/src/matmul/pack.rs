@@ -98,10 +98,11 @@ pub(crate) unsafe fn pack_panels<T: Element>(
                 pack(to.add(j * panel), width, matrix.part([0, j * width], [rows, width]));
             }
         }
-        if columns % width > 0 {
+        let rest = columns % width;
+        if rest > 0 {
             let to = to.add(whole * panel);
             to.write_bytes(0, width * rows);
-            pack(to, width, matrix.part([0, whole * width], [rows, columns % width]));
+            pack(to, width, matrix.part([0, whole * width], [rows, rest]));
         }
     }
 }
@@ -245,12 +246,36 @@ pub(crate) fn is_wide<T: Element>() -> bool {
 unsafe fn widen<T: Element>(to: *mut T::Lane, from: *const T, count: usize) {
     // SAFETY: the caller vouches; what is of one type is copied as bytes.
     unsafe {
-        // Calls for a few bytes would take longer than the copies.
-        if is_wide::<T>() && count * size_of::<T>() >= size_of::<Line>() {
-            return std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), count * size_of::<T>());
+        if is_wide::<T>() {
+            let bytes = count * size_of::<T>();
+            if bytes > 2 * size_of::<Line>() {
+                return std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), bytes);
+            }
+            return copy_some(to.cast(), from.cast(), bytes);
         }
         for i in 0..count {
             to.add(i).write(from.add(i).read_unaligned().to_lane());
+        }
+    }
+}
+
+/// Copies a few bytes; a call would take longer than that.
+///
+/// # Safety
+///
+/// Both hold so many bytes, and they do not overlap.
+#[inline(always)]
+unsafe fn copy_some(to: *mut u8, from: *const u8, bytes: usize) {
+    const PIECE: usize = 16;
+    let whole = bytes - bytes % PIECE;
+    // SAFETY: the caller vouches.
+    unsafe {
+        for at in (0..whole).step_by(PIECE) {
+            let piece = from.add(at).cast::<[u8; PIECE]>().read_unaligned();
+            to.add(at).cast::<[u8; PIECE]>().write_unaligned(piece);
+        }
+        for at in whole..bytes {
+            to.add(at).write(from.add(at).read());
         }
     }
 }
