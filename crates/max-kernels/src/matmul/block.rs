@@ -74,39 +74,41 @@ pub(crate) unsafe fn multiply<L: Lane + Pod, A, B>(
     (to, stride): (*mut L, isize),
     ahead: &mut Ahead,
 ) {
-    let (height, width) = (kernels.tiles.len(), kernels.width);
-    let lines = ahead.all.div_ceil((rows.div_ceil(height) * columns.div_ceil(width)).max(1));
-    // Row by row of tiles: what they read of the left operand stays in the first cache.
-    for i in (0..rows).step_by(height) {
+    let (width, strips) = (kernels.width, rows.div_ceil(kernels.tiles.len()));
+    let (height, panels) = (rows.div_ceil(strips.max(1)), columns.div_ceil(kernels.width));
+    let lines = ahead.all.div_ceil((strips * panels).max(1));
+    for at in 0..strips * panels {
+        // Row by row of tiles, so that what they read of the left operand stays in the first cache; or, of few rows,
+        // column by column, so that the right operand is read once.
+        let (strip, panel) = if strips > 2 { (at / panels, at % panels) } else { (at % strips, at / strips) };
+        let (i, j) = (strip * height, panel * width);
         let taken = height.min(rows - i);
-        for j in (0..columns).step_by(width) {
-            // SAFETY: the caller vouches; a tile that would stick out is computed aside.
-            unsafe {
-                let left = (left.offset(i as isize * left_stride), left_stride);
-                let right = (right.start.add(j / width * right.panel), right.row);
-                let add = add.map(|(add, stride)| (add.offset(i as isize * stride).add(j), stride));
-                let to = to.offset(i as isize * stride).add(j);
-                ahead.ask(lines);
-                let narrow = columns - j <= kernels.lanes;
-                let kernel = if narrow { kernels.narrow[taken - 1] } else { kernels.tiles[taken - 1] };
-                if j + if narrow { kernels.lanes } else { width } <= columns {
-                    kernel(depth, left, right, add, (to, stride));
-                    continue;
-                }
-                let mut room = Room(MaybeUninit::uninit());
-                let aside = room.0.as_mut_ptr().cast::<L>();
-                kernel(depth, left, right, None, (aside, width as isize));
-                for row in 0..taken {
-                    for column in 0..columns - j {
-                        let sum = *aside.add(row * width + column);
-                        let sum = match add {
-                            Some((add, stride)) => {
-                                add.offset(row as isize * stride).add(column).read_unaligned().add(sum)
-                            }
-                            None => sum,
-                        };
-                        to.offset(row as isize * stride).add(column).write_unaligned(sum);
-                    }
+        // SAFETY: the caller vouches; a tile that would stick out is computed aside.
+        unsafe {
+            let left = (left.offset(i as isize * left_stride), left_stride);
+            let right = (right.start.add(j / width * right.panel), right.row);
+            let add = add.map(|(add, stride)| (add.offset(i as isize * stride).add(j), stride));
+            let to = to.offset(i as isize * stride).add(j);
+            ahead.ask(lines);
+            let narrow = columns - j <= kernels.lanes;
+            let kernel = if narrow { kernels.narrow[taken - 1] } else { kernels.tiles[taken - 1] };
+            if j + if narrow { kernels.lanes } else { width } <= columns {
+                kernel(depth, left, right, add, (to, stride));
+                continue;
+            }
+            let mut room = Room(MaybeUninit::uninit());
+            let aside = room.0.as_mut_ptr().cast::<L>();
+            kernel(depth, left, right, None, (aside, width as isize));
+            for row in 0..taken {
+                for column in 0..columns - j {
+                    let sum = *aside.add(row * width + column);
+                    let sum = match add {
+                        Some((add, stride)) => {
+                            add.offset(row as isize * stride).add(column).read_unaligned().add(sum)
+                        }
+                        None => sum,
+                    };
+                    to.offset(row as isize * stride).add(column).write_unaligned(sum);
                 }
             }
         }
