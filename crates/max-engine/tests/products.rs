@@ -119,8 +119,9 @@ fn all_small_shapes() {
 /// is a constant or not.
 #[test]
 fn rows_do_not_know_each_other() {
-    let (depth, columns) = (600, 140);
-    for dtype in DTYPES {
+    for (dtype, (depth, columns)) in
+        DTYPES.into_iter().flat_map(|dtype| [(dtype, (600, 140)), (dtype, (1300, 100))])
+    {
         for turned in [false, true] {
             let weights = tensor(dtype, if turned { [columns, depth] } else { [depth, columns] }, 7);
             let constant =

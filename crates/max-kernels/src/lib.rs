@@ -1,7 +1,7 @@
 //! The CPU kernels: what runs the kernels of `max_core::kernel` on the vector units of this machine.
 //!
 //! [`prepare`] checks a bound kernel once and decides how to run it; [`Prepared::run`] runs it on memory, as often
-//! as wanted and from any thread. Work is cut by shape and never by the number of threads, and partial results
+//! as wanted and from any thread. However work is cut, sums have an order that follows from the shape, and partial results
 //! combine in index order, so that the same inputs give the same bits on any number of threads.
 
 mod attention;

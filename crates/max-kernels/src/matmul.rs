@@ -58,6 +58,9 @@ const FEW_TASKS: usize = 2;
 /// The most rows and columns of products whose sums are cut into tasks along the depth.
 const DEEP: usize = 128;
 
+/// The depth beyond which they would take much memory.
+const DEEPEST: usize = 1 << 17;
+
 /// The multiplications below which products share a task.
 const TASK: usize = 1 << 17;
 
@@ -213,7 +216,7 @@ unsafe fn run<F: Form>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool) {
     let many_rows = if repeats { m.saturating_mul(k.batch) } else { m };
     // SAFETY: the caller vouches for the memory; tasks have blocks of their own.
     unsafe {
-        if k.batch == 1 && m <= DEEP && n <= DEEP && depth > 4 * DEPTH {
+        if k.batch == 1 && m <= DEEP && n <= DEEP && (4 * DEPTH..DEEPEST).contains(&depth) {
             product.deep(lies);
         } else if let Some(panels) = product.constant(!thin) {
             product.tasks([ROWS, product.columns(), TASKS], 0..n, 0..k.batch, |block| {
