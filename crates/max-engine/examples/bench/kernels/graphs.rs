@@ -69,7 +69,9 @@ fn load(session: &InferenceSession, kernel: &Kernel, copy: usize) -> Result<(Mod
     }
     graph.output(build(&kernel.work, &values)?)?;
     drop(scope);
-    let buffer = |v: &HostTensor| Buffer::from_host_bytes(v.bytes().clone(), v.dtype(), v.shape());
+    // Copies lie as buffers of the driver do, at the start of a cache line.
+    let buffer =
+        |v: &HostTensor| Buffer::from_host_bytes(v.bytes().clone(), v.dtype(), v.shape())?.copy(None);
     Ok((session.load(&graph)?, operands.iter().map(buffer).collect::<Result<_>>()?))
 }
 
