@@ -161,7 +161,9 @@ impl Runtime {
             self.program.check_plan(number, &bound)?;
         }
         let Bound { kernels, shapes, plan } = bound;
+        // A model that keeps little does not keep constants packed either.
         let fixed = |slot: Slot| match &self.program.slots[slot.0 as usize].origin {
+            _ if self.keep == Keep::Little => None,
             Origin::Constant(bytes) => Some(bytes.clone()),
             Origin::Weight(weight) => Some(self.weights[*weight].bytes().clone()),
             _ => None,

@@ -4,7 +4,8 @@
 //! operand (or reads them as they lie) and multiplies them with panels of the right one. Panels come packed from one of
 //! three places: a constant operand is packed once for all executions, one that many rows share is packed by all threads
 //! before the tasks begin, any other by the task itself. A product of few rows with a right operand that lies row by row
-//! reads that as it lies instead. Sums have one order whatever is chosen, so the choice never shows in results.
+//! reads that as it lies instead, and long sums of few rows and columns are cut into tasks along the depth. Sums have one
+//! order whatever is chosen, so the choice never shows in results.
 
 mod block;
 mod constant;
