@@ -8,6 +8,7 @@ use std::fmt;
 
 use max_core::{DeviceKind, DeviceRef, Number, Result, bail};
 
+use crate::cuda::{self, Gpu};
 use crate::pool::{Contents, Lease};
 use crate::{Stream, host};
 
@@ -18,6 +19,7 @@ pub struct Device(Kind);
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Kind {
     Host,
+    Cuda(&'static Gpu),
 }
 
 impl Device {
@@ -28,12 +30,14 @@ impl Device {
 
     /// An accelerator by number, or the first one.
     pub fn accelerator(id: Option<u32>) -> Result<Device> {
-        bail!(
-            runtime,
-            "no accelerator is available: this build of max-rs drives the CPU only, so {} cannot be opened; \
-             use the CPU device instead",
-            DeviceRef::gpu(id.unwrap_or(0))
-        )
+        let id = id.unwrap_or(0);
+        match cuda::open(id) {
+            Ok(gpu) => Ok(Device(Kind::Cuda(gpu))),
+            Err(error) => Err(error.context(format!(
+                "no accelerator is available as {}; use the CPU device instead",
+                DeviceRef::gpu(id)
+            ))),
+        }
     }
 
     /// The device that a graph means by a reference.
@@ -53,6 +57,7 @@ impl Device {
     pub fn kind(&self) -> DeviceKind {
         match self.0 {
             Kind::Host => DeviceKind::Cpu,
+            Kind::Cuda(_) => DeviceKind::Gpu,
         }
     }
 
@@ -60,6 +65,7 @@ impl Device {
     pub fn id(&self) -> u32 {
         match self.0 {
             Kind::Host => 0,
+            Kind::Cuda(gpu) => gpu.id(),
         }
     }
 
@@ -72,6 +78,7 @@ impl Device {
     pub fn api(&self) -> &'static str {
         match self.0 {
             Kind::Host => "cpu",
+            Kind::Cuda(_) => "cuda",
         }
     }
 
@@ -79,6 +86,10 @@ impl Device {
     pub fn architecture_name(&self) -> Result<String> {
         match self.0 {
             Kind::Host => bail!(runtime, "only an accelerator has an architecture name; {self} is the host"),
+            Kind::Cuda(gpu) => {
+                let (major, minor) = gpu.compute_capability();
+                Ok(format!("sm_{major}{minor}"))
+            }
         }
     }
 
@@ -86,6 +97,15 @@ impl Device {
     pub fn model_name(&self) -> String {
         match self.0 {
             Kind::Host => host::model_name(),
+            Kind::Cuda(gpu) => gpu.name.clone(),
+        }
+    }
+
+    /// The GPU, if it is one.
+    pub fn gpu(&self) -> Option<&'static Gpu> {
+        match self.0 {
+            Kind::Host => None,
+            Kind::Cuda(gpu) => Some(gpu),
         }
     }
 
@@ -98,6 +118,7 @@ impl Device {
     pub fn is_host_unified(&self) -> bool {
         match self.0 {
             Kind::Host => true,
+            Kind::Cuda(_) => false,
         }
     }
 
@@ -105,6 +126,7 @@ impl Device {
     pub fn is_compatible(&self) -> bool {
         match self.0 {
             Kind::Host => true,
+            Kind::Cuda(gpu) => gpu.compute_capability() >= (7, 0),
         }
     }
 
@@ -128,6 +150,7 @@ impl Device {
     pub fn stats(&self) -> BTreeMap<String, Number> {
         match self.0 {
             Kind::Host => host::stats(),
+            Kind::Cuda(_) => BTreeMap::new(),
         }
     }
 
@@ -135,6 +158,7 @@ impl Device {
     pub(crate) fn allocate(&self, bytes: usize, contents: Contents) -> Result<Lease> {
         match self.0 {
             Kind::Host => host::POOL.take(bytes, contents),
+            Kind::Cuda(_) => bail!(not_implemented, "memory of {self}"),
         }
     }
 }

@@ -11,6 +11,7 @@
 //!   is complete when the call returns, so there the wait costs nothing.
 
 mod buffer;
+pub mod cuda;
 mod device;
 pub mod dlpack;
 mod host;

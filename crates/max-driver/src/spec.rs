@@ -2,7 +2,7 @@
 
 use max_core::{DeviceKind, Result, bail};
 
-use crate::Device;
+use crate::{Device, cuda};
 
 /// A description of a device: its kind and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,7 +58,7 @@ pub fn scan_available_devices() -> Vec<DeviceSpec> {
 
 /// The number of accelerators.
 pub fn accelerator_count() -> usize {
-    0
+    cuda::count().unwrap_or(0) as usize
 }
 
 /// The interface that programs the accelerator; `cpu` without one.

@@ -1,8 +1,11 @@
 //! Streams: the order in which a device does its work.
 
+use std::sync::Arc;
+
 use max_core::Result;
 
 use crate::Device;
+use crate::cuda::{Event, Gpu, NON_BLOCKING, StreamHandle};
 
 /// A sequence of work on a device, done in order; two streams of a device may run at the same time.
 ///
@@ -10,12 +13,31 @@ use crate::Device;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
     device: Device,
+    /// A stream of a GPU beside its default one.
+    own: Option<Arc<Own>>,
 }
+
+/// A stream that was made for somebody.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Own {
+    gpu: &'static Gpu,
+    handle: StreamHandle,
+}
+
+// SAFETY: a handle of the driver, whose functions may be called from any thread.
+unsafe impl Send for Own {}
+// SAFETY: as above.
+unsafe impl Sync for Own {}
 
 impl Stream {
     /// A new stream of a device.
     pub fn new(device: &Device) -> Result<Stream> {
-        Ok(Stream { device: device.clone() })
+        let Some(gpu) = device.gpu() else { return Ok(device.into()) };
+        gpu.enter()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: writes a handle.
+        gpu.api.check(unsafe { gpu.api.cuStreamCreate(&raw mut handle, NON_BLOCKING) }, "cuStreamCreate")?;
+        Ok(Stream { device: device.clone(), own: Some(Arc::new(Own { gpu, handle })) })
     }
 
     /// The device it belongs to.
@@ -23,23 +45,50 @@ impl Stream {
         &self.device
     }
 
+    /// The GPU and the handle, unless it is the host's.
+    pub(crate) fn cuda(&self) -> Option<(&'static Gpu, StreamHandle)> {
+        let gpu = self.device.gpu()?;
+        Some((gpu, self.own.as_ref().map_or(gpu.default_stream, |own| own.handle)))
+    }
+
+    /// Its handle as a number, as other libraries want it; nothing for the host.
+    pub fn handle(&self) -> Option<u64> {
+        self.cuda().map(|(_, handle)| handle as u64)
+    }
+
     /// Waits until all work given to it is done, and reports its failure if it failed.
     pub fn synchronize(&self) -> Result<()> {
-        Ok(())
+        let Some((gpu, handle)) = self.cuda() else { return Ok(()) };
+        gpu.enter()?;
+        // SAFETY: the handle is alive.
+        gpu.api.check(unsafe { gpu.api.cuStreamSynchronize(handle) }, "cuStreamSynchronize")?;
+        gpu.watch.check()
     }
 
     /// Lets work given to this stream from now on start only after all present work of another one, or of a
     /// device's default stream.
     pub fn wait_for(&self, other: impl Into<Stream>) -> Result<()> {
-        // Later work of the host is whatever the caller does next: it has to be held back here and now.
-        other.into().synchronize()
+        let other = other.into();
+        match (self.cuda(), other.cuda()) {
+            (Some(_), Some(_)) if *self == other => Ok(()),
+            (Some(_), Some(_)) => Event::record(&other, false)?.hold(self),
+            // Later work of the host is whatever the caller does next: it has to be held back here and now.
+            _ => other.synchronize(),
+        }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more; work that was given to it is done all the same.
+        let _ = unsafe { self.gpu.api.cuStreamDestroy_v2(self.handle) };
     }
 }
 
 /// The default stream of a device.
 impl From<&Device> for Stream {
     fn from(device: &Device) -> Stream {
-        Stream { device: device.clone() }
+        Stream { device: device.clone(), own: None }
     }
 }
 

@@ -7,6 +7,7 @@
 mod attention;
 mod cache;
 mod conv;
+pub mod cuda;
 mod gather;
 mod loops;
 mod math;

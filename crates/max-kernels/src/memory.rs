@@ -1,15 +1,16 @@
 //! The memory that kernels work on: pieces of buffers and constants, and the check that a kernel stays inside.
 
 use max_core::kernel::{Access, Kernel};
-use max_core::{HostBytes, Result, bail};
+use max_core::{DeviceRef, HostBytes, Result, bail};
 use max_driver::Buffer;
 
-/// A piece of host memory. It does not keep the memory alive: whoever runs a kernel does that.
+/// A piece of memory of a device. It does not keep the memory alive: whoever runs a kernel does that.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     ptr: *mut u8,
     len: usize,
     writable: bool,
+    device: DeviceRef,
 }
 
 // SAFETY: a piece is only an address and a length; kernels dereference it, and their callers see to it that the
@@ -20,25 +21,28 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// No memory.
-    pub const EMPTY: Memory = Memory { ptr: std::ptr::null_mut(), len: 0, writable: false };
+    pub const EMPTY: Memory =
+        Memory { ptr: std::ptr::null_mut(), len: 0, writable: false, device: DeviceRef::CPU };
 
-    /// The elements of a contiguous host buffer, for reading.
+    /// The elements of a contiguous buffer, for reading.
     pub fn of(buffer: &Buffer) -> Result<Memory> {
-        if !buffer.is_host() || !buffer.is_contiguous() {
-            bail!(internal, "a kernel was given {buffer:?}, which is not contiguous host memory");
+        if !buffer.is_contiguous() {
+            bail!(internal, "a kernel was given {buffer:?}, which is not contiguous");
         }
-        Ok(Memory { ptr: buffer.data_ptr().cast_mut(), len: buffer.num_bytes(), writable: false })
+        let device = buffer.device().device_ref();
+        Ok(Memory { ptr: buffer.data_ptr().cast_mut(), len: buffer.num_bytes(), writable: false, device })
     }
 
-    /// The elements of a contiguous host buffer, for reading and writing.
+    /// The elements of a contiguous buffer, for reading and writing.
     pub fn of_mut(buffer: &Buffer) -> Result<Memory> {
         let ptr = buffer.data_ptr_mut()?;
         Ok(Memory { ptr, writable: true, ..Memory::of(buffer)? })
     }
 
-    /// Bytes, for reading.
+    /// Bytes of the host, for reading.
     pub fn of_bytes(bytes: &HostBytes) -> Memory {
-        Memory { ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), writable: false }
+        let ptr = bytes.as_ptr().cast_mut();
+        Memory { ptr, len: bytes.len(), writable: false, device: DeviceRef::CPU }
     }
 
     /// A part.
@@ -69,16 +73,29 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    /// Whether a kernel of the host may run on memory.
     pub(crate) fn check(&self, memory: &[Memory]) -> Result<()> {
+        self.check_on(memory, DeviceRef::CPU)
+    }
+
+    /// Whether a kernel of a device may run on memory.
+    pub(crate) fn check_on(&self, memory: &[Memory], device: DeviceRef) -> Result<()> {
         match memory.get(self.slot) {
-            Some(piece) if piece.len >= self.bytes && (piece.writable || !self.write) => Ok(()),
+            Some(piece)
+                if piece.len >= self.bytes
+                    && (piece.writable || !self.write)
+                    && (piece.device == device || piece.len == 0) =>
+            {
+                Ok(())
+            }
             Some(piece) => bail!(
                 internal,
-                "a kernel needs {} bytes in slot {}{}; it was given {}",
+                "a kernel of {device} needs {} bytes in slot {}{}; it was given {} on {}",
                 self.bytes,
                 self.slot,
                 if self.write { " for writing" } else { "" },
-                piece.len
+                piece.len,
+                piece.device
             ),
             None => bail!(internal, "a kernel uses slot {}; it was given {}", self.slot, memory.len()),
         }

@@ -1,0 +1,26 @@
+//! NVIDIA GPUs, through libraries that are loaded when they are first needed: nothing of CUDA is there at build time.
+//!
+//! `library` finds and opens a library and reads its table of functions, `api` is the table of the driver itself. What
+//! others need is here: a [`Gpu`], functions compiled from source ([`Gpu::functions`]), matrix products
+//! ([`Gpu::gemm`]), events, and executions recorded as graphs. All addresses are of the one address space that the host
+//! and all GPUs share. Every failure is an error that says which library failed, and at what.
+
+mod api;
+mod blas;
+mod compile;
+mod event;
+mod gpu;
+mod graph;
+mod library;
+pub mod nvtx;
+mod watch;
+
+pub use blas::{Compute, Ending, Gemm, GemmAddresses, GemmPlan, Matrix};
+pub use compile::{Function, Source};
+pub use event::Event;
+pub use gpu::Gpu;
+pub use graph::Graph;
+pub use library::search_in;
+
+pub(crate) use api::StreamHandle;
+pub(crate) use gpu::{NON_BLOCKING, count, open};

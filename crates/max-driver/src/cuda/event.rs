@@ -1,0 +1,86 @@
+//! Events: points in the work of a stream.
+
+use std::sync::Arc;
+
+use max_core::{Result, bail};
+
+use super::Gpu;
+use super::api::{EventHandle, NOT_READY};
+use crate::Stream;
+
+/// A point in the work of a stream of a GPU. Clones are the same point.
+#[derive(Clone)]
+pub struct Event(Arc<Owned>);
+
+struct Owned {
+    handle: EventHandle,
+    gpu: &'static Gpu,
+}
+
+// SAFETY: events may be used from any thread.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+/// An event that only orders work costs less than one that has a time.
+const DISABLE_TIMING: u32 = 2;
+
+impl Event {
+    /// After all work that a stream has been given so far; with a time if it is to be told.
+    pub fn record(stream: &Stream, timed: bool) -> Result<Event> {
+        let Some((gpu, stream)) = stream.cuda() else {
+            bail!(value, "the host has no events: its work is done when a call returns")
+        };
+        gpu.enter()?;
+        let mut handle = std::ptr::null_mut();
+        let flags = if timed { 0 } else { DISABLE_TIMING };
+        // SAFETY: writes a handle.
+        gpu.api.check(unsafe { gpu.api.cuEventCreate(&raw mut handle, flags) }, "cuEventCreate")?;
+        let event = Event(Arc::new(Owned { handle, gpu }));
+        // SAFETY: both handles are alive.
+        gpu.api.check(unsafe { gpu.api.cuEventRecord(handle, stream) }, "cuEventRecord")?;
+        Ok(event)
+    }
+
+    /// Lets work given to a stream from now on start only after this point; the host waits itself.
+    pub fn hold(&self, stream: &Stream) -> Result<()> {
+        let Some((gpu, stream)) = stream.cuda() else { return self.synchronize() };
+        gpu.enter()?;
+        // SAFETY: both handles are alive.
+        let status = unsafe { gpu.api.cuStreamWaitEvent(stream, self.0.handle, 0) };
+        gpu.api.check(status, "cuStreamWaitEvent")
+    }
+
+    /// Waits for it.
+    pub fn synchronize(&self) -> Result<()> {
+        let api = self.0.gpu.api;
+        // SAFETY: the handle is alive.
+        api.check(unsafe { api.cuEventSynchronize(self.0.handle) }, "cuEventSynchronize")
+    }
+
+    /// Whether it has been reached.
+    pub fn is_done(&self) -> Result<bool> {
+        let api = self.0.gpu.api;
+        // SAFETY: the handle is alive.
+        match unsafe { api.cuEventQuery(self.0.handle) } {
+            NOT_READY => Ok(false),
+            status => api.check(status, "cuEventQuery").map(|()| true),
+        }
+    }
+
+    /// The microseconds from an earlier event to this one; both with a time, and reached.
+    pub fn microseconds_since(&self, earlier: &Event) -> Result<f64> {
+        let (api, mut time) = (self.0.gpu.api, 0.0f32);
+        // SAFETY: writes a number; both handles are alive.
+        let status = unsafe { api.cuEventElapsedTime(&raw mut time, earlier.0.handle, self.0.handle) };
+        api.check(status, "cuEventElapsedTime")?;
+        Ok(f64::from(time) * 1e3)
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more; the driver itself waits for work that still does.
+        let _ = unsafe { self.gpu.api.cuEventDestroy_v2(self.handle) };
+    }
+}

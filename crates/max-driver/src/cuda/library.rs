@@ -1,0 +1,128 @@
+//! Libraries that are opened when they are first needed, as tables of functions.
+//!
+//! A library is looked for by its versioned names, newest first: where the system looks, in the folders that
+//! [`search_in`] was told of, and in the usual places of a CUDA toolkit. A missing library or function is an error
+//! that says what was looked for, where, and what to install.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use libloading::Library;
+use max_core::{Error, Result};
+
+static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Looks for libraries in more folders, before the usual ones. Python environments have their own.
+pub fn search_in(folders: impl IntoIterator<Item = PathBuf>) {
+    let mut known = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    for folder in folders {
+        if !known.contains(&folder) {
+            known.push(folder);
+        }
+    }
+}
+
+/// Where to look beside where the system looks.
+fn folders() -> Vec<PathBuf> {
+    let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for variable in ["CUDA_HOME", "CUDA_PATH"] {
+        folders.extend(std::env::var_os(variable).map(|home| PathBuf::from(home).join("lib64")));
+    }
+    folders.push("/usr/local/cuda/lib64".into());
+    folders
+}
+
+/// What is known of a library before it is opened.
+pub(crate) struct Wanted {
+    /// What it is called in messages.
+    pub(crate) title: &'static str,
+    /// The names of its file, best first.
+    pub(crate) files: &'static [&'static str],
+    /// What to install where it is missing.
+    pub(crate) install: &'static str,
+}
+
+/// Opens a library, by the first name and in the first place that has it.
+pub(crate) fn open(wanted: &Wanted) -> Result<(Library, String)> {
+    let folders = folders();
+    let mut reason = String::new();
+    for file in wanted.files {
+        let places = folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists());
+        for place in std::iter::once(OsString::from(file)).chain(places.map(PathBuf::into_os_string)) {
+            // SAFETY: these are NVIDIA's libraries, whose initializers may run at any time.
+            match unsafe { Library::new(&place) } {
+                Ok(library) => return Ok((library, place.to_string_lossy().into_owned())),
+                Err(error) if reason.is_empty() => reason = error.to_string(),
+                Err(_) => {}
+            }
+        }
+    }
+    let looked: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    Err(Error::runtime(format!(
+        "{} could not be loaded: none of {} was found where the system looks, nor in {} ({reason}); {}",
+        wanted.title,
+        wanted.files.join(", "),
+        looked.join(", "),
+        wanted.install,
+    )))
+}
+
+/// A function of a library.
+///
+/// # Safety
+///
+/// The type is that of the function.
+pub(crate) unsafe fn function<F: Copy>(
+    library: &Library,
+    file: &str,
+    wanted: &Wanted,
+    name: &str,
+) -> Result<F> {
+    // SAFETY: as the caller promises.
+    match unsafe { library.get::<F>(name) } {
+        Ok(function) => Ok(*function),
+        Err(_) => Err(Error::runtime(format!(
+            "{} has no function {name}: {file} is too old or too new a version; {}",
+            wanted.title, wanted.install
+        ))),
+    }
+}
+
+/// Declares a library as a table of functions, each with the name it has there, all read when it is loaded.
+macro_rules! library {
+    ($(#[$doc:meta])* $name:ident = $wanted:expr; $(fn $function:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty;)*) => {
+        $(#[$doc])*
+        #[allow(non_snake_case, reason = "the names of the library")]
+        pub(crate) struct $name {
+            $($function: unsafe extern "C" fn($($type),*) -> $out,)*
+            /// Keeps the functions where they are.
+            _library: libloading::Library,
+            /// The file it was loaded from.
+            pub(crate) file: String,
+        }
+
+        #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the functions of the library as they are")]
+        impl $name {
+            pub(crate) fn load() -> max_core::Result<$name> {
+                let wanted = $wanted;
+                let (library, file) = $crate::cuda::library::open(&wanted)?;
+                // SAFETY: the declarations are those of the library's published headers.
+                unsafe {
+                    Ok($name {
+                        $($function: $crate::cuda::library::function(&library, &file, &wanted, stringify!($function))?,)*
+                        _library: library,
+                        file,
+                    })
+                }
+            }
+
+            $(pub(crate) unsafe fn $function(&self, $($arg: $type),*) -> $out {
+                // SAFETY: the caller keeps to what the library asks.
+                unsafe { (self.$function)($($arg),*) }
+            })*
+        }
+    };
+}
+
+pub(crate) use library;

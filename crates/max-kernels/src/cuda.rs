@@ -1,0 +1,247 @@
+//! The kernels on NVIDIA GPUs: what enqueues the kernels of `max_core::kernel` on a stream.
+//!
+//! A kernel becomes a list of launches: functions generated as CUDA C++ or written in `*.cu` files beside this one, and
+//! products by cuBLASLt. Kinds of kernels that a GPU has no function for are composed: a matmul with any epilogue is a
+//! product into scratch memory and a loop over it. All of this is data ([`Plan`]) until [`prepare`] compiles the
+//! functions, many at a time. Sources name no sizes, so that other sizes need no other functions: sizes are parameters,
+//! and only what shapes code (ranks, which strides are zero or one, alignment, dtypes) is in the text.
+
+mod attention;
+mod conv;
+mod gather;
+mod loops;
+mod matmul;
+
+use max_core::kernel::{Access, Instr, Kernel, Loop, Slot};
+use max_core::{DType, DeviceRef, Error, Result, bail};
+use max_driver::cuda::{Function, GemmAddresses, GemmPlan, Gpu, Source};
+use max_driver::{Device, Stream};
+
+use crate::Memory;
+use crate::memory::{self, Extent};
+
+/// How kernels are prepared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// Whether products of float32 may round their operands to 19 bits, which is much faster.
+    pub tf32: bool,
+}
+
+/// A kernel that has been checked and compiled, ready to be enqueued.
+#[derive(Debug)]
+pub struct Prepared {
+    device: DeviceRef,
+    report: u64,
+    launches: Vec<Launch>,
+    extents: Vec<Extent>,
+    scratch_bytes: usize,
+}
+
+/// Checks kernels, decides how to run them and compiles what that needs.
+pub fn prepare(kernels: &[&Kernel<i64>], device: &Device, options: Options) -> Result<Vec<Prepared>> {
+    let Some(gpu) = device.gpu() else { bail!(internal, "{device} is no GPU") };
+    let mut plans = Vec::with_capacity(kernels.len());
+    for kernel in kernels {
+        let mut plan = Plan { gpu, options, steps: Vec::new(), scratch: 0 };
+        plan.kernel(kernel)?;
+        plans.push((plan, memory::extents(kernel)?));
+    }
+    let sources = plans.iter().flat_map(|(plan, _)| &plan.steps).filter_map(|step| match step {
+        Step::Function(call) => Some(call.source.clone()),
+        Step::Gemm(_) => None,
+    });
+    let mut functions = loops::compile(gpu, &sources.collect::<Vec<_>>())?.into_iter();
+    let mut prepared = Vec::with_capacity(plans.len());
+    for (plan, extents) in plans {
+        let launches = plan.steps.into_iter().map(|step| match step {
+            Step::Gemm(gemm) => Ok(Launch::Gemm(gemm)),
+            Step::Function(call) => {
+                let function = functions.next().ok_or_else(|| Error::internal("a function is missing"))?;
+                Ok(Launch::Function { function, call })
+            }
+        });
+        let launches = launches.collect::<Result<_>>()?;
+        prepared.push(Prepared {
+            device: device.device_ref(),
+            report: gpu.report_address(),
+            launches,
+            extents,
+            scratch_bytes: plan.scratch,
+        });
+    }
+    Ok(prepared)
+}
+
+impl Prepared {
+    /// The memory it needs while it runs, which starts at a multiple of 256.
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes
+    }
+
+    /// How many functions and products it enqueues.
+    pub fn launches(&self) -> usize {
+        self.launches.len()
+    }
+
+    /// Enqueues it on a stream of its GPU, on memory that stays alive until the work is done, one piece a slot. Pieces
+    /// that it writes overlap no other, except where the accesses of a loop to both are the same.
+    pub fn run(&self, memory: &[Memory], scratch: Memory, stream: &Stream) -> Result<()> {
+        self.extents.iter().try_for_each(|extent| extent.check_on(memory, self.device))?;
+        scratch.part(0, self.scratch_bytes)?;
+        if stream.device().device_ref() != self.device {
+            bail!(internal, "a kernel of {} was given a stream of {}", self.device, stream.device());
+        }
+        let address = |place: &Address| match place.slot {
+            SCRATCH => (scratch.ptr() as u64).wrapping_add_signed(place.bytes),
+            slot => memory
+                .get(slot.0 as usize)
+                .map_or(0, |piece| (piece.ptr() as u64).wrapping_add_signed(place.bytes)),
+        };
+        for launch in &self.launches {
+            match launch {
+                Launch::Function { function, call } => {
+                    let mut params = Vec::with_capacity(call.params.len());
+                    params.extend(call.params.iter().map(|param| match param {
+                        Param::Address(place) => address(place),
+                        Param::Number(number) => *number as u64,
+                        Param::Bits(bits) => *bits,
+                        Param::Report => self.report,
+                    }));
+                    // SAFETY: the memory was checked for every access of the kernel, and the source was generated for
+                    // these parameters.
+                    unsafe { function.launch(stream, call.grid, call.block, call.shared, &params) }?;
+                }
+                Launch::Gemm(gemm) => {
+                    let at = GemmAddresses {
+                        a: address(&gemm.a),
+                        b: address(&gemm.b),
+                        c: gemm.c.as_ref().map_or(0, address),
+                        d: address(&gemm.d),
+                        bias: gemm.bias.as_ref().map_or(0, address),
+                        workspace: gemm.workspace.as_ref().map_or(0, address),
+                    };
+                    // SAFETY: as above.
+                    unsafe { gemm.plan.run(stream, &at, gemm.alpha, gemm.beta) }?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is enqueued.
+#[derive(Debug)]
+enum Launch {
+    Function { function: Function, call: Call },
+    Gemm(GemmCall),
+}
+
+/// The memory that a kernel has for itself while it runs: an access names it as it names any slot, and its offset says
+/// where in it, from what [`Plan::scratch`] gave out.
+const SCRATCH: Slot = Slot(u32::MAX - 1);
+
+/// A kernel as what is to be enqueued, in order.
+struct Plan {
+    gpu: &'static Gpu,
+    options: Options,
+    steps: Vec<Step>,
+    scratch: usize,
+}
+
+enum Step {
+    Function(Call),
+    Gemm(GemmCall),
+}
+
+/// A call of a generated function.
+#[derive(Clone, Debug)]
+struct Call {
+    source: Source,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    params: Vec<Param>,
+}
+
+/// A parameter; all have eight bytes.
+#[derive(Clone, Copy, Debug)]
+enum Param {
+    Address(Address),
+    Number(i64),
+    Bits(u64),
+    /// Where a failure is written: `seen, found, limit, axis`, eight bytes each.
+    Report,
+}
+
+/// A place in memory: so many bytes into a slot.
+#[derive(Clone, Copy, Debug)]
+struct Address {
+    slot: Slot,
+    bytes: i64,
+}
+
+impl Address {
+    /// Where an access starts.
+    fn of(access: &Access<i64>) -> Address {
+        Address { slot: access.slot, bytes: access.offset * access.dtype.size_in_bytes() as i64 }
+    }
+}
+
+/// A product by the library.
+#[derive(Debug)]
+struct GemmCall {
+    plan: GemmPlan,
+    a: Address,
+    b: Address,
+    c: Option<Address>,
+    d: Address,
+    bias: Option<Address>,
+    workspace: Option<Address>,
+    alpha: f64,
+    beta: f64,
+}
+
+impl Plan {
+    /// Adds a kernel, whose accesses may name scratch memory.
+    fn kernel(&mut self, kernel: &Kernel<i64>) -> Result<()> {
+        match kernel {
+            Kernel::Loop(k) => self.loop_(k),
+            Kernel::Matmul(k) => self.matmul(k),
+            Kernel::Attention(k) => self.attention(k),
+            Kernel::Conv2d(k) => self.conv2d(k),
+            Kernel::Gather(k) => self.gather(k),
+        }
+    }
+
+    /// Scratch memory for elements: the offset, in elements, of an access to it.
+    fn scratch(&mut self, dtype: DType, elements: i64) -> Result<i64> {
+        let start = self.scratch.next_multiple_of(256);
+        let bytes = usize::try_from(elements).ok().and_then(|n| n.checked_mul(dtype.size_in_bytes()));
+        let Some(end) = bytes.and_then(|bytes| start.checked_add(bytes)).filter(|&end| end < 1 << 46) else {
+            bail!(memory, "a kernel needs {elements} {dtype} elements of scratch memory, which is too much")
+        };
+        self.scratch = end;
+        Ok((start / dtype.size_in_bytes()) as i64)
+    }
+
+    /// An epilogue as a loop of its own: what the kernel computed lies at an access over the shape of the epilogue.
+    fn epilogue(&mut self, epilogue: &Loop<i64>, product: Access<i64>) -> Result<()> {
+        let mut whole = epilogue.clone();
+        let number = whole.accesses.len() as u32;
+        let wanted = whole.code.iter().find_map(|instr| match instr {
+            Instr::Product(dtype) => Some(*dtype),
+            _ => None,
+        });
+        let from = product.dtype;
+        whole.accesses.push(product);
+        for instr in &mut whole.code {
+            if let Instr::Product(_) = instr {
+                *instr = Instr::Load(number);
+            }
+        }
+        if wanted.is_some_and(|wanted| wanted != from) {
+            bail!(internal, "a product of {from} for an epilogue that wants {wanted:?}");
+        }
+        self.loop_(&whole)
+    }
+}
