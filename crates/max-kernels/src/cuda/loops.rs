@@ -5,6 +5,7 @@
 
 mod form;
 mod nest;
+mod split;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -19,6 +20,7 @@ use super::{Call, Plan, Step};
 use crate::loops::settle;
 use form::Form;
 use nest::Nest;
+use split::split;
 
 /// What every function is made of.
 pub(super) const PRELUDE: &str = include_str!("prelude.cuh");
@@ -26,42 +28,40 @@ pub(super) const PRELUDE: &str = include_str!("prelude.cuh");
 /// The most parameters that a function takes.
 const MOST_PARAMS: usize = 500;
 
+/// Hands out scratch memory: the offset, in elements, of so many of a dtype.
+type Scratch<'a> = &'a mut dyn FnMut(DType, i64) -> Result<i64>;
+
 impl Plan {
     pub(super) fn loop_(&mut self, kernel: &Loop<i64>) -> Result<()> {
-        let mut steps = Steps::default();
-        steps.add(kernel, self.gpu.multiprocessors())?;
-        self.steps.extend(steps.calls.into_iter().map(Step::Function));
+        let multiprocessors = self.gpu.multiprocessors();
+        let calls = calls(kernel, multiprocessors, &mut |dtype, count| self.scratch(dtype, count))?;
+        self.steps.extend(calls.into_iter().map(Step::Function));
         Ok(())
     }
 }
 
-/// The calls of a loop.
-#[derive(Default)]
-struct Steps {
-    calls: Vec<Call>,
-}
-
-impl Steps {
-    /// Adds the calls of a loop on a GPU with so many multiprocessors.
-    fn add(&mut self, kernel: &Loop<i64>, multiprocessors: u32) -> Result<()> {
-        kernel.dtypes()?;
-        if kernel.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
-            bail!(internal, "a loop that no kernel ends in uses a product");
-        }
-        let kernel = settle(kernel.clone());
-        let dtypes = kernel.dtypes()?;
-        self.add_typed(&kernel, dtypes, multiprocessors)
+/// The calls of a loop on a GPU with so many multiprocessors.
+fn calls(kernel: &Loop<i64>, multiprocessors: u32, scratch: Scratch<'_>) -> Result<Vec<Call>> {
+    kernel.dtypes()?;
+    if kernel.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
+        bail!(internal, "a loop that no kernel ends in uses a product");
     }
-
-    /// Adds a loop whose registers have these dtypes, and whose reduced axis has more than one element.
-    fn add_typed(&mut self, kernel: &Loop<i64>, dtypes: Vec<DType>, multiprocessors: u32) -> Result<()> {
-        if kernel.shape.iter().any(|&size| size <= 0) || kernel.stored().next().is_none() {
-            return Ok(());
-        }
-        let nest = Nest::new(kernel, dtypes)?;
-        let form = Form::of(&nest, multiprocessors);
-        self.calls.push(call(&nest, &form)?);
-        Ok(())
+    let kernel = settle(kernel.clone());
+    if kernel.shape.iter().any(|&size| size <= 0) || kernel.stored().next().is_none() {
+        return Ok(Vec::new());
+    }
+    let dtypes = kernel.dtypes()?;
+    let nest = Nest::new(&kernel, dtypes.clone())?;
+    let form = Form::of(&nest, multiprocessors);
+    match split(&kernel, &dtypes, &nest, &form, multiprocessors, scratch)? {
+        None => Ok(vec![call(&nest, &form)?]),
+        Some(loops) => loops
+            .into_iter()
+            .map(|(loop_, dtypes)| {
+                let nest = Nest::new(&settle(loop_), dtypes)?;
+                call(&nest, &Form::of(&nest, multiprocessors))
+            })
+            .collect(),
     }
 }
 

@@ -47,7 +47,7 @@ template <class T> T modulo(T a, T b) {
     return b == (T)0 ? (T)0 : sub<T>(a, mul<T>(floor_div<T>(a, b), b));
 }
 
-template <class T> T pow(T a, T b) {
+template <class T> __noinline__ T pow(T a, T b) {
     if (b < (T)0) {
         if (a == (T)1) return (T)1;
         if (a == (T)-1) return (b & (T)1) != (T)0 ? a : (T)1;
@@ -74,50 +74,50 @@ bool min(bool a, bool b) { return a && b; }
 bool neg(bool a) { return a; }
 bool abs(bool a) { return a; }
 
-// ---- Floats.
+// ---- Floats. What takes many instructions is not copied to each place where it is used.
 
-#define FLOATS(T, F)                                                                   \
-    T add(T a, T b) { return a + b; }                                                  \
-    T sub(T a, T b) { return a - b; }                                                  \
-    T mul(T a, T b) { return a * b; }                                                  \
-    T div(T a, T b) { return a / b; }                                                  \
-    T neg(T a) { return -a; }                                                          \
-    T abs(T a) { return ::fabs##F(a); }                                                \
-    T max(T a, T b) { return a > b || a != a ? a : b; }                                \
-    T min(T a, T b) { return a < b || a != a ? a : b; }                                \
-    T floor(T a) { return ::floor##F(a); }                                             \
-    T ceil(T a) { return ::ceil##F(a); }                                               \
-    T round(T a) { return ::rint##F(a); }                                              \
-    T trunc(T a) { return ::trunc##F(a); }                                             \
-    T pow(T a, T b) { return ::pow##F(a, b); }                                         \
-    T sqrt(T a) { return ::sqrt##F(a); }                                               \
-    T exp(T a) { return ::exp##F(a); }                                                 \
-    T log(T a) { return ::log##F(a); }                                                 \
-    T log1p(T a) { return ::log1p##F(a); }                                             \
-    T sin(T a) { return ::sin##F(a); }                                                 \
-    T cos(T a) { return ::cos##F(a); }                                                 \
-    T acos(T a) { return ::acos##F(a); }                                               \
-    T tanh(T a) { return ::tanh##F(a); }                                               \
-    T atanh(T a) { return ::atanh##F(a); }                                             \
-    T erf(T a) { return ::erf##F(a); }                                                 \
-    bool is_inf(T a) { return ::fabs##F(a) == (T)__int_as_float(0x7f800000); }           \
-    T floor_div(T a, T b) {                                                            \
-        if (b == (T)0) return a / b;                                                   \
-        T rest = ::fmod##F(a, b);                                                      \
-        T quotient = (a - rest) / b;                                                   \
-        if (rest != (T)0 && (rest < (T)0) != (b < (T)0)) quotient -= (T)1;             \
-        if (quotient == (T)0) return ::copysign##F((T)0, a / b);                       \
-        T whole = ::floor##F(quotient);                                                \
-        return quotient - whole > (T)0.5 ? whole + (T)1 : whole;                       \
-    }                                                                                  \
-    T modulo(T a, T b) {                                                               \
-        T rest = ::fmod##F(a, b);                                                      \
-        if (rest == (T)0) return ::copysign##F((T)0, b);                               \
-        return (rest < (T)0) != (b < (T)0) ? rest + b : rest;                          \
+#define FLOATS(T, F, REAL)                                                  \
+    T add(T a, T b) { return a + b; }                                       \
+    T sub(T a, T b) { return a - b; }                                       \
+    T mul(T a, T b) { return a * b; }                                       \
+    T div(T a, T b) { return a / b; }                                       \
+    T neg(T a) { return -a; }                                               \
+    T abs(T a) { return ::fabs##F(a); }                                     \
+    T max(T a, T b) { return a > b || a != a ? a : b; }                     \
+    T min(T a, T b) { return a < b || a != a ? a : b; }                     \
+    T floor(T a) { return ::floor##F(a); }                                  \
+    T ceil(T a) { return ::ceil##F(a); }                                    \
+    T round(T a) { return ::rint##F(a); }                                   \
+    T trunc(T a) { return ::trunc##F(a); }                                  \
+    T sqrt(T a) { return ::sqrt##F(a); }                                    \
+    REAL T exp(T a) { return ::exp##F(a); }                                 \
+    REAL T log(T a) { return ::log##F(a); }                                 \
+    REAL T tanh(T a) { return ::tanh##F(a); }                               \
+    REAL T erf(T a) { return ::erf##F(a); }                                 \
+    __noinline__ T pow(T a, T b) { return ::pow##F(a, b); }                 \
+    __noinline__ T log1p(T a) { return ::log1p##F(a); }                     \
+    __noinline__ T sin(T a) { return ::sin##F(a); }                         \
+    __noinline__ T cos(T a) { return ::cos##F(a); }                         \
+    __noinline__ T acos(T a) { return ::acos##F(a); }                       \
+    __noinline__ T atanh(T a) { return ::atanh##F(a); }                     \
+    bool is_inf(T a) { return ::fabs##F(a) == (T)__int_as_float(0x7f800000); } \
+    __noinline__ T floor_div(T a, T b) {                                    \
+        if (b == (T)0) return a / b;                                        \
+        T rest = ::fmod##F(a, b);                                           \
+        T quotient = (a - rest) / b;                                        \
+        if (rest != (T)0 && (rest < (T)0) != (b < (T)0)) quotient -= (T)1;  \
+        if (quotient == (T)0) return ::copysign##F((T)0, a / b);            \
+        T whole = ::floor##F(quotient);                                     \
+        return quotient - whole > (T)0.5 ? whole + (T)1 : whole;            \
+    }                                                                       \
+    __noinline__ T modulo(T a, T b) {                                       \
+        T rest = ::fmod##F(a, b);                                           \
+        if (rest == (T)0) return ::copysign##F((T)0, b);                    \
+        return (rest < (T)0) != (b < (T)0) ? rest + b : rest;               \
     }
 
-FLOATS(float, f)
-FLOATS(double, )
+FLOATS(float, f, )
+FLOATS(double, , __noinline__)
 #undef FLOATS
 
 // ---- Narrow floats: widened when they are loaded, rounded to nearest even when they are stored.
@@ -312,6 +312,17 @@ template <int V, class S, class R> void store(S* to, const R (&from)[V], i64 cou
 #pragma unroll
         for (int v = 0; v < V; v++) if (v < count) put(to[v], from[v]);
     }
+}
+
+// A vector of neighbours as it is, to memory that is not aligned for vectors.
+template <int V, class S> void copy(S* to, const S* from) {
+    typedef typename Piece<(sizeof(S) * V > 16 ? 16 : sizeof(S) * V)>::type P;
+    const int pieces = sizeof(S) * V / sizeof(P);
+    P raw[pieces];
+#pragma unroll
+    for (int p = 0; p < pieces; p++) raw[p] = ((const P*)from)[p];
+#pragma unroll
+    for (int v = 0; v < V; v++) to[v] = ((const S*)raw)[v];
 }
 
 // The same element everywhere.

@@ -12,6 +12,8 @@ const BLOCK: usize = 256;
 const WARP: usize = 32;
 /// The bytes that a thread reads or writes at once.
 const PIECE: usize = 16;
+/// The bytes of shared memory that every block can have.
+const SHARED: usize = 48 << 10;
 /// How many words of a row a thread may hold.
 const HELD: usize = 32;
 
@@ -20,6 +22,9 @@ const HELD: usize = 32;
 pub(super) enum Scheme {
     /// Vectors of the last axis, one after the other; nothing is reduced.
     Flat,
+    /// Vectors of the last axis, in tiles of so many elements along it and along another one, along which some loads are
+    /// contiguous: these come through shared memory, in vectors of `vector` along that axis.
+    Tile { axis: usize, side: usize, vector: usize },
     /// Vectors of the same row: so many threads, a power of two, have a row together.
     Along { group: usize },
     /// Vectors of neighbouring rows, in blocks that are so many threads across; as many as `down` have a row together.
@@ -63,7 +68,7 @@ impl Form {
     pub(super) fn axis<'a>(&self, nest: &'a Nest) -> Option<&'a Axis> {
         match self.scheme {
             Scheme::Along { .. } => nest.reduce.as_ref(),
-            Scheme::Flat | Scheme::Across { .. } => nest.kept.last(),
+            Scheme::Flat | Scheme::Tile { .. } | Scheme::Across { .. } => nest.kept.last(),
         }
     }
 
@@ -80,7 +85,7 @@ impl Form {
     /// The threads of a block.
     pub(super) fn block(&self) -> [usize; 2] {
         match self.scheme {
-            Scheme::Flat => [BLOCK, 1],
+            Scheme::Flat | Scheme::Tile { .. } => [BLOCK, 1],
             Scheme::Along { group } if group <= WARP => [BLOCK, 1],
             Scheme::Along { group } => [group, 1],
             Scheme::Across { across, down } => [across, down],
@@ -91,6 +96,13 @@ impl Form {
     pub(super) fn items(&self, nest: &Nest) -> i64 {
         match self.scheme {
             Scheme::Along { .. } => nest.rows(),
+            Scheme::Tile { axis, side, .. } => {
+                let tiles = |(at, of): (usize, &Axis)| match at == axis || at + 1 == nest.kept.len() {
+                    true => (of.size as u64).div_ceil(side as u64) as i64,
+                    false => of.size,
+                };
+                nest.kept.iter().enumerate().map(tiles).product()
+            }
             Scheme::Flat | Scheme::Across { .. } => {
                 let last = nest.kept.last().map_or(1, |axis| axis.size);
                 nest.rows() / last.max(1) * (last as u64).div_ceil(self.vector as u64) as i64
@@ -102,10 +114,49 @@ impl Form {
     pub(super) fn items_of_block(&self) -> usize {
         match self.scheme {
             Scheme::Flat => BLOCK * self.repeat,
+            Scheme::Tile { .. } => 1,
             Scheme::Along { group } => self.block()[0] / group,
             Scheme::Across { across, .. } => across,
         }
     }
+}
+
+/// Whether a load lies along another axis than the last.
+pub(super) fn lies_across(nest: &Nest, axis: usize, access: usize) -> bool {
+    let (walk, last) = (nest.walk_of[access], nest.kept.len() - 1);
+    let stride = |axis: usize| nest.kept[axis].strides[walk];
+    axis != last && stride(axis) == 1 && ![0, 1].contains(&stride(last))
+}
+
+/// Tiles, where loads lie across the stores and there are enough elements of both.
+fn tile(nest: &Nest) -> Option<Form> {
+    let last = nest.kept.len() - 1;
+    let loads = |axis: usize| {
+        nest.touches().filter(move |&(_, access, written)| !written && lies_across(nest, axis, access))
+    };
+    let axis = (0..last).max_by_key(|&axis| loads(axis).count())?;
+    let (along, across) = (&nest.kept[last], &nest.kept[axis]);
+    let written =
+        |(_, access, written): (usize, usize, bool)| !written || along.strides[nest.walk_of[access]] == 1;
+    let bytes: usize = loads(axis).map(|(_, access, _)| nest.accesses[access].dtype.size_in_bytes()).sum();
+    if bytes == 0 || along.size.min(across.size) < 16 || !nest.touches().all(written) {
+        return None;
+    }
+    let side = if bytes <= 8 { 64 } else { 32 };
+    let whole = |vector: usize| {
+        across.size % vector as i64 == 0
+            && loads(axis).all(|(_, access, _)| is_aligned(nest, across, access, vector))
+    };
+    let largest = loads(axis).map(|(_, access, _)| nest.accesses[access].dtype.size_in_bytes()).max()?;
+    let mut down = PIECE / largest;
+    while down > 1 && !whole(down) {
+        down /= 2;
+    }
+    let vector = vector(nest, along, false).min(side * side / BLOCK);
+    let repeat = side * side / (BLOCK * vector);
+    let fits = bytes * side * (side + 4) <= SHARED;
+    let scheme = Scheme::Tile { axis, side, vector: down.min(side * side / BLOCK) };
+    fits.then_some(Form { scheme, vector, repeat, held: true })
 }
 
 /// How many elements each access finds one after the other along an axis, among those that are walked by element.
@@ -157,9 +208,12 @@ fn flat(nest: &Nest, enough: i64) -> Form {
     let Some(last) = nest.kept.last() else {
         return Form { scheme: Scheme::Flat, vector: 1, repeat: 1, held: true };
     };
+    if let Some(form) = tile(nest) {
+        return form;
+    }
     let vector = vector(nest, last, nest.kept.len() == 1);
     let mut form = Form { scheme: Scheme::Flat, vector, repeat: 1, held: true };
-    let repeat = (4 * PIECE / (vector * largest(nest))).clamp(1, 8);
+    let repeat = (PIECE / vector).clamp(1, 8);
     if form.items(nest) / (BLOCK * repeat) as i64 >= enough {
         form.repeat = repeat;
     }

@@ -10,7 +10,7 @@ use max_core::kernel::{Instr, Level, Literal, Reduction};
 use max_core::scalar::source::{self, register_type};
 use max_core::{DType, Element, Result, bail, dispatch};
 
-use super::form::{Form, Lies, Scheme};
+use super::form::{Form, Lies, Scheme, lies_across};
 use super::nest::Nest;
 use crate::cuda::{Address, Param};
 use crate::loops::{args, identity};
@@ -199,9 +199,12 @@ impl Writer<'_> {
                 self.define(at, &format!("const {} r{at}", self.type_of(at)), "")?;
             }
         }
-        let items = self.form.items(self.nest);
-        self.number("items", items);
+        if !matches!(self.form.scheme, Scheme::Tile { .. }) {
+            let items = self.form.items(self.nest);
+            self.number("items", items);
+        }
         match self.form.scheme {
+            Scheme::Tile { axis, side, vector } => self.tiles(axis, side, vector),
             Scheme::Flat => {
                 let block = self.form.items_of_block();
                 self.line(&format!("const U first = (U)blockIdx.x * {block} + threadIdx.x;"));
@@ -266,6 +269,12 @@ impl Writer<'_> {
 
     /// The position of a walk at the indices of the axes that are kept.
     fn place(&mut self, walk: usize) -> String {
+        let vector = if self.along_last() { self.vector() } else { 1 };
+        self.place_by(walk, vector)
+    }
+
+    /// As `place`, where the last index counts vectors.
+    fn place_by(&mut self, walk: usize, vector: usize) -> String {
         let of = if self.nest.walks[walk].counted { "i64" } else { "I" };
         let mut terms = Vec::new();
         for axis in 0..self.nest.kept.len() {
@@ -274,8 +283,8 @@ impl Writer<'_> {
                 continue;
             }
             let mut term = format!("({of})i{axis}");
-            if axis + 1 == self.nest.kept.len() && self.along_last() && self.vector() > 1 {
-                _ = write!(term, " * {}", self.vector());
+            if axis + 1 == self.nest.kept.len() && vector > 1 {
+                _ = write!(term, " * {vector}");
             }
             if stride != 1 {
                 let name = self.number(&format!("s{walk}_{axis}"), stride);
@@ -308,6 +317,16 @@ impl Writer<'_> {
                 self.line(&format!("const U item = first + i * {};", self.form.block()[0]));
                 self.line("if (item < (U)items) {");
                 self.split("item");
+            }
+            Scheme::Tile { axis, side, .. } => {
+                let (last, vectors) = (self.nest.kept.len() - 1, side / self.vector());
+                self.line(&format!("const U at = i * {} + threadIdx.x;", self.form.block()[0]));
+                self.line(&format!("const U down = at / {vectors};"));
+                self.line(&format!("const U right = at % {vectors};"));
+                self.line(&format!("const U i{axis} = t{axis} * {side} + down;"));
+                self.line(&format!("const U i{last} = t{last} * {vectors} + right;"));
+                let vector = self.vector();
+                self.line(&format!("if (i{axis} < (U)m{axis} && i{last} * {vector} < (U)m{last}) {{"));
             }
             Scheme::Along { group } => {
                 let vector = self.vector();
@@ -358,8 +377,68 @@ impl Writer<'_> {
         }
     }
 
+    /// Reads the tile of a block of everything that lies across the stores into shared memory.
+    fn tiles(&mut self, axis: usize, side: usize, vector: usize) {
+        let (nest, last) = (self.nest, self.nest.kept.len() - 1);
+        self.line("U rest = blockIdx.x;");
+        for at in (0..=last).rev() {
+            let size = nest.kept[at].size;
+            let tiled = at == axis || at == last;
+            let count = if tiled { (size as u64).div_ceil(side as u64) as i64 } else { size };
+            let name = if tiled { "t" } else { "i" };
+            if tiled {
+                self.number(&format!("m{at}"), size);
+            }
+            if at == 0 {
+                self.line(&format!("const U {name}0 = rest;"));
+                break;
+            }
+            let bits = if nest.wide { count as u64 } else { divisor(count) };
+            self.number(&format!("n{at}"), count);
+            self.param("u64", &format!("d{at}"), Param::Bits(bits));
+            self.line(&format!("const U q{at} = lane::quotient(rest, d{at});"));
+            self.line(&format!("const U {name}{at} = rest - q{at} * (U)n{at};"));
+            self.line(&format!("rest = q{at};"));
+        }
+        let mut done = Vec::new();
+        for (_, access, written) in nest.touches() {
+            if written || done.contains(&access) || !lies_across(nest, axis, access) {
+                continue;
+            }
+            done.push(access);
+            let dtype = nest.accesses[access].dtype;
+            let (of, pad) = (memory_type(dtype), (4 / dtype.size_in_bytes()).max(1));
+            let (walk, memory) = (nest.walk_of[access], self.memory(access));
+            self.line(&format!("__shared__ {of} tile{access}[{side}][{}];", side + pad));
+            self.line("#pragma unroll");
+            let rounds = side * side / (vector * self.form.block()[0]);
+            self.line(&format!("for (int i = 0; i < {rounds}; i++) {{"));
+            let vectors = side / vector;
+            self.line(&format!("const U at = i * {} + threadIdx.x;", self.form.block()[0]));
+            self.line(&format!("const U right = at / {vectors};"));
+            self.line(&format!("const U down = at % {vectors} * {vector};"));
+            self.line(&format!("const U i{axis} = t{axis} * {side} + down;"));
+            self.line(&format!("const U i{last} = t{last} * {side} + right;"));
+            self.line(&format!("if (i{axis} < (U)m{axis} && i{last} < (U)m{last}) {{"));
+            let place = self.place_by(walk, 1);
+            self.line(&format!("lane::copy<{vector}>(&tile{access}[right][down], {memory} + ({place}));"));
+            self.line("}");
+            self.line("}");
+        }
+        self.line("__syncthreads();");
+    }
+
     /// Loads a vector at a position.
     fn load(&mut self, access: usize, to: &str, at: &str) {
+        if let Scheme::Tile { axis, .. } = self.form.scheme
+            && lies_across(self.nest, axis, access)
+        {
+            let vector = self.vector();
+            self.each_element();
+            self.line(&format!("{to}[v] = lane::widen(tile{access}[right * {vector} + v][down]);"));
+            self.line("}");
+            return;
+        }
         let (vector, memory, count) = (self.vector(), self.memory(access), self.count());
         let walk = self.nest.walk_of[access];
         let line = match self.form.lies(self.nest, access) {
@@ -529,7 +608,7 @@ impl Writer<'_> {
         }
         self.accumulators(&here);
         let threads = match form.scheme {
-            Scheme::Flat => None,
+            Scheme::Flat | Scheme::Tile { .. } => None,
             Scheme::Along { group } => Some(group * vector),
             Scheme::Across { down, .. } => Some(down),
         };
@@ -660,7 +739,7 @@ impl Writer<'_> {
                     let call = format!("lane::reduce<{op}, {group}>(a{at})");
                     self.line(&format!("const {of} r{at} = {call}{index};"));
                 }
-                Scheme::Flat => {}
+                Scheme::Flat | Scheme::Tile { .. } => {}
             }
         }
     }

@@ -1,0 +1,177 @@
+//! Fused loops on a GPU against the kernels of the CPU, if there is a GPU.
+//!
+//! All cases are prepared together, as programs do it, and run twice: the second time must give the same bits. Every
+//! failure is told, not only the first.
+
+#[path = "cuda_loops/cases.rs"]
+mod cases;
+#[path = "../src/loops/tests/random.rs"]
+mod random;
+
+use std::io::Write;
+
+use max_core::kernel::{Kernel, Level, Loop};
+use max_core::{DType, Element, Result, dispatch};
+use max_driver::{Buffer, CPU, Device};
+use max_kernels::cuda::{self, Options, Prepared};
+use max_kernels::{Memory, Pool};
+
+/// A loop, its memory, one piece a slot, and how far results of floats may be apart, in units of what rounding allows.
+struct Case {
+    name: String,
+    loop_: Loop<i64>,
+    memory: Vec<Vec<u8>>,
+    slack: f64,
+}
+
+/// The GPU, or a line that says why there is none.
+fn gpu() -> Option<Device> {
+    match Device::accelerator(None) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            // Not by a macro, whose text tests keep to themselves.
+            let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", error.message());
+            None
+        }
+    }
+}
+
+fn groups() -> Vec<(&'static str, Vec<Case>)> {
+    vec![
+        ("ops", cases::ops()),
+        ("casts", cases::casts()),
+        ("reductions", cases::reductions()),
+        ("rows", cases::rows()),
+        ("few long rows", cases::long_rows()),
+        ("broadcast and transposed", cases::layouts()),
+        ("positions and random numbers", cases::positions()),
+        ("in place", cases::in_place()),
+        ("random loops", cases::random()),
+    ]
+}
+
+#[test]
+fn loops_are_those_of_the_cpu() {
+    let Some(device) = gpu() else { return };
+    let mut failures = Vec::new();
+    for (group, cases) in groups() {
+        failures.extend(check_all(&device, &cases).into_iter().map(|failure| format!("{group}: {failure}")));
+    }
+    let shown = failures.iter().take(40).map(String::as_str).collect::<Vec<_>>().join("\n\n");
+    assert!(failures.is_empty(), "{} failures\n{shown}", failures.len());
+}
+
+/// With or without a GPU, the cases are loops that run.
+#[test]
+fn cases_run_on_the_cpu() {
+    for (group, cases) in groups() {
+        for case in cases {
+            if let Err(error) = run_on_cpu(&case) {
+                panic!("{group}, {}: {}\n{:?}", case.name, error.message(), case.loop_);
+            }
+        }
+    }
+}
+
+/// What went wrong with cases.
+fn check_all(device: &Device, cases: &[Case]) -> Vec<String> {
+    let kernels: Vec<Kernel<i64>> = cases.iter().map(|case| Kernel::Loop(case.loop_.clone())).collect();
+    let together = cuda::prepare(&kernels.iter().collect::<Vec<_>>(), device, Options::default());
+    let mut prepared = together.map_or_else(|_| Vec::new(), |all| all).into_iter();
+    let mut failures = Vec::new();
+    for (case, kernel) in cases.iter().zip(&kernels) {
+        // Where not all could be prepared together, each alone says which could not.
+        let outcome = match prepared.next() {
+            Some(prepared) => check(device, case, &prepared),
+            None => cuda::prepare(&[kernel], device, Options::default())
+                .and_then(|alone| check(device, case, &alone[0])),
+        };
+        let failure = match outcome {
+            Ok(None) => continue,
+            Ok(Some(difference)) => difference,
+            Err(error) => format!("error: {}", error.message()),
+        };
+        failures.push(format!("{}: {failure}\n    {:?}", case.name, case.loop_));
+        if failures.len() > 10 {
+            failures.push("and maybe more".into());
+            break;
+        }
+    }
+    failures
+}
+
+fn pieces(buffers: &[Buffer]) -> Result<Vec<Memory>> {
+    buffers.iter().map(Memory::of_mut).collect()
+}
+
+fn host_buffers(case: &Case) -> Vec<Buffer> {
+    case.memory.iter().map(|bytes| Buffer::from(bytes.clone())).collect()
+}
+
+fn run_on(device: &Device, case: &Case, prepared: &Prepared) -> Result<Vec<Vec<u8>>> {
+    let buffers =
+        host_buffers(case).iter().map(|buffer| buffer.copy(Some(device))).collect::<Result<Vec<_>>>()?;
+    let scratch = Buffer::zeros(DType::UInt8, &[prepared.scratch_bytes()], device)?;
+    prepared.run(&pieces(&buffers)?, Memory::of_mut(&scratch)?, &device.default_stream())?;
+    device.synchronize()?;
+    buffers.iter().map(|buffer| buffer.to(&CPU())?.to_vec::<u8>()).collect()
+}
+
+fn run_on_cpu(case: &Case) -> Result<Vec<Vec<u8>>> {
+    let buffers = host_buffers(case);
+    max_kernels::prepare(&Kernel::Loop(case.loop_.clone()))?.run(&pieces(&buffers)?, &Pool::new(2))?;
+    buffers.iter().map(|buffer| buffer.to_vec::<u8>()).collect()
+}
+
+fn check(device: &Device, case: &Case, prepared: &Prepared) -> Result<Option<String>> {
+    let expected = run_on_cpu(case)?;
+    let (got, again) = (run_on(device, case, prepared)?, run_on(device, case, prepared)?);
+    let mut dtypes = vec![DType::UInt8; case.memory.len()];
+    case.loop_.stored().for_each(|access| dtypes[access.slot.0 as usize] = access.dtype);
+    for (slot, dtype) in dtypes.into_iter().enumerate() {
+        if got[slot] != again[slot] {
+            return Ok(Some(format!("slot {slot} has other bits the second time")));
+        }
+        let (got, expected) = (numbers(dtype, &got[slot]), numbers(dtype, &expected[slot]));
+        let wrong: Vec<usize> =
+            (0..got.len()).filter(|&at| !near(dtype, got[at], expected[at], case.slack)).collect();
+        if let Some(&at) = wrong.first() {
+            let samples = wrong.iter().take(4).map(|&at| format!("[{at}] {} not {}", got[at], expected[at]));
+            let samples = samples.collect::<Vec<_>>().join(", ");
+            let (last, levels) = (wrong[wrong.len() - 1], case.loop_.levels(|stride| *stride == 0));
+            let rows = levels.iter().filter(|&&level| level == Level::Row).count();
+            return Ok(Some(format!(
+                "slot {slot} ({dtype}): {} of {} are wrong, from {at} to {last}: {samples}; {} launches, {rows} \
+                 values a row",
+                wrong.len(),
+                got.len(),
+                prepared.launches(),
+            )));
+        }
+    }
+    Ok(None)
+}
+
+fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    let whole = |element: &[u8]| match dtype {
+        DType::Int64 => i64::from_le_bytes(element.try_into().unwrap_or_default()) as f64,
+        _ => dispatch!(dtype, T => bytemuck::pod_read_unaligned::<T>(element).to_f64()),
+    };
+    bytes.chunks(dtype.size_in_bytes()).map(whole).collect()
+}
+
+/// Whether a result is as near as its type, and functions that round in their own way, allow.
+fn near(dtype: DType, got: f64, expected: f64, slack: f64) -> bool {
+    let part = match dtype {
+        DType::Float64 => 1e-13,
+        DType::Float32 => 1e-6,
+        DType::Float16 => 1e-3,
+        DType::BFloat16 => 8e-3,
+        DType::Float8E5M2 | DType::Float8E5M2FNUZ => 0.25,
+        _ if dtype.is_float8() => 0.125,
+        _ => 0.0,
+    };
+    (got.is_nan() && expected.is_nan())
+        || got == expected
+        || (got - expected).abs() <= slack * part * (expected.abs() + 1.0)
+}
