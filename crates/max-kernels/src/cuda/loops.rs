@@ -5,6 +5,7 @@
 
 mod form;
 mod nest;
+mod prebuilt;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,7 @@ mod text;
 use std::borrow::Cow;
 
 use max_core::kernel::{Instr, Loop};
-use max_core::{DType, Result, bail};
+use max_core::{DType, Error, Result, bail};
 use max_driver::cuda::{Function, Gpu, Source};
 
 use super::{Call, Plan, Step};
@@ -97,5 +98,15 @@ fn source(code: String) -> Source {
 
 /// The functions of sources, in order.
 pub(super) fn compile(gpu: &'static Gpu, sources: &[Source]) -> Result<Vec<Function>> {
-    gpu.functions(sources)
+    let mut functions: Vec<Option<Function>> = Vec::with_capacity(sources.len());
+    for source in sources {
+        functions.push(match source.prelude == PRELUDE {
+            true => prebuilt::function(gpu, source)?,
+            false => None,
+        });
+    }
+    let others = sources.iter().zip(&functions).filter(|(_, function)| function.is_none());
+    let mut others = gpu.functions(&others.map(|(source, _)| source.clone()).collect::<Vec<_>>())?.into_iter();
+    let missing = || Error::internal("a function is missing");
+    functions.into_iter().map(|function| function.or_else(|| others.next()).ok_or_else(missing)).collect()
 }

@@ -1,6 +1,6 @@
 //! A loop as it is written down: only what is used, axes in the order of the first store, neighbours merged.
 
-use max_core::kernel::{Access, Instr, Level, Loop};
+use max_core::kernel::{Access, Instr, Level, Literal, Loop};
 use max_core::{DType, Result};
 
 use crate::loops::{args, live};
@@ -42,6 +42,7 @@ impl Nest {
     /// The nest of a loop whose reduced axis has more than one element, with the dtypes of its registers.
     pub(super) fn new(loop_: &Loop<i64>, dtypes: Vec<DType>) -> Result<Nest> {
         let live = live(&loop_.code);
+        let loop_ = &in_order(loop_, &live);
         let levels = loop_.levels(|stride| *stride == 0);
         let (walks, walk_of, examples) = walks(loop_, &live);
         let axis = |axis: usize| Axis {
@@ -140,6 +141,31 @@ impl Nest {
         let walk = self.walk_of[access as usize];
         self.levels[at] == Level::Row && self.reduce.as_ref().is_some_and(|axis| axis.strides[walk] == 0)
     }
+}
+
+/// The loop with its accesses in the order in which they are used, and none that is not: text that does the same is the
+/// same.
+fn in_order(loop_: &Loop<i64>, live: &[bool]) -> Loop<i64> {
+    let mut ordered = loop_.clone();
+    let mut numbers: Vec<u32> = Vec::new();
+    for (instr, _) in ordered.code.iter_mut().zip(live).filter(|(_, live)| **live) {
+        let (Instr::Load(access) | Instr::Index(access) | Instr::Store(access, _)) = instr else { continue };
+        *access = match numbers.iter().position(|number| number == access) {
+            Some(place) => place as u32,
+            None => {
+                numbers.push(*access);
+                numbers.len() as u32 - 1
+            }
+        };
+    }
+    ordered.accesses = numbers.iter().map(|&number| loop_.accesses[number as usize].clone()).collect();
+    // What is not used names no access that is there.
+    for (instr, _) in ordered.code.iter_mut().zip(live).filter(|(_, live)| !**live) {
+        if let Instr::Load(_) | Instr::Index(_) = instr {
+            *instr = Instr::Literal(Literal { dtype: DType::Bool, bits: 0 });
+        }
+    }
+    ordered
 }
 
 /// The walks of the accesses that are used, the walk of each access, and an access of each walk.

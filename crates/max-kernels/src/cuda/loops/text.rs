@@ -64,7 +64,7 @@ struct Writer<'a> {
 }
 
 /// The type of elements in memory.
-fn memory_type(dtype: DType) -> &'static str {
+pub(super) fn memory_type(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "boolean",
         DType::Float16 => "f16",
@@ -369,7 +369,7 @@ impl Writer<'_> {
     fn count(&mut self) -> String {
         let vector = self.vector() as i64;
         match (self.form.scheme, self.nest.kept.as_slice()) {
-            (Scheme::Flat, [only]) if only.size % vector != 0 => {
+            (Scheme::Flat, [only]) if vector > 1 => {
                 self.number("n0", only.size);
                 format!("n0 - (i64)i0 * {vector}")
             }
