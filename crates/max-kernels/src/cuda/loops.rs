@@ -42,7 +42,7 @@ impl Plan {
 }
 
 /// The calls of a loop on a GPU with so many multiprocessors.
-fn calls(kernel: &Loop<i64>, multiprocessors: u32, scratch: Scratch<'_>) -> Result<Vec<Call>> {
+pub(crate) fn calls(kernel: &Loop<i64>, multiprocessors: u32, scratch: Scratch<'_>) -> Result<Vec<Call>> {
     kernel.dtypes()?;
     if kernel.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
         bail!(internal, "a loop that no kernel ends in uses a product");
@@ -106,7 +106,8 @@ pub(super) fn compile(gpu: &'static Gpu, sources: &[Source]) -> Result<Vec<Funct
         });
     }
     let others = sources.iter().zip(&functions).filter(|(_, function)| function.is_none());
-    let mut others = gpu.functions(&others.map(|(source, _)| source.clone()).collect::<Vec<_>>())?.into_iter();
+    let mut others =
+        gpu.functions(&others.map(|(source, _)| source.clone()).collect::<Vec<_>>())?.into_iter();
     let missing = || Error::internal("a function is missing");
     functions.into_iter().map(|function| function.or_else(|| others.next()).ok_or_else(missing)).collect()
 }
