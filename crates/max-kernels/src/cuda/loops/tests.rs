@@ -90,49 +90,49 @@ fn flat_loops_read_well() {
     check(
         &add(DType::BFloat16, [1024, 4096], [0, 1]),
         expect![[r#"
-        extern "C" __global__ void __launch_bounds__(256) loop(i64 items, i64 n1, u64 d1, i64 s0_0, bf16* p0, bf16* p1, bf16* p2) {
-            typedef int I;
-            typedef unsigned U;
-            const U first = (U)blockIdx.x * 1024 + threadIdx.x;
-            float x0[4][8];
-            float x1[4][8];
-        #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const U item = first + i * 256;
-                if (item < (U)items) {
-                    U rest = item;
-                    const U q1 = lane::quotient(rest, d1);
-                    const U i1 = rest - q1 * (U)n1;
-                    rest = q1;
-                    const U i0 = rest;
-                    const I w0 = (I)i0 * (I)s0_0 + (I)i1 * 8;
-                    const I w1 = (I)i1 * 8;
-                    lane::load<8>(x0[i], p0 + w0, 8);
-                    lane::load<8>(x1[i], p1 + w1, 8);
-                }
-            }
-        #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const U item = first + i * 256;
-                if (item < (U)items) {
-                    U rest = item;
-                    const U q1 = lane::quotient(rest, d1);
-                    const U i1 = rest - q1 * (U)n1;
-                    rest = q1;
-                    const U i0 = rest;
-                    const I w0 = (I)i0 * (I)s0_0 + (I)i1 * 8;
-                    float o3[8];
-        #pragma unroll
-                    for (int v = 0; v < 8; v++) {
-                        const float e2 = lane::add(x0[i][v], x1[i][v]);
-                        o3[v] = e2;
+            extern "C" __global__ void __launch_bounds__(256) loop(i64 items, i64 n1, u64 d1, i64 s0_0, bf16* p0, bf16* p1, bf16* p2) {
+                typedef int I;
+                typedef unsigned U;
+                const U first = (U)blockIdx.x * 512 + threadIdx.x;
+                float x0[2][8];
+                float x1[2][8];
+            #pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const U item = first + i * 256;
+                    if (item < (U)items) {
+                        U rest = item;
+                        const U q1 = lane::quotient(rest, d1);
+                        const U i1 = rest - q1 * (U)n1;
+                        rest = q1;
+                        const U i0 = rest;
+                        const I w0 = (I)i0 * (I)s0_0 + (I)i1 * 8;
+                        const I w1 = (I)i1 * 8;
+                        lane::load<8>(x0[i], p0 + w0, 8);
+                        lane::load<8>(x1[i], p1 + w1, 8);
                     }
-                    lane::store<8>(p2 + w0, o3, 8);
+                }
+            #pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const U item = first + i * 256;
+                    if (item < (U)items) {
+                        U rest = item;
+                        const U q1 = lane::quotient(rest, d1);
+                        const U i1 = rest - q1 * (U)n1;
+                        rest = q1;
+                        const U i0 = rest;
+                        const I w0 = (I)i0 * (I)s0_0 + (I)i1 * 8;
+                        float o3[8];
+            #pragma unroll
+                        for (int v = 0; v < 8; v++) {
+                            const float e2 = lane::add(x0[i][v], x1[i][v]);
+                            o3[v] = e2;
+                        }
+                        lane::store<8>(p2 + w0, o3, 8);
+                    }
                 }
             }
-        }
-        [512, 1, 1] [256, 1, 1] [Number(524288), Number(512), Bits(173946175488), Number(4096), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 }), Address(Address { slot: Slot(2), bytes: 0 })]
-    "#]],
+            [1024, 1, 1] [256, 1, 1] [Number(524288), Number(512), Bits(173946175488), Number(4096), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 }), Address(Address { slot: Slot(2), bytes: 0 })]
+        "#]],
     );
 }
 
