@@ -93,7 +93,7 @@ pub(crate) unsafe fn function<F: Copy>(
 macro_rules! library {
     ($(#[$doc:meta])* $name:ident = $wanted:expr; $(fn $function:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty;)*) => {
         $(#[$doc])*
-        #[allow(non_snake_case, reason = "the names of the library")]
+        #[allow(non_snake_case, dead_code, reason = "the library as it is; not every user asks for its file")]
         pub(crate) struct $name {
             $($function: unsafe extern "C" fn($($type),*) -> $out,)*
             /// Keeps the functions where they are.
