@@ -1,5 +1,7 @@
 //! Functions of GPUs from their source: compiled by NVRTC for the architecture of the GPU, kept in memory and on disk.
 
+use std::borrow::Cow;
+
 use max_core::{Result, bail};
 
 use super::Gpu;
@@ -13,6 +15,8 @@ use crate::Stream;
 pub struct Source {
     /// The name of the function.
     pub name: String,
+    /// What comes before the text: declarations that sources of a module share. It is there once for all that have it.
+    pub prelude: Cow<'static, str>,
     /// The text.
     pub code: String,
 }
