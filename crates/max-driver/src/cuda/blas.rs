@@ -18,6 +18,8 @@ pub struct Matrix {
     pub leading: i64,
     /// The distance between matrices of the batch, in elements; zero repeats.
     pub batch_stride: i64,
+    /// What its address is known to be a multiple of, in bytes: a power of two, 256 at most.
+    pub alignment: u32,
 }
 
 /// In what products are summed.
@@ -82,7 +84,7 @@ pub struct GemmAddresses {
     pub c: u64,
     /// `d`.
     pub d: u64,
-    /// The bias, if there is one.
+    /// The bias, if there is one, at a multiple of 16.
     pub bias: u64,
     /// As many bytes as the plan wants, at a multiple of 256.
     pub workspace: u64,
