@@ -13,6 +13,7 @@ mod gpu;
 mod graph;
 mod library;
 pub mod nvtx;
+mod version;
 mod watch;
 
 pub use blas::{Compute, Ending, Gemm, GemmAddresses, GemmPlan, Matrix};
