@@ -18,6 +18,7 @@ mod nvml;
 pub mod nvtx;
 mod pinned;
 mod strided;
+mod version;
 mod watch;
 
 pub use blas::{Compute, Ending, Gemm, GemmAddresses, GemmPlan, Matrix};

@@ -118,7 +118,7 @@ fn source(width: usize) -> Source {
     let name = format!("copy_strided_{unit}");
     let text = include_str!("strided.cu");
     let code = format!("#define UNIT {unit}\n#define AXES {AXES}\n#define NAME {name}\n{text}");
-    Source { name, code }
+    Source { name, prelude: "".into(), code }
 }
 
 #[cfg(test)]
