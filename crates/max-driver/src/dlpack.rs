@@ -51,6 +51,13 @@ const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 const CUDA_MANAGED: i32 = 13;
 
+impl DLDevice {
+    /// Whether it is one of CUDA, whose tensors are used in the order of streams.
+    pub fn is_cuda(self) -> bool {
+        matches!(self.device_type, CUDA | CUDA_MANAGED)
+    }
+}
+
 impl From<&Device> for DLDevice {
     fn from(device: &Device) -> DLDevice {
         let device_type = match device.kind() {

@@ -20,19 +20,20 @@ impl Buffer {
         }
     }
 
-    /// Hands memory of a GPU to another library, which uses it on a stream of its own, by the handle of that: work given
-    /// to that stream from now on starts after what is pending here. Memory of the host is ready anyway.
+    /// Hands memory of a GPU to another library, which uses it on a stream of its own. With the handle of that, work given
+    /// to it from now on starts after what is pending here; without one the other side sees to that. Memory of the host
+    /// is ready anyway.
     ///
     /// # Safety
     ///
     /// The handle is that of a stream of the buffer's device.
-    pub unsafe fn release_to(&self, handle: u64) -> Result<()> {
+    pub unsafe fn release_to(&self, handle: Option<u64>) -> Result<()> {
         let Some(users) = self.memory.users() else { return Ok(()) };
         // SAFETY: as the caller promises.
-        let theirs = unsafe { Stream::from_handle(self.device(), handle) };
-        theirs.wait_for(&self.stream)?;
-        // Any other stream may be gone when the memory comes back.
-        users.add((handle == LEGACY).then_some(&theirs));
+        let theirs = handle.map(|handle| unsafe { Stream::from_handle(self.device(), handle) });
+        theirs.iter().try_for_each(|theirs| theirs.wait_for(&self.stream))?;
+        // Any but the one that is always there may be gone when the memory comes back.
+        users.add(theirs.filter(|theirs| theirs.handle() == Some(LEGACY)).as_ref());
         Ok(())
     }
 
