@@ -58,5 +58,5 @@ impl Watch {
 }
 
 /// Flags of page-locked memory: for all contexts, and with an address on the device.
-const PORTABLE: u32 = 1;
-const MAPPED: u32 = 2;
+pub(super) const PORTABLE: u32 = 1;
+pub(super) const MAPPED: u32 = 2;
