@@ -235,7 +235,7 @@ fn source(k: &Attention<i64>) -> Source {
         "#define NAME {name}\n#define HALF {half}\n#define DEPTH {depth}\n#define WIDTH {width}\n#define MASK {mask}\n\
          #define CAUSAL {causal}\n#define WINDOW {window}\n"
     );
-    Source { code: definitions + include_str!("attention.cu"), name }
+    Source { code: definitions + include_str!("attention.cu"), prelude: "".into(), name }
 }
 
 /// Where an epilogue that only stores the product stores it.
