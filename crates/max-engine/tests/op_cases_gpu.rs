@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use max_core::{DType, DeviceRef};
 use max_engine::InferenceSession;
-use max_graph::Graph;
+use max_graph::{Graph, interpret};
 use serde_json::Value as Json;
 
 use gpu::{difference, execute, moved, tolerance};
@@ -39,6 +39,23 @@ fn check(row: &Json, dtype: DType, session: &InferenceSession) -> Result<(), Str
     match (0..got.len()).find_map(bits) {
         Some(difference) => Err(format!("gives other bits the second time: {difference}")),
         None => Ok(()),
+    }
+}
+
+/// This needs no GPU: what runs there is the same graph.
+#[test]
+fn every_case_can_be_moved() {
+    for (row, dtype) in rows("ops.json") {
+        let Case { graph, inputs } = read(&row, dtype).unwrap();
+        let body = moved(&graph.body(), DeviceRef::gpu(0)).unwrap_or_else(|error| panic!("{row}: {error}"));
+        let results = body.types_of(body.block.results.as_deref().unwrap_or_default());
+        // The sizes of a tensor are on the host, wherever it is.
+        let on_host = graph.body().ops().all(|op| op.kind.name() == "shape_to_tensor");
+        for ty in results {
+            assert!(on_host || ty.device() == Some(DeviceRef::gpu(0)), "{row} gives {ty}");
+        }
+        let both = [graph.body(), body].map(|body| interpret(&body, &inputs, &()).unwrap());
+        assert!(both[0] == both[1], "{row} with {dtype} is another graph on a GPU");
     }
 }
 

@@ -23,8 +23,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use max_core::DeviceRef;
 use max_engine::InferenceSession;
-use max_graph::Graph;
 use max_graph::text::{self, Constants};
+use max_graph::{Graph, interpret};
 
 use generate::{Case, Extent};
 use judge::{judge, live};
@@ -60,6 +60,19 @@ fn smallest(seed: u64, case: Case, why: String, session: &InferenceSession) -> S
     let (case, why) = smallest.unwrap_or((case, why));
     let text = text::print(&live(case.graph.body()), Constants::Elided);
     format!("seed {seed} ({} steps) with {:?}: {why}\n{text}", case.steps, case.bindings)
+}
+
+/// This needs no GPU: what runs there is the same graph.
+#[test]
+fn graphs_can_be_moved() {
+    for seed in 0..GRAPHS {
+        let case = Case::new(seed, Extent::WHOLE);
+        let moved = gpu::moved(&case.graph.body(), DeviceRef::gpu(0))
+            .unwrap_or_else(|error| panic!("{seed}: {error}"));
+        let inputs = case.inputs(&case.bindings, 0);
+        let both = [case.graph.body(), moved].map(|body| interpret(&body, &inputs, &()).ok());
+        assert!(both[0] == both[1], "seed {seed} is another graph on a GPU");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub fn gpu() -> Option<Device> {
     match Device::accelerator(None) {
         Ok(device) => Some(device),
         Err(why) => {
-            let _ = writeln!(std::io::stderr(), "skipped: no GPU: {why}");
+            let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", why.message());
             None
         }
     }
@@ -34,7 +34,7 @@ pub fn moved(body: &Body, device: DeviceRef) -> Result<Body> {
     }
     let missing = || Error::internal("an op reads a value that is not there");
     for op in body.ops() {
-        let attrs = op.kind.attrs().into_iter().map(|(name, attr)| match name {
+        let attrs = op.kind.attrs().into_iter().map(|(name, attr)| match name.as_str() {
             "device" => (name, Attr::Str(device.to_string())),
             _ => (name, attr),
         });
@@ -81,7 +81,8 @@ pub fn execute(model: &Model, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> 
 /// Whether a GPU does nothing any more in this process, as after some failures. One that is only reported late is not
 /// among them, so it is asked twice.
 pub fn is_gone(device: &Device) -> Option<Error> {
-    device.synchronize().and(device.synchronize()).err().and_then(|_| device.synchronize().err())
+    let _reported = device.synchronize();
+    device.synchronize().err()
 }
 
 /// Ops that only move elements.
