@@ -8,16 +8,37 @@ mod table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use max_core::{DType, DeviceRef};
-use max_engine::InferenceSession;
+use max_core::{DType, DeviceRef, Result};
+use max_engine::{InferenceSession, Model};
 use max_graph::{Graph, interpret};
 use serde_json::Value as Json;
 
 use gpu::{difference, execute, moved, tolerance};
 use table::{Case, read, rows};
 
+fn load(graph: &Graph, session: &InferenceSession) -> Result<Model> {
+    session.load(&Graph::from_body(moved(&graph.body(), DeviceRef::gpu(0))?))
+}
+
+/// Loads all cases on many threads, so that their kernels are compiled when they run one after the other.
+fn compile_all(rows: &[(Json, DType)], session: &InferenceSession) {
+    const THREADS: usize = 16;
+    let load_one =
+        |(row, dtype): &(Json, DType)| read(row, *dtype).and_then(|case| load(&case.graph, session));
+    std::thread::scope(|scope| {
+        for first in 0..THREADS {
+            scope.spawn(move || {
+                for row in rows.iter().skip(first).step_by(THREADS) {
+                    // What fails here fails again below.
+                    let _ = catch_unwind(AssertUnwindSafe(|| load_one(row)));
+                }
+            });
+        }
+    });
+}
+
 /// Why a case is wrong, if it is.
-fn check(row: &Json, dtype: DType, session: &InferenceSession) -> Result<(), String> {
+fn check(row: &Json, dtype: DType, session: &InferenceSession) -> std::result::Result<(), String> {
     let Case { graph, inputs } = read(row, dtype).map_err(|error| format!("cannot be built: {error}"))?;
     let host = session.load(&graph).and_then(|model| execute(&model, &inputs));
     let expected = host.map_err(|error| format!("fails on the host: {error}"))?;
@@ -65,12 +86,11 @@ fn every_case_gives_what_the_host_gives() {
     let session = InferenceSession::new([device.clone()]);
     // Some of them: `OP_CASES=matmul` runs the rows with the word.
     let wanted = std::env::var("OP_CASES").unwrap_or_default();
-    let (mut count, mut failures) = (0, Vec::new());
-    for (row, dtype) in rows("ops.json") {
-        if !row.to_string().contains(&wanted) {
-            continue;
-        }
-        count += 1;
+    let mut cases = rows("ops.json");
+    cases.retain(|(row, _)| row.to_string().contains(&wanted));
+    let (count, mut failures) = (cases.len(), Vec::new());
+    compile_all(&cases, &session);
+    for (row, dtype) in cases {
         let checked = catch_unwind(AssertUnwindSafe(|| check(&row, dtype, &session)));
         let Err(why) = checked.unwrap_or_else(|_| Err("panics".into())) else { continue };
         let call = format!("{}({}) {}", row["op"], row["args"], row.get("kwargs").unwrap_or(&Json::Null));
