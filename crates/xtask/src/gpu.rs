@@ -91,7 +91,10 @@ pub fn run(options: &Options) -> Result<(), String> {
 /// Builds the tests that need a GPU and puts their executables into a folder.
 fn test_executables(folder: &Path) -> Result<(), String> {
     for (package, tests) in TESTS {
-        let there = |test: &&&str| Path::new(&format!("crates/{package}/tests/{test}.rs")).exists();
+        let there = |test: &&&str| {
+            let sources = [format!("{test}.rs"), format!("{test}/main.rs")];
+            sources.iter().any(|source| Path::new(&format!("crates/{package}/tests/{source}")).exists())
+        };
         let tests: Vec<_> = tests.iter().filter(there).collect();
         if tests.is_empty() {
             continue;
