@@ -57,7 +57,14 @@ pub fn run(options: &Options) -> Result<(), String> {
     python_environment(&context)?;
     wheel(&context)?;
     copy(&the_wheel(&context.target.join("wheels"))?, &folder.join("wheel"))?;
-    exec::run(context.venv().pip_install().arg("--target").arg(folder.join("pytest")).arg("pytest"))?;
+    exec::run(
+        context
+            .venv()
+            .pip_install()
+            .args(["--no-compile", "--target"])
+            .arg(folder.join("pytest"))
+            .arg("pytest"),
+    )?;
     for file in files("cases", |_| true)? {
         copy(&file, &folder.join("cases"))?;
     }
@@ -88,7 +95,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Builds the tests that need a GPU and puts their executables into a folder.
+/// Builds the tests that need a GPU and puts their executables into a folder, packed: each has all kernels of the CPU.
 fn test_executables(folder: &Path) -> Result<(), String> {
     for (package, tests) in TESTS {
         let there = |test: &&&str| {
