@@ -117,7 +117,7 @@ fn rust_tests(_: &Context, totals: &mut Totals) -> Result<(), String> {
     // max-py can link. The Python steps test it.
     let arguments = ["test", "--workspace", "--exclude", "max-py", "--locked"];
     let mut output = String::new();
-    let outcome = exec::tee(cargo().args(arguments), &mut output);
+    let outcome = exec::tee(without_gpus(cargo().args(arguments)), &mut output);
     let counted = totals.add_cargo(&output);
     outcome.and(counted)
 }
@@ -159,12 +159,17 @@ pub fn wheel(context: &Context) -> Result<(), String> {
 fn python_tests(context: &Context, totals: &mut Totals) -> Result<(), String> {
     let tests = format!("{PACKAGE}/tests");
     let mut output = String::new();
-    let outcome = exec::tee(
-        context.venv().python().args(["-m", "pytest", &tests, "-q", "-rs"]).args(&context.pytest),
-        &mut output,
-    );
+    let mut python = context.venv().python();
+    python.args(["-m", "pytest", &tests, "-q", "-rs"]).args(&context.pytest);
+    let outcome = exec::tee(without_gpus(&mut python), &mut output);
     let counted = totals.add_pytest(&output);
     outcome.and(counted)
+}
+
+/// The command with the GPUs of the machine hidden: where there is one, tensors are made on it unless told otherwise, and
+/// these tests expect them on the host. `cargo xtask gpu` has the tests of GPUs.
+fn without_gpus(command: &mut Command) -> &mut Command {
+    command.env("CUDA_VISIBLE_DEVICES", "")
 }
 
 /// The one wheel of a folder.
