@@ -7,13 +7,12 @@ from functools import cache
 from typing import Any
 
 from max import _core
-from max.driver import CPU, Accelerator, accelerator_count
 from max.engine import InferenceSession, Model
 from max.experimental.nn._state import fit_all, look_up
 from max.experimental.nn._structure import Rebuild
 from max.experimental.nn._tracing import Trace
 from max.experimental.tensor import Tensor, wrap
-from max.graph import Graph, TensorType
+from max.graph import DeviceRef, Graph, TensorType
 
 __all__ = ["CompiledModule"]
 
@@ -70,15 +69,23 @@ def load(
                 raise KeyError(f"parameter {parameter.name!r} is missing from the weights of {trace.graph.name!r}")
     registry = {name: _storage(tensor) for name, tensor in values.items()}
     compiled = object.__new__(CompiledModule)
-    compiled.model = (session or _shared_session()).load(trace.graph, weights_registry=registry)
+    session = session or _shared_session(_devices(trace))
+    compiled.model = session.load(trace.graph, weights_registry=registry)
     compiled.graph, compiled.input_types, compiled._rebuild = trace.graph, trace.input_types, trace.rebuild
     return compiled
 
 
+def _devices(trace: Trace) -> frozenset[DeviceRef]:
+    """Where the inputs, parameters and results of a module are."""
+    types = [*trace.input_types, *(parameter.tensor.type for parameter in trace.parameters)]
+    types += [type for type in trace.graph.output_types if isinstance(type, TensorType)]
+    return frozenset(type.device for type in types)
+
+
 @cache
-def _shared_session() -> InferenceSession:
-    """The session of modules that are compiled without one."""
-    return InferenceSession(devices=[CPU(), *map(Accelerator, range(accelerator_count()))])
+def _shared_session(devices: frozenset[DeviceRef]) -> InferenceSession:
+    """The session of modules that are compiled without one, for devices: others are not opened."""
+    return InferenceSession(devices=[device.to_device() for device in sorted(devices, key=str)])
 
 
 def _storage(tensor: Tensor) -> _core.Buffer:
