@@ -16,7 +16,8 @@ use max_core::{DType, Result};
 use max_driver::cuda::{Compute, Ending};
 
 use super::{Address, GemmCall, Plan, SCRATCH, Step};
-use shape::{row_major, simplify};
+pub(super) use shape::row_major;
+use shape::simplify;
 use way::{Product, Way, decide};
 
 /// Copies of operands that hold every float8.
@@ -145,6 +146,11 @@ impl Plan {
     }
 }
 
+/// Where an epilogue stores the product, if that is all it does; maybe as float32.
+pub(super) fn stored(epilogue: &Loop<i64>) -> Option<Access<i64>> {
+    ending::read(epilogue).filter(ending::Ending::is_store).map(|ending| ending.store)
+}
+
 /// An epilogue on sums of nothing.
 pub(super) fn of_zeros(epilogue: &Loop<i64>) -> Loop<i64> {
     let mut zeros = epilogue.clone();
@@ -157,7 +163,7 @@ pub(super) fn of_zeros(epilogue: &Loop<i64>) -> Loop<i64> {
 }
 
 /// An epilogue on a product that lies in memory in a wider dtype than it wants.
-fn of_wider(epilogue: &Loop<i64>, product: Access<i64>) -> Loop<i64> {
+pub(super) fn of_wider(epilogue: &Loop<i64>, product: Access<i64>) -> Loop<i64> {
     let mut whole = epilogue.clone();
     let number = whole.accesses.len() as u32;
     whole.accesses.push(product);

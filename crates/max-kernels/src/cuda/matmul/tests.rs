@@ -110,7 +110,10 @@ fn batches_that_are_not_one_axis_are_cut_or_copied() {
         Way::Others(products) => {
             assert_eq!(products.len(), 2);
             let second = library(&products[1]);
-            assert_eq!((second.store.offset, second.gemm.d.leading, second.gemm.d.batch_stride), (160, 40, 8));
+            assert_eq!(
+                (second.store.offset, second.gemm.d.leading, second.gemm.d.batch_stride),
+                (160, 40, 8)
+            );
             assert_eq!((products[1].rhs.offset, second.gemm.b.leading), (320, 40));
         }
         way => panic!("{way:?}"),
