@@ -11,6 +11,9 @@ mod conv;
 mod gather;
 mod loops;
 mod matmul;
+#[cfg(test)]
+mod nvrtc;
+mod text;
 
 use max_core::kernel::{Access, Instr, Kernel, Loop, Slot};
 use max_core::{DType, DeviceRef, Error, Result, bail};
