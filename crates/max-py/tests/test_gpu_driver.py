@@ -1,4 +1,4 @@
-"""Devices, streams and buffers on a GPU, and memory shared with PyTorch there."""
+"""Devices, streams and buffers on a GPU."""
 
 import copy
 import gc
@@ -220,129 +220,72 @@ class TestPinned:
         assert there[-1].item() == 0
 
 
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    torch = pytest.importorskip("torch", reason="no PyTorch")
-    if not torch.cuda.is_available():
-        pytest.skip("PyTorch drives no GPU")
-    return torch
+class Producer:
+    """Another library with memory of ours; it notes what it was asked for."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer, self.asked = buffer, {}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.buffer.__dlpack_device__()
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        self.asked = asked
+        return self.buffer.__dlpack__(**asked)
 
 
-class TestTorch:
-    """Memory goes between the two without copies, and work on it in the right order."""
+class OldProducer(Producer):
+    """One from before version 1 of the protocol."""
 
-    def test_from_torch(self, torch: Any) -> None:
-        tensor = torch.arange(20, dtype=torch.float32, device="cuda").reshape(4, 5)
-        buffer = Buffer.from_dlpack(tensor)
-        assert buffer.device == GPU and buffer._native.data_ptr == tensor.data_ptr()
-        np.testing.assert_array_equal(on_host(buffer), arange(4, 5))
-        buffer[1] = -3
-        GPU.synchronize()
-        assert tensor[1].tolist() == [-3] * 5
-        with pytest.raises(ValueError, match="contiguous"):
-            Buffer.from_dlpack(tensor.T)
-        assert Buffer.from_dlpack(tensor.requires_grad_()).device == GPU
-        copied = Buffer.from_dlpack(tensor, copy=True)
-        assert copied._native.data_ptr != tensor.data_ptr()
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        self.asked = {"stream": stream}
+        return self.buffer.__dlpack__(stream=stream)
 
-    def test_to_torch(self, torch: Any) -> None:
-        buffer = on_gpu(arange(4, 5))
-        assert tuple(buffer.__dlpack_device__()) == (2, 0)
-        tensor = torch.from_dlpack(buffer)
-        assert tensor.is_cuda and tensor.data_ptr() == buffer._native.data_ptr
-        assert torch.equal(tensor.cpu(), torch.arange(20.0).reshape(4, 5))
-        view = torch.from_dlpack(buffer[::2, 1:4])
-        assert view.tolist() == arange(4, 5)[::2, 1:4].tolist()
-        tensor.fill_(2)
-        torch.cuda.synchronize()
-        assert buffer[3, 4].item() == 2
-        half = torch.from_dlpack(Buffer.scalar(1.5, DType.bfloat16, GPU))
-        assert half.dtype == torch.bfloat16 and half.item() == 1.5
 
-    def test_memory_outlives_either_side(self, torch: Any) -> None:
-        tensor = torch.from_dlpack(on_gpu(arange(MIB)))
-        gc.collect()
-        others = [on_gpu(np.zeros(MIB, np.float32)) for _ in range(4)]
-        assert torch.equal(tensor.cpu(), torch.arange(float(MIB)))
-        del others, tensor
-        buffer = Buffer.from_dlpack(torch.arange(float(MIB), device="cuda"))
-        gc.collect()
-        junk = [torch.zeros(MIB, device="cuda") for _ in range(4)]
-        np.testing.assert_array_equal(on_host(buffer), arange(MIB))
-        del junk
+class TestProtocol:
+    @pytest.mark.parametrize("kind", [Producer, OldProducer])
+    def test_in_on_our_stream(self, kind: type[Producer]) -> None:
+        producer = kind(on_gpu(arange(2, 3)))
+        buffer = Buffer.from_dlpack(producer)
+        assert producer.asked["stream"] == GPU.default_stream._native.handle
+        assert buffer.device == GPU and buffer._native.data_ptr == producer.buffer._native.data_ptr
+        buffer[0] = 5
+        np.testing.assert_array_equal(on_host(producer.buffer)[0], [5] * 3)
+        np.testing.assert_array_equal(on_host(Buffer.from_dlpack(producer, copy=True))[0], [5] * 3)
 
-    @pytest.mark.parametrize("side", [False, True], ids=["default stream", "side stream"])
-    def test_work_of_torch_comes_first(self, torch: Any, side: bool) -> None:
-        stream = torch.cuda.Stream() if side else torch.cuda.default_stream()
-        with torch.cuda.stream(stream):
-            for value in range(1, 6):
-                tensor = torch.zeros(64 * MIB, device="cuda")
-                for _ in range(value):
-                    tensor += 1
-                buffer = Buffer.from_dlpack(tensor)
-                assert buffer[-1].item() == value
-                # Whoever gives the memory back must not do so before our copy of it is done.
-                taken = buffer.copy()
-                del tensor, buffer
-                torch.full((64 * MIB,), -1.0, device="cuda")
-                assert taken[-1].item() == value
+    def test_hosts_know_no_stream(self) -> None:
+        producer = Producer(Buffer.from_numpy(arange(3)))
+        np.testing.assert_array_equal(Buffer.from_dlpack(producer).to_numpy(), arange(3))
+        assert "stream" not in producer.asked
 
-    @pytest.mark.parametrize("side", [False, True], ids=["default stream", "side stream"])
-    def test_our_work_comes_first(self, torch: Any, side: bool) -> None:
-        stream = torch.cuda.Stream() if side else torch.cuda.default_stream()
-        ours = DeviceStream(GPU)
-        with torch.cuda.stream(stream):
-            for value in range(1, 6):
-                buffer = Buffer(DType.float32, [64 * MIB], stream=ours)
-                for step in range(value + 1):
-                    buffer[:] = float(step)
-                tensor = torch.from_dlpack(buffer)
-                total = tensor[-1] + tensor[0]
-                del buffer, tensor
-                Buffer(DType.float32, [64 * MIB], stream=ours)[:] = -1.0
-                assert total.item() == 2 * value
-
-    def test_streams_of_the_protocol(self, torch: Any) -> None:
-        buffer = on_gpu(arange(3))
-        side = torch.cuda.Stream()
-        for stream in (None, -1, 1, 2, side.cuda_stream):
-            assert "dltensor" in repr(buffer.__dlpack__(stream=stream))
+    def test_streams_of_consumers(self) -> None:
+        buffer, ours = on_gpu(arange(3)), DeviceStream(GPU)
+        for stream in (None, -1, 1, 2, ours._native.handle):
+            assert '"dltensor"' in repr(buffer.__dlpack__(stream=stream))
         for stream in (0, -2):
             with pytest.raises(ValueError, match="no stream"):
                 buffer.__dlpack__(stream=stream)
-        assert "dltensor_versioned" in repr(buffer.__dlpack__(max_version=(1, 1)))
-        ours = torch.cuda.ExternalStream(DeviceStream(GPU)._native.handle)
-        with torch.cuda.stream(ours):
-            assert torch.ones(3, device="cuda").sum().item() == 3
+        assert '"dltensor_versioned"' in repr(buffer.__dlpack__(max_version=(1, 1)))
 
-    def test_old_producers(self, torch: Any) -> None:
-        class Old:
-            """A producer from before version 1 of the protocol, which notes its stream."""
-
-            def __init__(self, tensor: Any) -> None:
-                self.tensor, self.stream = tensor, None
-
+    def test_to_the_host(self) -> None:
+        class Wants(Producer):
             def __dlpack_device__(self) -> tuple[int, int]:
-                return (2, 0)
+                return (1, 0)
 
-            def __dlpack__(self, stream: int | None = None) -> Any:
-                self.stream = stream
-                return self.tensor.__dlpack__(stream=stream)
+            def __dlpack__(self, **asked: Any) -> Any:
+                return self.buffer.__dlpack__(dl_device=(1, 0), **asked)
 
-        old = Old(torch.arange(3.0, device="cuda"))
-        np.testing.assert_array_equal(on_host(Buffer.from_dlpack(old)), arange(3))
-        assert old.stream == GPU.default_stream._native.handle
-
-    def test_to_the_host_and_pinned(self, torch: Any) -> None:
         buffer = on_gpu(arange(3))
-        assert torch.from_dlpack(buffer.__dlpack__(dl_device=(1, 0))).tolist() == [0, 1, 2]
+        np.testing.assert_array_equal(Buffer.from_dlpack(Wants(buffer)).to_numpy(), arange(3))
         with pytest.raises(BufferError):
             buffer.__dlpack__(dl_device=(1, 0), copy=False)
-        pinned = torch.arange(float(MIB)).pin_memory()
-        there = Buffer.from_dlpack(pinned).to(GPU)
-        pinned.zero_()
-        np.testing.assert_array_equal(on_host(there), arange(MIB))
+        with pytest.raises(BufferError):
+            buffer.__dlpack__(dl_device=(10, 0))
+        assert Buffer.from_dlpack(Producer(Buffer(DType.float32, [0, 3], GPU))).shape == (0, 3)
 
-    def test_empty(self, torch: Any) -> None:
-        assert torch.from_dlpack(Buffer(DType.float32, [0, 3], GPU)).shape == (0, 3)
-        assert Buffer.from_dlpack(torch.empty(2, 0, device="cuda")).shape == (2, 0)
+    def test_memory_outlives_either_side(self) -> None:
+        buffer = Buffer.from_dlpack(Producer(on_gpu(arange(MIB))))
+        gc.collect()
+        others = [Buffer(DType.float32, [MIB], GPU) for _ in range(4)]
+        np.testing.assert_array_equal(on_host(buffer), arange(MIB))
+        del others
