@@ -108,10 +108,8 @@ fn load(gpu: &'static Gpu, code: &[u8], sources: &[Source]) -> Result<Vec<Functi
     gpu.enter()?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is whole: it is what the compiler made.
-    gpu.api.check(
-        unsafe { gpu.api.cuModuleLoadData(&raw mut module, code.as_ptr().cast()) },
-        "cuModuleLoadData",
-    )?;
+    let status = unsafe { gpu.api.cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
+    gpu.api.check(status, "cuModuleLoadData")?;
     let functions = sources.iter().map(|source| {
         let name = CString::new(source.name.as_str()).map_err(|_| {
             Error::internal(format!("the name {:?} of a kernel has a zero byte", source.name))
