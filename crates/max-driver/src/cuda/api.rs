@@ -116,9 +116,9 @@ impl Api {
             self.cuGetErrorName(status, &raw mut texts[0]);
             self.cuGetErrorString(status, &raw mut texts[1]);
         }
-        // SAFETY: a text of the driver, or null.
         let [name, says] = texts.map(|text| match text.is_null() {
             true => "an unknown failure".into(),
+            // SAFETY: a static text of the driver.
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
         });
         let mut version = 0;

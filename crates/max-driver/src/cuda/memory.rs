@@ -142,10 +142,8 @@ impl Gpu {
     pub(super) fn default_pool(api: &Api, device: c_int) -> Result<MemPool> {
         let mut pool = std::ptr::null_mut();
         // SAFETY: writes a handle.
-        api.check(
-            unsafe { api.cuDeviceGetDefaultMemPool(&raw mut pool, device) },
-            "cuDeviceGetDefaultMemPool",
-        )?;
+        let status = unsafe { api.cuDeviceGetDefaultMemPool(&raw mut pool, device) };
+        api.check(status, "cuDeviceGetDefaultMemPool")?;
         Ok(pool)
     }
 
@@ -215,7 +213,7 @@ impl Gpu {
             let _ = unsafe { self.api.cuMemPoolTrimTo(self.pool, 0) };
             taken = self.take(bytes, home)?;
         }
-        taken.or_else(|status| Err(self.refusal(bytes, status)))
+        taken.map_err(|status| self.refusal(bytes, status))
     }
 
     fn take(&self, bytes: usize, home: &Stream) -> Result<Result<u64, Status>> {

@@ -1,3 +1,4 @@
+use super::lt::{self, compute};
 use super::*;
 use std::io::Write;
 
