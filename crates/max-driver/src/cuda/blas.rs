@@ -268,6 +268,7 @@ impl GemmPlan {
         if plan.c.is_none() && beta != 0.0 {
             bail!(internal, "a product to which nothing is added was given the factor {beta}");
         }
+        plan.check_alignment(at)?;
         gpu.enter()?;
         let handle = gpu.blas.handle(plan.library)?;
         let (alpha, beta) = (plan.scalar(alpha)?, plan.scalar(beta)?);
@@ -310,11 +311,30 @@ impl Chosen {
         }
     }
 
+    /// Whether all memory lies as the plan was told: a kernel that reads across the wrong boundary would take the whole
+    /// context with it.
+    fn check_alignment(&self, at: &GemmAddresses) -> Result<()> {
+        let Gemm { a, b, c, d, bias, .. } = &self.gemm;
+        for (name, address, alignment) in [
+            ("a", at.a, u64::from(a.alignment)),
+            ("b", at.b, u64::from(b.alignment)),
+            ("c", at.c, c.map_or(1, |c| c.alignment.into())),
+            ("d", at.d, u64::from(d.alignment)),
+            ("the bias", at.bias, if *bias { BIAS_ALIGNMENT } else { 1 }),
+            ("the workspace", at.workspace, if self.choice.workspace_bytes > 0 { 256 } else { 1 }),
+        ] {
+            if !address.is_multiple_of(alignment) {
+                bail!(
+                    internal,
+                    "{name} of a product is at {address:#x}, which is no multiple of {alignment}"
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the address of the bias into the description, which is nobody else's until the guard is dropped.
     fn set_bias(&self, address: u64) -> Result<MutexGuard<'_, u64>> {
-        if !address.is_multiple_of(BIAS_ALIGNMENT) {
-            bail!(internal, "a bias at {address:#x}, which is no multiple of {BIAS_ALIGNMENT}");
-        }
         let mut bias = self.bias.lock().unwrap_or_else(PoisonError::into_inner);
         if *bias != address {
             self.description.set(product::BIAS_POINTER, address)?;

@@ -1,5 +1,5 @@
 use max_core::DType::{self, BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Float64, Int8, Int32};
-use max_core::{Element, dispatch};
+use max_core::{Element, ErrorKind, dispatch};
 use max_driver::cuda::{Compute, Ending, Gemm, GemmAddresses, Gpu, Matrix};
 use max_driver::{Buffer, Device};
 
@@ -307,8 +307,14 @@ fn float32_stays_float32() {
             Buffer::uninit_pooled(DType::UInt8, &[plan.workspace_bytes().max(1)], &device).unwrap();
         let (a, b, d_at, workspace_at) = (address(&a), address(&b), address(&d), address(&workspace));
         let at = GemmAddresses { a, b, c: 0, d: d_at, bias: 0, workspace: workspace_at };
+        let stream = device.default_stream();
+        for (wrong, beta) in [(GemmAddresses { d: d_at + 4, ..at }, 0.0), (at, 1.0)] {
+            // SAFETY: it never starts.
+            let error = unsafe { plan.run(&stream, &wrong, 1.0, beta) }.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+        }
         // SAFETY: the matrices are as large as the product says.
-        unsafe { plan.run(&device.default_stream(), &at, 1.0, 0.0) }.unwrap();
+        unsafe { plan.run(&stream, &at, 1.0, 0.0) }.unwrap();
         download(&d)
     });
     assert!(results[0].iter().all(|&sum| sum == 64.0 * value), "{:?}", &results[0][..4]);
