@@ -5,6 +5,7 @@
 //! `numeric` and `real` keep the dtype, `compare` gives bool, `logical` takes and gives bool.
 
 mod lane;
+pub mod source;
 
 pub use lane::{FloatLane, Lane, MaskLane};
 

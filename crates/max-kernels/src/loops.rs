@@ -23,9 +23,11 @@ use crate::scratch;
 use crate::tile::{self, GROUP};
 use crate::{Memory, Pool};
 use plan::{Plan, Uses};
+pub(crate) use program::{args, live};
 use rows::PreparedRows;
 use run::{Base, Walk};
 use space::{Space, View};
+pub(crate) use space::{identity, settle};
 
 /// A loop that has been checked and is ready to run.
 #[derive(Debug)]

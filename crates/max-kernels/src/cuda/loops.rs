@@ -1,20 +1,101 @@
-//! To be written.
+//! Fused loops on a GPU: rendered as CUDA C++ and planned for launch.
+//!
+//! `nest` brings a loop into its shortest shape, `form` decides how threads share the work, and `text` writes the
+//! function. The text names structure only; equal text has the same name, so that it is compiled once.
 
-use max_core::kernel::Loop;
-use max_core::{Result, bail};
+mod form;
+mod nest;
+#[cfg(test)]
+mod tests;
+mod text;
 
-use super::Plan;
+use std::borrow::Cow;
+
+use max_core::kernel::{Instr, Loop};
+use max_core::{DType, Result, bail};
+use max_driver::cuda::{Function, Gpu, Source};
+
+use super::{Call, Plan, Step};
+use crate::loops::settle;
+use form::Form;
+use nest::Nest;
+
+/// What every function is made of.
+pub(super) const PRELUDE: &str = include_str!("prelude.cuh");
+
+/// The most parameters that a function takes.
+const MOST_PARAMS: usize = 500;
 
 impl Plan {
-    pub(super) fn loop_(&mut self, _kernel: &Loop<i64>) -> Result<()> {
-        bail!(not_implemented, "loops on a GPU")
+    pub(super) fn loop_(&mut self, kernel: &Loop<i64>) -> Result<()> {
+        let mut steps = Steps::default();
+        steps.add(kernel, self.gpu.multiprocessors())?;
+        self.steps.extend(steps.calls.into_iter().map(Step::Function));
+        Ok(())
     }
 }
 
+/// The calls of a loop.
+#[derive(Default)]
+struct Steps {
+    calls: Vec<Call>,
+}
+
+impl Steps {
+    /// Adds the calls of a loop on a GPU with so many multiprocessors.
+    fn add(&mut self, kernel: &Loop<i64>, multiprocessors: u32) -> Result<()> {
+        kernel.dtypes()?;
+        if kernel.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
+            bail!(internal, "a loop that no kernel ends in uses a product");
+        }
+        let kernel = settle(kernel.clone());
+        let dtypes = kernel.dtypes()?;
+        self.add_typed(&kernel, dtypes, multiprocessors)
+    }
+
+    /// Adds a loop whose registers have these dtypes, and whose reduced axis has more than one element.
+    fn add_typed(&mut self, kernel: &Loop<i64>, dtypes: Vec<DType>, multiprocessors: u32) -> Result<()> {
+        if kernel.shape.iter().any(|&size| size <= 0) || kernel.stored().next().is_none() {
+            return Ok(());
+        }
+        let nest = Nest::new(kernel, dtypes)?;
+        let form = Form::of(&nest, multiprocessors);
+        self.calls.push(call(&nest, &form)?);
+        Ok(())
+    }
+}
+
+/// The call of a nest in a form.
+fn call(nest: &Nest, form: &Form) -> Result<Call> {
+    let written = text::write(nest, form)?;
+    if written.params.len() > MOST_PARAMS {
+        bail!(internal, "a loop over {:?} needs {} parameters", nest.kept, written.params.len());
+    }
+    let blocks = (form.items(nest) as u64).div_ceil(form.items_of_block() as u64);
+    let Ok(blocks) = i32::try_from(blocks) else {
+        bail!(internal, "a loop over {:?} needs {blocks} blocks of threads", nest.kept)
+    };
+    let [x, y] = form.block().map(|threads| threads as u32);
+    Ok(Call {
+        source: source(written.code),
+        grid: [blocks as u32, 1, 1],
+        block: [x, y, 1],
+        shared: 0,
+        params: written.params,
+    })
+}
+
+/// Text with its name, which follows from the text.
+fn source(code: String) -> Source {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let hash = code.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
+    let name = format!("loop_{hash:032x}");
+    let code = code.replacen(text::NAME, &name, 1);
+    Source { name, prelude: Cow::Borrowed(PRELUDE), code }
+}
+
 /// The functions of sources, in order.
-pub(super) fn compile(
-    gpu: &'static max_driver::cuda::Gpu,
-    sources: &[max_driver::cuda::Source],
-) -> Result<Vec<max_driver::cuda::Function>> {
+pub(super) fn compile(gpu: &'static Gpu, sources: &[Source]) -> Result<Vec<Function>> {
     gpu.functions(sources)
 }

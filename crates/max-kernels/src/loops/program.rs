@@ -151,7 +151,7 @@ pub(super) struct Choices {
 }
 
 /// The registers that an instruction uses.
-pub(super) fn args(instr: &Instr<i64>) -> &[Reg] {
+pub(crate) fn args(instr: &Instr<i64>) -> &[Reg] {
     match instr {
         Instr::Apply(_, args) | Instr::Random(_, _, args) => args,
         Instr::Select(args) => args,
@@ -161,7 +161,7 @@ pub(super) fn args(instr: &Instr<i64>) -> &[Reg] {
 }
 
 /// Which instructions have an effect.
-pub(super) fn live(code: &[Instr<i64>]) -> Vec<bool> {
+pub(crate) fn live(code: &[Instr<i64>]) -> Vec<bool> {
     let mut live = vec![false; code.len()];
     for (at, instr) in code.iter().enumerate().rev() {
         live[at] |= matches!(instr, Instr::Store(..));

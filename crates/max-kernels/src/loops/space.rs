@@ -59,7 +59,7 @@ impl Space {
 }
 
 /// The loop without an axis to reduce if that has no more than one element.
-pub(super) fn settle(mut loop_: Loop<i64>) -> Loop<i64> {
+pub(crate) fn settle(mut loop_: Loop<i64>) -> Loop<i64> {
     let Some(axis) = loop_.reduce.filter(|&axis| loop_.shape[axis] <= 1) else { return loop_ };
     let gone = Instr::Literal(Literal { dtype: DType::Bool, bits: 0 });
     if loop_.shape[axis] == 1 {
@@ -122,7 +122,7 @@ fn empty(kind: Reduction, dtype: DType) -> Literal {
 }
 
 /// The element that changes nothing.
-pub(super) fn identity(kind: Reduction, dtype: DType) -> Literal {
+pub(crate) fn identity(kind: Reduction, dtype: DType) -> Literal {
     match (kind, dtype) {
         (Reduction::Max, DType::Bool) => literal(Bool::FALSE),
         (Reduction::Max, _) => dispatch!(dtype, T => literal(T::from_f64(f64::NEG_INFINITY))),

@@ -1,0 +1,224 @@
+//! How a nest is spread over threads: which of them share a row, and how many elements each has.
+
+use max_core::DType;
+use max_core::kernel::{Instr, Level};
+
+use super::nest::{Axis, Nest};
+use crate::loops::args;
+
+/// The threads of a block, where nothing else decides.
+const BLOCK: usize = 256;
+/// The threads that exchange values without a barrier.
+const WARP: usize = 32;
+/// The bytes that a thread reads or writes at once.
+const PIECE: usize = 16;
+/// How many words of a row a thread may hold.
+const HELD: usize = 32;
+
+/// What neighbouring threads have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    /// Vectors of the last axis, one after the other; nothing is reduced.
+    Flat,
+    /// Vectors of the same row: so many threads, a power of two, have a row together.
+    Along { group: usize },
+    /// Vectors of neighbouring rows, in blocks that are so many threads across; as many as `down` have a row together.
+    Across { across: usize, down: usize },
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Form {
+    pub(super) scheme: Scheme,
+    /// The elements of a vector.
+    pub(super) vector: usize,
+    /// How many vectors a thread has at once.
+    pub(super) repeat: usize,
+    /// Whether a thread has all vectors of its rows at once, and so reads memory once.
+    pub(super) held: bool,
+}
+
+/// How the elements of a vector lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lies {
+    Together,
+    Same,
+    Apart,
+}
+
+impl Form {
+    /// The form of a nest on a GPU with so many multiprocessors.
+    pub(super) fn of(nest: &Nest, multiprocessors: u32) -> Form {
+        let enough = i64::from(multiprocessors) * 2;
+        let Some(reduce) = &nest.reduce else { return flat(nest, enough) };
+        let last = nest.kept.last().unwrap_or(reduce);
+        if contiguous(nest, reduce) >= contiguous(nest, last) {
+            along(nest, reduce, enough)
+        } else {
+            across(nest, last, enough)
+        }
+    }
+
+    /// The axis that vectors lie along.
+    pub(super) fn axis<'a>(&self, nest: &'a Nest) -> Option<&'a Axis> {
+        match self.scheme {
+            Scheme::Along { .. } => nest.reduce.as_ref(),
+            Scheme::Flat | Scheme::Across { .. } => nest.kept.last(),
+        }
+    }
+
+    /// How a vector of an access lies.
+    pub(super) fn lies(&self, nest: &Nest, access: usize) -> Lies {
+        let Some(axis) = self.axis(nest).filter(|_| self.vector > 1) else { return Lies::Together };
+        match axis.strides[nest.walk_of[access]] {
+            0 => Lies::Same,
+            1 if is_aligned(nest, axis, access, self.vector) => Lies::Together,
+            _ => Lies::Apart,
+        }
+    }
+
+    /// The threads of a block.
+    pub(super) fn block(&self) -> [usize; 2] {
+        match self.scheme {
+            Scheme::Flat => [BLOCK, 1],
+            Scheme::Along { group } if group <= WARP => [BLOCK, 1],
+            Scheme::Along { group } => [group, 1],
+            Scheme::Across { across, down } => [across, down],
+        }
+    }
+
+    /// How many vectors, or rows, or vectors of rows, the nest has.
+    pub(super) fn items(&self, nest: &Nest) -> i64 {
+        match self.scheme {
+            Scheme::Along { .. } => nest.rows(),
+            Scheme::Flat | Scheme::Across { .. } => {
+                let last = nest.kept.last().map_or(1, |axis| axis.size);
+                nest.rows() / last.max(1) * (last as u64).div_ceil(self.vector as u64) as i64
+            }
+        }
+    }
+
+    /// How many of these a block has.
+    pub(super) fn items_of_block(&self) -> usize {
+        match self.scheme {
+            Scheme::Flat => BLOCK * self.repeat,
+            Scheme::Along { group } => self.block()[0] / group,
+            Scheme::Across { across, .. } => across,
+        }
+    }
+}
+
+/// How many elements each access finds one after the other along an axis, among those that are walked by element.
+fn contiguous(nest: &Nest, axis: &Axis) -> usize {
+    let by_element = nest.touches().filter(|(at, ..)| nest.levels[*at] == Level::Element);
+    by_element.filter(|(_, access, _)| axis.strides[nest.walk_of[*access]] == 1).count()
+}
+
+/// Whether vectors of an access along an axis start where they can be read whole, given that slots do.
+fn is_aligned(nest: &Nest, along: &Axis, access: usize, vector: usize) -> bool {
+    let unit = vector.min(PIECE / nest.accesses[access].dtype.size_in_bytes()) as i64;
+    let walk = nest.walk_of[access];
+    let mut others = nest.axes().filter(|axis| !std::ptr::eq(*axis, along));
+    nest.accesses[access].offset % unit == 0 && others.all(|axis| axis.strides[walk] % unit == 0)
+}
+
+/// The largest vectors along an axis that memory allows. Odd ends are allowed where they are the end of all.
+fn vector(nest: &Nest, axis: &Axis, odd: bool) -> usize {
+    let touched = nest.touches().filter(|(_, access, _)| axis.strides[nest.walk_of[*access]] == 1);
+    let sizes: Vec<usize> =
+        touched.map(|(_, access, _)| nest.accesses[access].dtype.size_in_bytes()).collect();
+    let (Some(&least), Some(&most)) = (sizes.iter().min(), sizes.iter().max()) else { return 1 };
+    let mut vector = (PIECE / least).min(2 * PIECE / most).max(1);
+    let fits = |vector: usize| {
+        let whole = odd || axis.size % vector as i64 == 0;
+        whole
+            && nest.touches().all(|(_, access, written)| {
+                let stride = axis.strides[nest.walk_of[access]];
+                let wide = nest.accesses[access].dtype.size_in_bytes() >= 4;
+                match stride {
+                    1 => is_aligned(nest, axis, access, vector) || !written && !wide,
+                    0 => true,
+                    _ => !written,
+                }
+            })
+    };
+    while vector > 1 && !fits(vector) {
+        vector /= 2;
+    }
+    vector
+}
+
+/// The largest element that is touched, in bytes.
+fn largest(nest: &Nest) -> usize {
+    nest.touches().map(|(_, access, _)| nest.accesses[access].dtype.size_in_bytes()).max().unwrap_or(1)
+}
+
+fn flat(nest: &Nest, enough: i64) -> Form {
+    let Some(last) = nest.kept.last() else {
+        return Form { scheme: Scheme::Flat, vector: 1, repeat: 1, held: true };
+    };
+    let vector = vector(nest, last, nest.kept.len() == 1);
+    let mut form = Form { scheme: Scheme::Flat, vector, repeat: 1, held: true };
+    let repeat = (4 * PIECE / (vector * largest(nest))).clamp(1, 8);
+    if form.items(nest) / (BLOCK * repeat) as i64 >= enough {
+        form.repeat = repeat;
+    }
+    form
+}
+
+/// The words that a thread holds for each element of a row: what is loaded once and used in several passes.
+fn words(nest: &Nest) -> usize {
+    let spans = |at: usize| {
+        let uses = (0..nest.code.len()).filter(|&user| nest.live[user]);
+        let passes = uses.filter(|&user| args(&nest.code[user]).iter().any(|arg| arg.0 as usize == at));
+        passes.map(|user| nest.ready[user]).any(|pass| pass > nest.ready[at])
+    };
+    let held = (0..nest.code.len()).filter(|&at| {
+        let reduced = matches!(nest.code[at], Instr::Reduce(..) | Instr::Store(..));
+        nest.live[at] && nest.levels[at] == Level::Element && !reduced && spans(at)
+    });
+    let size = |dtype: DType| if dtype.size_in_bytes() == 8 { 2 } else { 1 };
+    held.map(|at| size(nest.dtypes[at])).sum::<usize>().max(1)
+}
+
+fn along(nest: &Nest, reduce: &Axis, enough: i64) -> Form {
+    let vector = vector(nest, reduce, false);
+    let vectors = reduce.size as u64 / vector as u64;
+    let most = (HELD / (vector * words(nest))).clamp(1, 8);
+    let form = |group: usize, repeat: usize| Form {
+        scheme: Scheme::Along { group },
+        vector,
+        repeat,
+        held: (group * repeat) as u64 >= vectors,
+    };
+    if vectors <= WARP as u64 {
+        return form((vectors as usize).next_power_of_two(), 1);
+    }
+    for repeat in [2, 4] {
+        if repeat <= most && vectors <= (WARP * repeat) as u64 && nest.rows() >= enough {
+            return form(WARP, repeat);
+        }
+    }
+    // Many rows keep all multiprocessors busy with few threads each, few rows need many.
+    let groups: &[usize] =
+        if nest.rows() >= enough { &[64, 128, 256, 512, 1024] } else { &[128, 256, 512, 1024] };
+    let repeat_for = |group: usize| (vectors.div_ceil(group as u64) as usize).next_power_of_two();
+    let wanted = if nest.rows() >= enough { 4 } else { 1 };
+    let fits = |limit: usize| groups.iter().find(|&&group| repeat_for(group) <= limit);
+    match fits(wanted.min(most)).or_else(|| fits(most)) {
+        Some(&group) => form(group, repeat_for(group)),
+        None => form(1024, 4.min(most.max(2))),
+    }
+}
+
+fn across(nest: &Nest, last: &Axis, enough: i64) -> Form {
+    let vector = vector(nest, last, false);
+    let mut across = 32;
+    let items = nest.rows() / vector as i64;
+    while across > 4 && items / across < enough {
+        across /= 2;
+    }
+    let down = (BLOCK / across as usize).min((nest.row_length() as usize).next_power_of_two());
+    let repeat = (4 * PIECE / (vector * largest(nest))).clamp(1, 4);
+    Form { scheme: Scheme::Across { across: across as usize, down }, vector, repeat, held: false }
+}

@@ -1,0 +1,336 @@
+//! Loops as text: some by heart, and many through the compiler where there is one.
+
+mod nvrtc;
+
+use std::collections::BTreeMap;
+
+use expect_test::{Expect, expect};
+use max_core::kernel::{Access, Instr, Literal, Loop, Reduction, Reg, Slot};
+use max_core::scalar::{NumericOp, RealOp};
+use max_core::{DType, Distribution, ScalarOp};
+
+use super::*;
+
+/// The multiprocessors of the GPU that loops are planned for.
+const MANY: u32 = 132;
+
+fn access(slot: u32, dtype: DType, strides: &[i64]) -> Access<i64> {
+    Access { slot: Slot(slot), dtype, offset: 0, strides: strides.to_vec() }
+}
+
+/// The calls of a loop.
+fn calls(loop_: &Loop<i64>) -> Vec<Call> {
+    let mut steps = Steps::default();
+    steps.add(loop_, MANY).unwrap();
+    steps.calls
+}
+
+fn apply(op: impl Into<ScalarOp>, a: u32, b: u32) -> Instr<i64> {
+    Instr::Apply(op.into(), [Reg(a), Reg(b)])
+}
+
+fn check(loop_: &Loop<i64>, expected: Expect) {
+    let mut text = String::new();
+    for call in calls(loop_) {
+        text += &call.source.code.replace(&call.source.name, "loop");
+        text += &format!("{:?} {:?} {:?}\n", call.grid, call.block, call.params);
+    }
+    expected.assert_eq(&text);
+}
+
+/// `out = x + y`, with an inner stride of the second.
+fn add(dtype: DType, shape: [i64; 2], second: [i64; 2]) -> Loop<i64> {
+    let dense = [shape[1], 1];
+    Loop {
+        shape: shape.to_vec(),
+        reduce: None,
+        accesses: vec![access(0, dtype, &dense), access(1, dtype, &second), access(2, dtype, &dense)],
+        code: vec![Instr::Load(0), Instr::Load(1), apply(NumericOp::Add, 0, 1), Instr::Store(2, Reg(2))],
+    }
+}
+
+/// Softmax along an axis of a matrix.
+fn softmax(dtype: DType, shape: [i64; 2], axis: usize) -> Loop<i64> {
+    let dense = [shape[1], 1];
+    Loop {
+        shape: shape.to_vec(),
+        reduce: Some(axis),
+        accesses: vec![access(0, dtype, &dense), access(1, dtype, &dense)],
+        code: vec![
+            Instr::Load(0),
+            Instr::Reduce(Reduction::Max, Reg(0)),
+            apply(NumericOp::Sub, 0, 1),
+            apply(RealOp::Exp, 2, 2),
+            Instr::Reduce(Reduction::Sum, Reg(3)),
+            apply(RealOp::Div, 3, 4),
+            Instr::Store(1, Reg(5)),
+        ],
+    }
+}
+
+/// One reduction of a matrix along an axis.
+fn reduction(kind: Reduction, dtype: DType, shape: [i64; 2], axis: usize) -> Loop<i64> {
+    let out = if kind.gives_index() { DType::Int64 } else { dtype };
+    let mut row = [1, 1];
+    row[axis] = 0;
+    Loop {
+        shape: shape.to_vec(),
+        reduce: Some(axis),
+        accesses: vec![access(0, dtype, &[shape[1], 1]), access(1, out, &row)],
+        code: vec![Instr::Load(0), Instr::Reduce(kind, Reg(0)), Instr::Store(1, Reg(1))],
+    }
+}
+
+#[test]
+fn flat_loops_read_well() {
+    check(&add(DType::BFloat16, [1024, 4096], [0, 1]), expect![[r#"
+        extern "C" __global__ void __launch_bounds__(256) loop(i64 items, i64 n1, u64 d1, i64 s0_0, bf16* p0, bf16* p1, bf16* p2) {
+            typedef int I;
+            typedef unsigned U;
+            const U first = (U)blockIdx.x * 1024 + threadIdx.x;
+            float x0[4][8];
+            float x1[4][8];
+        #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const U item = first + i * 256;
+                if (item < (U)items) {
+                    U rest = item;
+                    const U q1 = lane::quotient(rest, d1);
+                    const U i1 = rest - q1 * (U)n1;
+                    rest = q1;
+                    const U i0 = rest;
+                    const I w0 = (I)i0 * (I)s0_0 + (I)i1 * 8;
+                    const I w1 = (I)i1 * 8;
+                    lane::load<8>(x0[i], p0 + w0, 8);
+                    lane::load<8>(x1[i], p1 + w1, 8);
+                }
+            }
+        #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const U item = first + i * 256;
+                if (item < (U)items) {
+                    U rest = item;
+                    const U q1 = lane::quotient(rest, d1);
+                    const U i1 = rest - q1 * (U)n1;
+                    rest = q1;
+                    const U i0 = rest;
+                    const I w0 = (I)i0 * (I)s0_0 + (I)i1 * 8;
+                    float o3[8];
+        #pragma unroll
+                    for (int v = 0; v < 8; v++) {
+                        const float e2 = lane::add(x0[i][v], x1[i][v]);
+                        o3[v] = e2;
+                    }
+                    lane::store<8>(p2 + w0, o3, 8);
+                }
+            }
+        }
+        [512, 1, 1] [256, 1, 1] [Number(524288), Number(512), Bits(173946175488), Number(4096), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 }), Address(Address { slot: Slot(2), bytes: 0 })]
+    "#]]);
+}
+
+#[test]
+fn rows_read_well() {
+    check(&softmax(DType::Float32, [8192, 1000], 1), expect![[r#"
+        extern "C" __global__ void __launch_bounds__(64) loop(i64 items, i64 length, i64 s0_0, float* p0, float* p1) {
+            typedef int I;
+            typedef unsigned U;
+            const U part = threadIdx.x % 64;
+            const U item = (U)blockIdx.x * 1 + threadIdx.x / 64;
+            const bool here = item < (U)items;
+            const U i0 = (here ? item : (U)0);
+            const I b0 = (I)i0 * (I)s0_0;
+            float a1 = __int_as_float(0xff800000);
+            const U start = 0;
+            float x0[4][4];
+        #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const U j = start + (i * 64 + part) * 4;
+                if (here && j < (U)length) {
+                    const I w0 = b0 + (I)j;
+                    lane::load<4>(x0[i], p0 + w0, 4);
+                }
+            }
+        #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const U j = start + (i * 64 + part) * 4;
+                if (here && j < (U)length) {
+        #pragma unroll
+                    for (int v = 0; v < 4; v++) {
+                        a1 = lane::Max::of(a1, x0[i][v]);
+                    }
+                }
+            }
+            const float r1 = lane::reduce<lane::Max, 64>(a1);
+            float a4 = 0.0f;
+            float k3[4][4];
+        #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const U j = start + (i * 64 + part) * 4;
+                if (here && j < (U)length) {
+        #pragma unroll
+                    for (int v = 0; v < 4; v++) {
+                        const float e2 = lane::sub(x0[i][v], r1);
+                        k3[i][v] = lane::exp(e2);
+                        a4 = lane::Sum::of(a4, k3[i][v]);
+                    }
+                }
+            }
+            const float r4 = lane::reduce<lane::Sum, 64>(a4);
+        #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const U j = start + (i * 64 + part) * 4;
+                if (here && j < (U)length) {
+                    const I w0 = b0 + (I)j;
+                    float o6[4];
+        #pragma unroll
+                    for (int v = 0; v < 4; v++) {
+                        const float e5 = lane::div(k3[i][v], r4);
+                        o6[v] = e5;
+                    }
+                    lane::store<4>(p1 + w0, o6, 4);
+                }
+            }
+        }
+        [8192, 1, 1] [64, 1, 1] [Number(8192), Number(1000), Number(1000), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 })]
+    "#]]);
+}
+
+/// Text and names are those of the structure: other sizes need no other functions.
+#[test]
+fn sizes_are_parameters() {
+    let names = |loop_: &Loop<i64>| calls(loop_).into_iter().map(|call| call.source.name).collect::<Vec<_>>();
+    let f32 = DType::Float32;
+    assert_eq!(names(&add(f32, [4096, 4096], [4096, 1])), names(&add(f32, [1000, 8192], [8192, 1])));
+    assert_eq!(names(&softmax(f32, [8192, 1000], 1)), names(&softmax(f32, [5000, 1012], 1)));
+    assert_ne!(names(&softmax(f32, [8192, 1000], 1)), names(&softmax(f32, [8192, 1001], 1)));
+}
+
+/// Every op on every dtype, as flat loops.
+fn ops() -> Vec<Loop<i64>> {
+    let mut loops = Vec::new();
+    for op in ScalarOp::all() {
+        for &dtype in DType::ALL {
+            let fits = match op {
+                ScalarOp::RealOp(_) => dtype.is_float(),
+                ScalarOp::LogicalOp(_) => dtype == DType::Bool,
+                _ => true,
+            };
+            if fits {
+                let mut loop_ = add(dtype, [64, 1000], [1000, 1]);
+                loop_.code[2] = apply(op, 0, 1);
+                loop_.accesses[2].dtype = op.result_dtype(dtype);
+                loops.push(loop_);
+            }
+        }
+    }
+    for &from in DType::ALL {
+        for &to in DType::ALL {
+            let mut loop_ = add(from, [64, 1000], [1000, 1]);
+            loop_.code = vec![Instr::Load(0), Instr::Cast(Reg(0), to), Instr::Store(2, Reg(1))];
+            loop_.accesses[2].dtype = to;
+            loops.push(loop_);
+        }
+    }
+    loops
+}
+
+/// Literals, sizes, positions and random numbers.
+fn sources() -> Vec<Loop<i64>> {
+    let mut loops = Vec::new();
+    for &dtype in DType::ALL {
+        let mut loop_ = add(dtype, [1000, 100], [1, 1000]);
+        let literal = |bits| Instr::Literal(Literal { dtype, bits });
+        loop_.code = vec![
+            literal(0x8000_0000_0000_0000),
+            literal(u64::MAX),
+            apply(NumericOp::Max, 0, 1),
+            Instr::Size(77, dtype),
+            apply(NumericOp::Mul, 2, 3),
+            Instr::Store(2, Reg(4)),
+        ];
+        loops.push(loop_);
+    }
+    for dtype in [DType::Float32, DType::Float64] {
+        for distribution in Distribution::ALL {
+            for walk in [[100, 1], [1, 1000], [-100, 0], [0, 7]] {
+                let mut loop_ = add(dtype, [1000, 100], [1, 1000]);
+                loop_.accesses[1] = Access { slot: Slot::NONE, ..access(0, DType::Int64, &walk) };
+                loop_.code = vec![
+                    Instr::Literal(Literal { dtype: DType::UInt64, bits: 3 }),
+                    Instr::Index(1),
+                    Instr::Random(distribution, dtype, [Reg(0), Reg(1)]),
+                    Instr::Store(2, Reg(2)),
+                ];
+                loops.push(loop_);
+            }
+        }
+    }
+    loops
+}
+
+/// Rows of every length and direction.
+fn rows() -> Vec<Loop<i64>> {
+    use Reduction::{ArgMax, ArgMin, Max, Min, Prod, Sum};
+    let mut loops = Vec::new();
+    for &dtype in DType::ALL {
+        for kind in [Sum, Prod, Max, Min, ArgMax, ArgMin] {
+            for shape in [[300, 4000], [3000, 3]] {
+                loops.extend([0, 1].map(|axis| reduction(kind, dtype, shape, axis)));
+            }
+        }
+    }
+    for dtype in [DType::Float32, DType::BFloat16, DType::Float64] {
+        for length in [2, 5, 33, 64, 100, 128, 1000, 1024, 4096, 4099, 20_000, 32_768, 100_000, 1 << 20] {
+            for rows in [1, 50, 100_000] {
+                loops.extend([softmax(dtype, [rows, length], 1), softmax(dtype, [length, rows], 0)]);
+                loops.push(reduction(Sum, dtype, [rows, length], 1));
+                loops.push(reduction(ArgMax, dtype, [length, rows], 0));
+            }
+        }
+    }
+    loops
+}
+
+/// Many axes, and more elements than 32 bits count.
+fn shapes() -> Vec<Loop<i64>> {
+    let mut loops = Vec::new();
+    for rank in 1..9usize {
+        let shape: Vec<i64> = (0..rank as i64).map(|axis| 3 + axis).collect();
+        let dense: Vec<i64> = (0..rank).map(|axis| shape[axis + 1..].iter().product()).collect();
+        let padded: Vec<i64> = (0..rank).map(|axis| 11i64.pow((rank - 1 - axis) as u32)).collect();
+        let back: Vec<i64> = padded.iter().map(|stride| -stride).collect();
+        let f32 = DType::Float32;
+        let reversed = Access { offset: 11i64.pow(rank as u32), ..access(1, f32, &back) };
+        let code = add(f32, [1, 1], [1, 1]).code;
+        let accesses = vec![access(0, f32, &padded), reversed, access(2, f32, &dense)];
+        loops.push(Loop { shape, reduce: None, accesses, code });
+    }
+    loops.push(add(DType::Float32, [1 << 20, 1 << 16], [1 << 16, 1]));
+    loops.push(add(DType::UInt8, [1 << 20, 1 << 16], [0, 1]));
+    loops.push(softmax(DType::Float32, [1 << 20, 1 << 14], 1));
+    loops.push(softmax(DType::Float32, [1 << 14, 1 << 20], 0));
+    loops.push(add(DType::Float32, [4096, 4096], [1, 4096]));
+    loops.push(add(DType::BFloat16, [4096, 4096], [1, 4096]));
+    loops.push(add(DType::UInt8, [100, 333], [1, 100]));
+    loops
+}
+
+/// What is written is CUDA C++.
+#[test]
+fn every_text_compiles() {
+    let compiler = match nvrtc::Compiler::find() {
+        Ok(compiler) => compiler,
+        Err(reason) => return eprintln!("skipped: no NVRTC: {reason}"),
+    };
+    let loops = [ops(), sources(), rows(), shapes()].concat();
+    let calls = loops.iter().flat_map(calls);
+    let texts: BTreeMap<String, String> = calls.map(|call| (call.source.name, call.source.code)).collect();
+    for texts in texts.values().collect::<Vec<_>>().chunks(80) {
+        let text = texts.iter().fold(PRELUDE.to_string(), |whole, text| whole + text);
+        if let Err(log) = compiler.compile(&text) {
+            panic!("{log}\n{}", texts.iter().map(|text| text.as_str()).collect::<String>());
+        }
+    }
+    println!("{} functions of {} loops", texts.len(), loops.len());
+}

@@ -1,0 +1,699 @@
+//! A nest as CUDA C++.
+//!
+//! Names say what they are: `p` and a number is the memory of an access, `b` where a walk is at the start of a row and
+//! `w` at a vector, `x` are vectors of a load, `k` values that are kept from pass to pass, `r` values of a row, `e` those
+//! of an element, `a` accumulators, `o` what is stored.
+
+use std::fmt::Write;
+
+use max_core::kernel::{Instr, Level, Literal, Reduction};
+use max_core::scalar::source::{self, register_type};
+use max_core::{DType, Element, Result, bail, dispatch};
+
+use super::form::{Form, Lies, Scheme};
+use super::nest::Nest;
+use crate::cuda::{Address, Param};
+use crate::loops::{args, identity};
+
+/// A function, its name left open, and its parameters.
+pub(super) struct Written {
+    pub(super) code: String,
+    pub(super) params: Vec<Param>,
+}
+
+/// What stands for the name of the function.
+pub(super) const NAME: &str = "NAME";
+
+/// Writes a nest in a form.
+pub(super) fn write(nest: &Nest, form: &Form) -> Result<Written> {
+    let mut writer = Writer {
+        nest,
+        form,
+        names: Vec::new(),
+        params: Vec::new(),
+        body: String::new(),
+        depth: 1,
+        kept: vec![false; nest.code.len()],
+        loaded: vec![false; nest.code.len()],
+    };
+    writer.function()?;
+    let [x, y] = form.block();
+    let (index, count) = if nest.wide { ("i64", "u64") } else { ("int", "unsigned") };
+    let code = format!(
+        "extern \"C\" __global__ void __launch_bounds__({}) {NAME}({}) {{\n    typedef {index} I;\n    \
+         typedef {count} U;\n{}}}\n",
+        x * y,
+        writer.names.join(", "),
+        writer.body
+    );
+    Ok(Written { code, params: writer.params })
+}
+
+struct Writer<'a> {
+    nest: &'a Nest,
+    form: &'a Form,
+    /// The parameters as they are declared, and their values.
+    names: Vec<String>,
+    params: Vec<Param>,
+    body: String,
+    depth: usize,
+    /// Values that passes leave to later ones.
+    kept: Vec<bool>,
+    /// Loads that have happened, where memory is read once.
+    loaded: Vec<bool>,
+}
+
+/// The type of elements in memory.
+fn memory_type(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "boolean",
+        DType::Float16 => "f16",
+        DType::BFloat16 => "bf16",
+        DType::Float8E4M3FN => "e4m3fn",
+        DType::Float8E4M3FNUZ => "e4m3fnuz",
+        DType::Float8E5M2 => "e5m2",
+        DType::Float8E5M2FNUZ => "e5m2fnuz",
+        native => register_type(native),
+    }
+}
+
+/// A literal as it is held.
+fn literal_text(literal: Literal) -> String {
+    let of = register_type(literal.dtype);
+    let bytes = literal.bits.to_le_bytes();
+    match literal.dtype {
+        DType::Bool => (literal.bits & 0xff != 0).to_string(),
+        DType::Float64 => match f64::from_bits(literal.bits) {
+            value if value.is_finite() => format!("{value:?}"),
+            _ => format!("__longlong_as_double({:#x}ll)", literal.bits),
+        },
+        dtype if dtype.is_float() => match literal.to_f64() as f32 {
+            value if value.is_finite() => format!("{value:?}f"),
+            value => format!("__int_as_float({:#x})", value.to_bits()),
+        },
+        dtype if dtype.is_signed_integral() => {
+            let value =
+                dispatch!(dtype, T => bytemuck::pod_read_unaligned::<T>(&bytes[..size_of::<T>()]).to_i128());
+            match value as i64 {
+                i64::MIN => format!("({of})0x8000000000000000ull"),
+                value => format!("({of}){value}ll"),
+            }
+        }
+        dtype => {
+            let value =
+                dispatch!(dtype, T => bytemuck::pod_read_unaligned::<T>(&bytes[..size_of::<T>()]).to_i128());
+            format!("({of}){value}ull")
+        }
+    }
+}
+
+/// The type in which elements of a dtype are held, as a dtype.
+fn held(dtype: DType) -> DType {
+    if dtype.is_half() || dtype.is_float8() { DType::Float32 } else { dtype }
+}
+
+fn cast_text(from: DType, to: DType, value: &str) -> String {
+    if held(to) != to {
+        return format!("lane::Rounded<{}>::of({value})", memory_type(to));
+    }
+    if held(from) == to {
+        return value.to_string();
+    }
+    format!("lane::Cast<{}>::of({value})", register_type(to))
+}
+
+/// What combines the elements of a reduction.
+fn combiner(kind: Reduction) -> &'static str {
+    match kind {
+        Reduction::Sum => "lane::Sum",
+        Reduction::Prod => "lane::Prod",
+        Reduction::Max => "lane::Max",
+        Reduction::Min => "lane::Min",
+        Reduction::ArgMax => "lane::ArgMax",
+        Reduction::ArgMin => "lane::ArgMin",
+    }
+}
+
+/// A factor and how far to shift, by which numbers below 2^31 are divided.
+fn divisor(size: i64) -> u64 {
+    let shift = 64 - (size.max(1) as u64 - 1).leading_zeros();
+    let factor = (1u128 << (31 + shift)).div_ceil(size.max(1) as u128) as u64;
+    factor | u64::from(31 + shift) << 32
+}
+
+impl Writer<'_> {
+    fn line(&mut self, text: &str) {
+        if text.starts_with('}') {
+            self.depth -= 1;
+        }
+        if text.starts_with('#') {
+            _ = writeln!(self.body, "{text}");
+        } else {
+            _ = writeln!(self.body, "{:1$}{text}", "", 4 * self.depth);
+        }
+        if text.ends_with('{') {
+            self.depth += 1;
+        }
+    }
+
+    fn param(&mut self, kind: &str, name: &str, value: Param) -> String {
+        let declared = format!("{kind} {name}");
+        if !self.names.contains(&declared) {
+            self.names.push(declared);
+            self.params.push(value);
+        }
+        name.to_string()
+    }
+
+    fn number(&mut self, name: &str, value: i64) -> String {
+        self.param("i64", name, Param::Number(value))
+    }
+
+    fn memory(&mut self, access: usize) -> String {
+        let seen = &self.nest.accesses[access];
+        let kind = format!("{}*", memory_type(seen.dtype));
+        self.param(&kind, &format!("p{access}"), Param::Address(Address::of(seen)))
+    }
+
+    fn type_of(&self, at: usize) -> &'static str {
+        register_type(self.nest.dtypes[at])
+    }
+
+    fn vector(&self) -> usize {
+        self.form.vector
+    }
+
+    /// Whether rows lie beside each other in a vector.
+    fn is_across(&self) -> bool {
+        matches!(self.form.scheme, Scheme::Across { .. })
+    }
+
+    /// Whether vectors lie along the last axis that is kept.
+    fn along_last(&self) -> bool {
+        !matches!(self.form.scheme, Scheme::Along { .. })
+    }
+
+    fn function(&mut self) -> Result<()> {
+        for at in 0..self.nest.code.len() {
+            if self.nest.live[at] && self.nest.is_constant(at) {
+                self.define(at, &format!("const {} r{at}", self.type_of(at)), "")?;
+            }
+        }
+        let items = self.form.items(self.nest);
+        self.number("items", items);
+        match self.form.scheme {
+            Scheme::Flat => {
+                let block = self.form.items_of_block();
+                self.line(&format!("const U first = (U)blockIdx.x * {block} + threadIdx.x;"));
+            }
+            Scheme::Along { group } => {
+                let rows = self.form.items_of_block();
+                self.line(&format!("const U part = threadIdx.x % {group};"));
+                self.line(&format!("const U item = (U)blockIdx.x * {rows} + threadIdx.x / {group};"));
+                self.row_start();
+            }
+            Scheme::Across { across, .. } => {
+                self.line("const U part = threadIdx.y;");
+                self.line(&format!("const U item = (U)blockIdx.x * {across} + threadIdx.x;"));
+                self.row_start();
+            }
+        }
+        let last = self.nest.last();
+        let needed = self.demands(last);
+        for (stage, needed) in needed.iter().enumerate() {
+            self.row_code(stage)?;
+            self.pass(stage, needed, stage == last)?;
+        }
+        self.row_stores();
+        Ok(())
+    }
+
+    /// Where the row of a thread starts. Threads without one have the first, and write nothing.
+    fn row_start(&mut self) {
+        let length = self.nest.row_length();
+        self.number("length", length);
+        self.line("const bool here = item < (U)items;");
+        self.split("(here ? item : (U)0)");
+        for walk in 0..self.nest.walks.len() {
+            let place = self.place(walk);
+            let of = if self.nest.walks[walk].counted { "i64" } else { "I" };
+            self.line(&format!("const {of} b{walk} = {place};"));
+        }
+    }
+
+    /// The indices of the axes that are kept, of the number of an item.
+    fn split(&mut self, item: &str) {
+        let rank = self.nest.kept.len();
+        if rank == 1 {
+            self.line(&format!("const U i0 = {item};"));
+            return;
+        }
+        self.line(&format!("U rest = {item};"));
+        for axis in (1..rank).rev() {
+            let mut size = self.nest.kept[axis].size;
+            if axis + 1 == rank && self.along_last() {
+                size /= self.vector() as i64;
+            }
+            let bits = if self.nest.wide { size as u64 } else { divisor(size) };
+            self.number(&format!("n{axis}"), size);
+            self.param("u64", &format!("d{axis}"), Param::Bits(bits));
+            self.line(&format!("const U q{axis} = lane::quotient(rest, d{axis});"));
+            self.line(&format!("const U i{axis} = rest - q{axis} * (U)n{axis};"));
+            self.line(&format!("rest = q{axis};"));
+        }
+        self.line("const U i0 = rest;");
+    }
+
+    /// The position of a walk at the indices of the axes that are kept.
+    fn place(&mut self, walk: usize) -> String {
+        let of = if self.nest.walks[walk].counted { "i64" } else { "I" };
+        let mut terms = Vec::new();
+        for axis in 0..self.nest.kept.len() {
+            let stride = self.nest.kept[axis].strides[walk];
+            if stride == 0 {
+                continue;
+            }
+            let mut term = format!("({of})i{axis}");
+            if axis + 1 == self.nest.kept.len() && self.along_last() && self.vector() > 1 {
+                _ = write!(term, " * {}", self.vector());
+            }
+            if stride != 1 {
+                let name = self.number(&format!("s{walk}_{axis}"), stride);
+                _ = write!(term, " * ({of}){name}");
+            }
+            terms.push(term);
+        }
+        if terms.is_empty() { "0".to_string() } else { terms.join(" + ") }
+    }
+
+    /// How far apart the elements of a vector of a walk lie.
+    fn step(&mut self, walk: usize) -> String {
+        let (axis, name) = match self.form.scheme {
+            Scheme::Along { .. } => (self.nest.reduce.as_ref(), format!("s{walk}_r")),
+            _ => (self.nest.kept.last(), format!("s{walk}_{}", self.nest.kept.len() - 1)),
+        };
+        match axis.map_or(0, |axis| axis.strides[walk]) {
+            stride @ (0 | 1) => stride.to_string(),
+            stride => self.number(&name, stride),
+        }
+    }
+
+    /// Opens a loop over the vectors of a thread, with the positions of walks.
+    fn each_vector(&mut self, walks: &[usize]) {
+        let repeat = self.form.repeat;
+        self.line("#pragma unroll");
+        self.line(&format!("for (int i = 0; i < {repeat}; i++) {{"));
+        match self.form.scheme {
+            Scheme::Flat => {
+                self.line(&format!("const U item = first + i * {};", self.form.block()[0]));
+                self.line("if (item < (U)items) {");
+                self.split("item");
+            }
+            Scheme::Along { group } => {
+                let vector = self.vector();
+                self.line(&format!("const U j = start + (i * {group} + part) * {vector};"));
+                self.line("if (here && j < (U)length) {");
+            }
+            Scheme::Across { down, .. } => {
+                self.line(&format!("const U j = start + i * {down} + part;"));
+                self.line("if (here && j < (U)length) {");
+            }
+        }
+        for &walk in walks {
+            let of = if self.nest.walks[walk].counted { "i64" } else { "I" };
+            let place = match &self.nest.reduce {
+                None => self.place(walk),
+                Some(axis) => match axis.strides[walk] {
+                    0 => format!("b{walk}"),
+                    1 => format!("b{walk} + ({of})j"),
+                    stride => {
+                        let name = self.number(&format!("s{walk}_r"), stride);
+                        format!("b{walk} + ({of})j * ({of}){name}")
+                    }
+                },
+            };
+            self.line(&format!("const {of} w{walk} = {place};"));
+        }
+    }
+
+    fn end_each_vector(&mut self) {
+        self.line("}");
+        self.line("}");
+    }
+
+    fn each_element(&mut self) {
+        self.line("#pragma unroll");
+        self.line(&format!("for (int v = 0; v < {}; v++) {{", self.vector()));
+    }
+
+    /// How many elements of a vector there are.
+    fn count(&mut self) -> String {
+        let vector = self.vector() as i64;
+        match (self.form.scheme, self.nest.kept.as_slice()) {
+            (Scheme::Flat, [only]) if only.size % vector != 0 => {
+                self.number("n0", only.size);
+                format!("n0 - (i64)i0 * {vector}")
+            }
+            _ => vector.to_string(),
+        }
+    }
+
+    /// Loads a vector at a position.
+    fn load(&mut self, access: usize, to: &str, at: &str) {
+        let (vector, memory, count) = (self.vector(), self.memory(access), self.count());
+        let walk = self.nest.walk_of[access];
+        let line = match self.form.lies(self.nest, access) {
+            Lies::Together => format!("lane::load<{vector}>({to}, {memory} + {at}, {count});"),
+            Lies::Same => format!("lane::load_same<{vector}>({to}, {memory} + {at});"),
+            Lies::Apart => {
+                let step = self.step(walk);
+                format!("lane::load_apart<{vector}>({to}, {memory} + {at}, {step}, {count});")
+            }
+        };
+        self.line(&line);
+    }
+
+    fn store(&mut self, access: usize, from: &str, at: &str) {
+        let (vector, memory, count) = (self.vector(), self.memory(access), self.count());
+        let walk = self.nest.walk_of[access];
+        let line = match self.form.lies(self.nest, access) {
+            Lies::Together => format!("lane::store<{vector}>({memory} + {at}, {from}, {count});"),
+            Lies::Same | Lies::Apart => {
+                let step = self.step(walk);
+                format!("lane::store_apart<{vector}>({memory} + {at}, {from}, {step}, {count});")
+            }
+        };
+        self.line(&line);
+    }
+
+    /// A value in the loop over the elements of a vector.
+    fn value(&self, at: usize) -> String {
+        let row = self.nest.levels[at] == Level::Row;
+        match &self.nest.code[at] {
+            _ if self.nest.is_constant(at) => format!("r{at}"),
+            _ if row && self.is_across() => format!("r{at}[v]"),
+            _ if row => format!("r{at}"),
+            Instr::Load(_) => format!("x{at}[i][v]"),
+            _ if self.kept[at] => format!("k{at}[i][v]"),
+            _ => format!("e{at}"),
+        }
+    }
+
+    /// Writes the line that defines a value; positions are those of walks with this letter.
+    fn define(&mut self, at: usize, target: &str, walks: &str) -> Result<()> {
+        let nest = self.nest;
+        let dtype = |arg: usize| nest.dtypes[arg];
+        let values: Vec<String> = args(&nest.code[at]).iter().map(|arg| self.value(arg.0 as usize)).collect();
+        let arg = |place: usize| args(&nest.code[at])[place].0 as usize;
+        let text = match &nest.code[at] {
+            Instr::Literal(literal) => literal_text(*literal),
+            Instr::Size(size, to) => {
+                let name = self.number(&format!("z{at}"), *size);
+                cast_text(DType::Int64, *to, &name)
+            }
+            Instr::Index(access) => {
+                let access = *access as usize;
+                let walk = nest.walk_of[access];
+                let offset = self.number(&format!("f{access}"), nest.accesses[access].offset);
+                let along = nest.levels[at] == Level::Element || self.is_across();
+                match self.step(walk).as_str() {
+                    step if along && self.vector() > 1 && step != "0" => {
+                        format!("{offset} + {walks}{walk} + v * {step}")
+                    }
+                    _ => format!("{offset} + {walks}{walk}"),
+                }
+            }
+            Instr::Apply(op, _) => source::apply(*op, dtype(arg(0)), [&values[0], &values[1]]),
+            Instr::Select(_) => format!("{} ? {} : {}", values[0], values[1], values[2]),
+            Instr::Cast(_, to) => cast_text(dtype(arg(0)), *to, &values[0]),
+            Instr::Random(distribution, of, _) => {
+                let kind = register_type(*of);
+                let (seed, position) = (&values[0], &values[1]);
+                self.line(&format!(
+                    "const lane::Units<{kind}> u{at} = lane::units<{kind}>((u64){seed}, {position});"
+                ));
+                source::draw(*distribution, *of, [&format!("u{at}.u"), &format!("u{at}.v")])
+            }
+            Instr::Load(_) | Instr::Product(_) | Instr::Reduce(..) | Instr::Store(..) => {
+                bail!(internal, "{:?} is no expression", nest.code[at])
+            }
+        };
+        self.line(&format!("{target} = {text};"));
+        Ok(())
+    }
+
+    /// What each pass computes.
+    fn demands(&mut self, last: usize) -> Vec<Vec<bool>> {
+        let nest = self.nest;
+        let mut needed = vec![vec![false; nest.code.len()]; last + 1];
+        for stage in (0..=last).rev() {
+            for at in (0..nest.code.len()).rev().filter(|&at| nest.live[at]) {
+                let root = match nest.code[at] {
+                    Instr::Reduce(..) => nest.ready[at] == stage + 1,
+                    Instr::Store(..) => stage == last && !nest.stores_once(at),
+                    _ => false,
+                };
+                needed[stage][at] |= root;
+                if !needed[stage][at] {
+                    continue;
+                }
+                let from_memory = matches!(nest.code[at], Instr::Load(_) | Instr::Index(_));
+                if !root && self.form.held && !from_memory && nest.ready[at] < stage {
+                    self.kept[at] = true;
+                    needed[nest.ready[at]][at] = true;
+                    continue;
+                }
+                for arg in args(&nest.code[at]).iter().map(|arg| arg.0 as usize) {
+                    needed[stage][arg] |= nest.levels[arg] == Level::Element;
+                }
+            }
+        }
+        needed
+    }
+
+    /// The values of rows that can be had before a pass.
+    fn row_code(&mut self, stage: usize) -> Result<()> {
+        let nest = self.nest;
+        for at in 0..nest.code.len() {
+            let other = matches!(nest.code[at], Instr::Reduce(..) | Instr::Store(..));
+            let row = nest.levels[at] == Level::Row && nest.ready[at] == stage;
+            if other || !row || !nest.live[at] || nest.is_constant(at) {
+                continue;
+            }
+            let of = self.type_of(at);
+            match (&nest.code[at], self.is_across()) {
+                (Instr::Load(access), false) => {
+                    let memory = self.memory(*access as usize);
+                    let walk = nest.walk_of[*access as usize];
+                    self.line(&format!("const {of} r{at} = lane::widen({memory}[b{walk}]);"));
+                }
+                (Instr::Load(access), true) => {
+                    let walk = nest.walk_of[*access as usize];
+                    self.line(&format!("{of} r{at}[{}];", self.vector()));
+                    self.load(*access as usize, &format!("r{at}"), &format!("b{walk}"));
+                }
+                (_, false) => self.define(at, &format!("const {of} r{at}"), "b")?,
+                (_, true) => {
+                    self.line(&format!("{of} r{at}[{}];", self.vector()));
+                    self.each_element();
+                    self.define(at, &format!("r{at}[v]"), "b")?;
+                    self.line("}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The walks of what a pass touches, in order.
+    fn walks_of(&self, instrs: &[usize]) -> Vec<usize> {
+        let mut walks: Vec<usize> = instrs
+            .iter()
+            .filter_map(|&at| match self.nest.code[at] {
+                Instr::Load(access) | Instr::Index(access) | Instr::Store(access, _) => {
+                    Some(self.nest.walk_of[access as usize])
+                }
+                _ => None,
+            })
+            .collect();
+        walks.sort_unstable();
+        walks.dedup();
+        walks
+    }
+
+    /// A pass over the elements.
+    fn pass(&mut self, stage: usize, needed: &[bool], last: bool) -> Result<()> {
+        let (nest, form, vector) = (self.nest, self.form, self.vector());
+        let here: Vec<usize> = (0..nest.code.len()).filter(|&at| needed[at]).collect();
+        if here.is_empty() {
+            return Ok(());
+        }
+        self.accumulators(&here);
+        let threads = match form.scheme {
+            Scheme::Flat => None,
+            Scheme::Along { group } => Some(group * vector),
+            Scheme::Across { down, .. } => Some(down),
+        };
+        match threads.filter(|_| !form.held) {
+            Some(threads) => {
+                let step = threads * form.repeat;
+                self.line(&format!("for (U start = 0; start < (U)length; start += {step}) {{"));
+            }
+            None if stage == 0 && threads.is_some() => self.line("const U start = 0;"),
+            None => {}
+        }
+        let loads: Vec<usize> = here
+            .iter()
+            .copied()
+            .filter(|&at| matches!(nest.code[at], Instr::Load(_)) && !(form.held && self.loaded[at]))
+            .collect();
+        for &at in &loads {
+            self.loaded[at] = true;
+            self.line(&format!("{} x{at}[{}][{vector}];", self.type_of(at), form.repeat));
+        }
+        let kept: Vec<usize> =
+            here.iter().copied().filter(|&at| self.kept[at] && nest.ready[at] == stage).collect();
+        for at in kept {
+            self.line(&format!("{} k{at}[{}][{vector}];", self.type_of(at), form.repeat));
+        }
+        if !loads.is_empty() {
+            self.each_vector(&self.walks_of(&loads));
+            for at in loads {
+                let Instr::Load(access) = nest.code[at] else { continue };
+                let walk = nest.walk_of[access as usize];
+                self.load(access as usize, &format!("x{at}[i]"), &format!("w{walk}"));
+            }
+            self.end_each_vector();
+        }
+        self.elements(stage, &here)?;
+        if threads.is_some() && !form.held {
+            self.line("}");
+        }
+        self.combine(&here);
+        debug_assert!(last || here.iter().all(|&at| !matches!(nest.code[at], Instr::Store(..))));
+        Ok(())
+    }
+
+    /// What a pass computes of vectors that are loaded.
+    fn elements(&mut self, stage: usize, here: &[usize]) -> Result<()> {
+        let (nest, vector) = (self.nest, self.vector());
+        let touched: Vec<usize> =
+            here.iter().copied().filter(|&at| !matches!(nest.code[at], Instr::Load(_))).collect();
+        self.each_vector(&self.walks_of(&touched));
+        for &at in here {
+            if let Instr::Store(..) = nest.code[at] {
+                self.line(&format!("{} o{at}[{vector}];", self.type_of(at)));
+            }
+        }
+        self.each_element();
+        for &at in here {
+            let of = self.type_of(at);
+            match nest.code[at] {
+                Instr::Load(_) => {}
+                Instr::Store(_, arg) => {
+                    let value = self.value(arg.0 as usize);
+                    self.line(&format!("o{at}[v] = {value};"));
+                }
+                Instr::Reduce(kind, arg) => self.accumulate(kind, at, arg.0 as usize),
+                _ if self.kept[at] && nest.ready[at] < stage => {}
+                _ if self.kept[at] => self.define(at, &format!("k{at}[i][v]"), "w")?,
+                _ => self.define(at, &format!("const {of} e{at}"), "w")?,
+            }
+        }
+        self.line("}");
+        for &at in here {
+            if let Instr::Store(access, _) = nest.code[at] {
+                let walk = nest.walk_of[access as usize];
+                self.store(access as usize, &format!("o{at}"), &format!("w{walk}"));
+            }
+        }
+        self.end_each_vector();
+        Ok(())
+    }
+
+    /// What reductions start from.
+    fn accumulators(&mut self, here: &[usize]) {
+        for &at in here {
+            let Instr::Reduce(kind, arg) = self.nest.code[at] else { continue };
+            let of = self.nest.dtypes[arg.0 as usize];
+            let (name, start) = match kind.gives_index() {
+                true => (format!("lane::Best<{}>", register_type(of)), "{ 0, -1 }".to_string()),
+                false => (register_type(of).to_string(), literal_text(identity(kind, held(of)))),
+            };
+            if self.is_across() {
+                self.line(&format!("{name} a{at}[{}];", self.vector()));
+                self.each_element();
+                let start = if kind.gives_index() { format!("{name}{start}") } else { start };
+                self.line(&format!("a{at}[v] = {start};"));
+                self.line("}");
+            } else {
+                self.line(&format!("{name} a{at} = {start};"));
+            }
+        }
+    }
+
+    fn accumulate(&mut self, kind: Reduction, at: usize, arg: usize) {
+        let (value, of, op) = (self.value(arg), self.type_of(arg), combiner(kind));
+        let to = if self.is_across() { format!("a{at}[v]") } else { format!("a{at}") };
+        let index = if self.is_across() { "(i64)j" } else { "(i64)j + v" };
+        let line = match kind.gives_index() {
+            true => format!("{to} = {op}::of({to}, lane::Best<{of}>{{ {value}, {index} }});"),
+            false => format!("{to} = {op}::of({to}, {value});"),
+        };
+        self.line(&line);
+    }
+
+    /// Combines what the threads of a row have.
+    fn combine(&mut self, here: &[usize]) {
+        for &at in here {
+            let Instr::Reduce(kind, _) = self.nest.code[at] else { continue };
+            let (of, op) = (self.type_of(at), combiner(kind));
+            let index = if kind.gives_index() { ".index" } else { "" };
+            match self.form.scheme {
+                Scheme::Across { across, down } => {
+                    self.line(&format!("{of} r{at}[{}];", self.vector()));
+                    self.each_element();
+                    let call = format!("lane::reduce_down<{op}, {across}, {down}>(a{at}[v])");
+                    self.line(&format!("r{at}[v] = {call}{index};"));
+                    self.line("}");
+                }
+                Scheme::Along { group } => {
+                    let call = format!("lane::reduce<{op}, {group}>(a{at})");
+                    self.line(&format!("const {of} r{at} = {call}{index};"));
+                }
+                Scheme::Flat => {}
+            }
+        }
+    }
+
+    /// Stores that happen once a row, after all threads have read what is there.
+    fn row_stores(&mut self) {
+        let nest = self.nest;
+        let stores: Vec<usize> =
+            (0..nest.code.len()).filter(|&at| nest.live[at] && nest.stores_once(at)).collect();
+        if stores.is_empty() {
+            return;
+        }
+        self.line(match self.form.scheme {
+            Scheme::Along { group } if group <= 32 => "__syncwarp();",
+            _ => "__syncthreads();",
+        });
+        self.line("if (here && part == 0) {");
+        for at in stores {
+            let Instr::Store(access, arg) = nest.code[at] else { continue };
+            let (access, arg) = (access as usize, arg.0 as usize);
+            let walk = nest.walk_of[access];
+            if self.is_across() {
+                self.line(&format!("{} o{at}[{}];", self.type_of(at), self.vector()));
+                self.each_element();
+                let value = self.value(arg);
+                self.line(&format!("o{at}[v] = {value};"));
+                self.line("}");
+                self.store(access, &format!("o{at}"), &format!("b{walk}"));
+            } else {
+                let (memory, value) = (self.memory(access), self.value(arg));
+                self.line(&format!("lane::put({memory}[b{walk}], {value});"));
+            }
+        }
+        self.line("}");
+    }
+}

@@ -1,0 +1,408 @@
+// What generated functions are made of: the types of elements in memory, the arithmetic of lanes, and reductions.
+// No headers are included: whatever is not of the language itself is a builtin of the compiler.
+
+typedef unsigned long long u64;
+typedef long long i64;
+
+// Elements in memory that registers hold in another type. Native types are their own.
+struct f16 { unsigned short bits; };
+struct bf16 { unsigned short bits; };
+struct e4m3fn { unsigned char bits; };
+struct e4m3fnuz { unsigned char bits; };
+struct e5m2 { unsigned char bits; };
+struct e5m2fnuz { unsigned char bits; };
+struct boolean { unsigned char bits; };
+
+namespace lane {
+
+// ---- Integers. They wrap: what is signed is computed as unsigned, in a type that is not promoted.
+
+template <class T> struct Wide { typedef unsigned type; };
+template <> struct Wide<i64> { typedef u64 type; };
+template <> struct Wide<u64> { typedef u64 type; };
+
+template <class T> T add(T a, T b) { typedef typename Wide<T>::type W; return (T)((W)a + (W)b); }
+template <class T> T sub(T a, T b) { typedef typename Wide<T>::type W; return (T)((W)a - (W)b); }
+template <class T> T mul(T a, T b) { typedef typename Wide<T>::type W; return (T)((W)a * (W)b); }
+template <class T> T neg(T a) { return sub<T>((T)0, a); }
+template <class T> T abs(T a) { return a < (T)0 ? neg<T>(a) : a; }
+template <class T> T max(T a, T b) { return a > b ? a : b; }
+template <class T> T min(T a, T b) { return a < b ? a : b; }
+template <class T> T floor(T a) { return a; }
+template <class T> T ceil(T a) { return a; }
+template <class T> T round(T a) { return a; }
+template <class T> T trunc(T a) { return a; }
+template <class T> bool is_inf(T) { return false; }
+
+// The quotient rounded down; zero where the divisor is zero.
+template <class T> T floor_div(T a, T b) {
+    if (b == (T)0) return (T)0;
+    if ((T)-1 < (T)0 && b == (T)-1) return neg<T>(a);
+    T quotient = (T)(a / b);
+    bool below = (T)(a % b) != (T)0 && (a < (T)0) != (b < (T)0);
+    return below ? (T)(quotient - (T)1) : quotient;
+}
+
+template <class T> T modulo(T a, T b) {
+    return b == (T)0 ? (T)0 : sub<T>(a, mul<T>(floor_div<T>(a, b), b));
+}
+
+template <class T> T pow(T a, T b) {
+    if (b < (T)0) {
+        if (a == (T)1) return (T)1;
+        if (a == (T)-1) return (b & (T)1) != (T)0 ? a : (T)1;
+        return (T)0;
+    }
+    T product = (T)1;
+    for (u64 left = (u64)b; left > 0; left >>= 1) {
+        if (left & 1) product = mul<T>(product, a);
+        a = mul<T>(a, a);
+    }
+    return product;
+}
+
+// ---- Bool, a one-bit integer that saturates.
+
+bool add(bool a, bool b) { return a || b; }
+bool sub(bool a, bool b) { return a != b; }
+bool mul(bool a, bool b) { return a && b; }
+bool floor_div(bool a, bool b) { return a && b; }
+bool modulo(bool, bool) { return false; }
+bool pow(bool a, bool b) { return a || !b; }
+bool max(bool a, bool b) { return a || b; }
+bool min(bool a, bool b) { return a && b; }
+bool neg(bool a) { return a; }
+bool abs(bool a) { return a; }
+
+// ---- Floats.
+
+#define FLOATS(T, F)                                                                   \
+    T add(T a, T b) { return a + b; }                                                  \
+    T sub(T a, T b) { return a - b; }                                                  \
+    T mul(T a, T b) { return a * b; }                                                  \
+    T div(T a, T b) { return a / b; }                                                  \
+    T neg(T a) { return -a; }                                                          \
+    T abs(T a) { return ::fabs##F(a); }                                                \
+    T max(T a, T b) { return a > b || a != a ? a : b; }                                \
+    T min(T a, T b) { return a < b || a != a ? a : b; }                                \
+    T floor(T a) { return ::floor##F(a); }                                             \
+    T ceil(T a) { return ::ceil##F(a); }                                               \
+    T round(T a) { return ::rint##F(a); }                                              \
+    T trunc(T a) { return ::trunc##F(a); }                                             \
+    T pow(T a, T b) { return ::pow##F(a, b); }                                         \
+    T sqrt(T a) { return ::sqrt##F(a); }                                               \
+    T exp(T a) { return ::exp##F(a); }                                                 \
+    T log(T a) { return ::log##F(a); }                                                 \
+    T log1p(T a) { return ::log1p##F(a); }                                             \
+    T sin(T a) { return ::sin##F(a); }                                                 \
+    T cos(T a) { return ::cos##F(a); }                                                 \
+    T acos(T a) { return ::acos##F(a); }                                               \
+    T tanh(T a) { return ::tanh##F(a); }                                               \
+    T atanh(T a) { return ::atanh##F(a); }                                             \
+    T erf(T a) { return ::erf##F(a); }                                                 \
+    bool is_inf(T a) { return ::fabs##F(a) == (T)__int_as_float(0x7f800000); }           \
+    T floor_div(T a, T b) {                                                            \
+        if (b == (T)0) return a / b;                                                   \
+        T rest = ::fmod##F(a, b);                                                      \
+        T quotient = (a - rest) / b;                                                   \
+        if (rest != (T)0 && (rest < (T)0) != (b < (T)0)) quotient -= (T)1;             \
+        if (quotient == (T)0) return ::copysign##F((T)0, a / b);                       \
+        T whole = ::floor##F(quotient);                                                \
+        return quotient - whole > (T)0.5 ? whole + (T)1 : whole;                       \
+    }                                                                                  \
+    T modulo(T a, T b) {                                                               \
+        T rest = ::fmod##F(a, b);                                                      \
+        if (rest == (T)0) return ::copysign##F((T)0, b);                               \
+        return (rest < (T)0) != (b < (T)0) ? rest + b : rest;                          \
+    }
+
+FLOATS(float, f)
+FLOATS(double, )
+#undef FLOATS
+
+// ---- Narrow floats: widened when they are loaded, rounded to nearest even when they are stored.
+
+// A format with fewer exponent bits than float: bits of the fraction, bias, largest magnitude, what exceeds it.
+template <int FRACTION, int BIAS, unsigned MAX, unsigned OVERFLOW> struct Format {
+    static float widen(unsigned magnitude) {
+        // The exponent moves by a product, which makes subnormal numbers normal.
+        return __uint_as_float(magnitude << (23 - FRACTION)) * __uint_as_float((254u - BIAS) << 23);
+    }
+    static unsigned narrow(float value) {
+        unsigned bits = __float_as_uint(value) & 0x7fffffffu;
+        const int shift = 23 - FRACTION;
+        unsigned half = (1u << (shift - 1)) - 1 + ((bits >> shift) & 1);
+        unsigned normal = (bits - ((127u - BIAS) << 23) + half) >> shift;
+        // Below the normal numbers: in the sum with this power of two, the last place is that of the format.
+        float unit = __uint_as_float((127u + 24 - BIAS - FRACTION) << 23);
+        unsigned subnormal = __float_as_uint(__fadd_rn(__uint_as_float(bits), unit)) - __float_as_uint(unit);
+        unsigned finite = bits < ((128u - BIAS) << 23) ? subnormal : normal;
+        return finite > MAX ? OVERFLOW : finite;
+    }
+};
+
+#define SIGNED_FLOAT8(NAME, FORMAT, MAX, INFINITE)                                              \
+    float widen(NAME x) {                                                                       \
+        unsigned magnitude = x.bits & 0x7fu;                                                    \
+        unsigned value = __float_as_uint(FORMAT::widen(magnitude));                             \
+        if (magnitude > MAX) value = 0x7fffffffu;                                               \
+        if (INFINITE && magnitude == 0x7cu) value = 0x7f800000u;                                \
+        return __uint_as_float(value | (unsigned)(x.bits & 0x80u) << 24);                       \
+    }                                                                                           \
+    void put(NAME& memory, float x) {                                                           \
+        unsigned magnitude = x != x ? 0x7fu : FORMAT::narrow(x);                                \
+        memory.bits = (unsigned char)(magnitude | ((__float_as_uint(x) >> 24) & 0x80u));        \
+    }
+#define UNSIGNED_FLOAT8(NAME, FORMAT)                                                           \
+    float widen(NAME x) {                                                                       \
+        unsigned value = __float_as_uint(FORMAT::widen(x.bits & 0x7fu));                        \
+        value |= (unsigned)(x.bits & 0x80u) << 24;                                              \
+        return __uint_as_float(x.bits == 0x80u ? 0x7fffffffu : value);                          \
+    }                                                                                           \
+    void put(NAME& memory, float x) {                                                           \
+        unsigned magnitude = FORMAT::narrow(x);                                                 \
+        unsigned sign = (__float_as_uint(x) >> 24) & 0x80u;                                     \
+        unsigned bits = magnitude == 0 ? 0 : magnitude > 0x7fu ? 0x80u : magnitude | sign;      \
+        memory.bits = (unsigned char)(x != x ? 0x80u : bits);                                   \
+    }
+
+typedef Format<3, 7, 0x7e, 0x7f> E4m3fn;
+typedef Format<2, 15, 0x7b, 0x7c> E5m2;
+typedef Format<3, 8, 0x7f, 0x80> E4m3fnuz;
+typedef Format<2, 16, 0x7f, 0x80> E5m2fnuz;
+SIGNED_FLOAT8(e4m3fn, E4m3fn, 0x7eu, false)
+SIGNED_FLOAT8(e5m2, E5m2, 0x7bu, true)
+UNSIGNED_FLOAT8(e4m3fnuz, E4m3fnuz)
+UNSIGNED_FLOAT8(e5m2fnuz, E5m2fnuz)
+#undef SIGNED_FLOAT8
+#undef UNSIGNED_FLOAT8
+
+float widen(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+void put(bf16& memory, float x) {
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(memory.bits) : "f"(x));
+#else
+    unsigned bits = __float_as_uint(x);
+    unsigned rounded = bits + 0x7fffu + ((bits >> 16) & 1);
+    memory.bits = (unsigned short)((x != x ? bits | 0x400000u : rounded) >> 16);
+#endif
+}
+
+float widen(f16 x) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
+}
+void put(f16& memory, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(memory.bits) : "f"(x)); }
+
+bool widen(boolean x) { return x.bits != 0; }
+void put(boolean& memory, bool x) { memory.bits = x; }
+
+template <class T> T widen(T x) { return x; }
+template <class T> void put(T& memory, T x) { memory = x; }
+
+// ---- Casts.
+
+// The float next to a number toward zero, with its last bit set, unless a float is equal: a second rounding then
+// gives what rounding once would.
+float to_odd(double value) {
+    float nearest = (float)value;
+    double back = (double)nearest;
+    unsigned beyond = ::fabs(back) > ::fabs(value), inexact = back != value;
+    return __uint_as_float((__float_as_uint(nearest) - beyond) | inexact);
+}
+
+// Truncates and saturates; NaN is zero.
+template <class T, class F> T whole(F x, F bottom, F top, T least, T most) {
+    return x != x ? (T)0 : x >= top ? most : x < bottom ? least : (T)x;
+}
+
+template <class To> struct Cast {
+    template <class From> static To of(From x) { return (To)x; }
+};
+#define WHOLE(T, BOTTOM, TOP, LEAST, MOST)                                                      \
+    template <> struct Cast<T> {                                                                \
+        template <class From> static T of(From x) { return (T)x; }                              \
+        static T of(float x) { return whole<T, float>(x, BOTTOM, TOP, (T)(LEAST), (T)(MOST)); } \
+        static T of(double x) { return whole<T, double>(x, BOTTOM, TOP, (T)(LEAST), (T)(MOST)); } \
+    };
+WHOLE(signed char, -128.0f, 128.0f, -128, 127)
+WHOLE(short, -32768.0f, 32768.0f, -32768, 32767)
+WHOLE(int, -2147483648.0f, 2147483648.0f, -2147483647 - 1, 2147483647)
+WHOLE(i64, -9223372036854775808.0f, 9223372036854775808.0f, 0x8000000000000000ull, 0x7fffffffffffffffull)
+WHOLE(unsigned char, 0.0f, 256.0f, 0, 255)
+WHOLE(unsigned short, 0.0f, 65536.0f, 0, 65535)
+WHOLE(unsigned, 0.0f, 4294967296.0f, 0, 4294967295u)
+WHOLE(u64, 0.0f, 18446744073709551616.0f, 0, 0xffffffffffffffffull)
+#undef WHOLE
+template <> struct Cast<bool> {
+    template <class From> static bool of(From x) { return x != (From)0; }
+};
+
+// Rounds to a narrow float and widens again.
+template <class Narrow> struct Rounded {
+    static float of(float x) { Narrow memory; put(memory, x); return widen(memory); }
+    template <class From> static float of(From x) { return of(to_odd((double)x)); }
+};
+
+// ---- Random numbers: the words of a block of Philox 4x32 with ten rounds.
+
+template <class T> struct Units { T u, v; };
+
+struct Words { unsigned a, b, c, d; };
+
+Words philox(u64 seed, i64 position) {
+    unsigned low = (unsigned)seed, high = (unsigned)(seed >> 32);
+    Words x = { (unsigned)position, (unsigned)((u64)position >> 32), 0, 0 };
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        unsigned first = __umulhi(0xd2511f53u, x.a), second = __umulhi(0xcd9e8d57u, x.c);
+        x = { second ^ x.b ^ low, 0xcd9e8d57u * x.c, first ^ x.d ^ high, 0xd2511f53u * x.a };
+        low += 0x9e3779b9u;
+        high += 0xbb67ae85u;
+    }
+    return x;
+}
+
+template <class T> Units<T> units(u64 seed, i64 position);
+template <> Units<float> units<float>(u64 seed, i64 position) {
+    Words x = philox(seed, position);
+    return { (float)(int)(x.a >> 8) * (1.0f / 16777216.0f), (float)(int)(x.b >> 8) * (1.0f / 16777216.0f) };
+}
+template <> Units<double> units<double>(u64 seed, i64 position) {
+    Words x = philox(seed, position);
+    i64 first = (i64)(((u64)x.a << 32 | x.b) >> 11), second = (i64)(((u64)x.c << 32 | x.d) >> 11);
+    return { (double)first * (1.0 / 9007199254740992.0), (double)second * (1.0 / 9007199254740992.0) };
+}
+
+// ---- Memory. Vectors are read and written sixteen bytes at a time, or whole where they are smaller.
+
+template <int BYTES> struct Piece { typedef uint4 type; };
+template <> struct Piece<8> { typedef uint2 type; };
+template <> struct Piece<4> { typedef unsigned type; };
+template <> struct Piece<2> { typedef unsigned short type; };
+template <> struct Piece<1> { typedef unsigned char type; };
+
+// A vector of neighbours, of which the first `count` exist.
+template <int V, class S, class R> void load(R (&to)[V], const S* from, i64 count) {
+    typedef typename Piece<(sizeof(S) * V > 16 ? 16 : sizeof(S) * V)>::type P;
+    const int pieces = sizeof(S) * V / sizeof(P);
+    P raw[pieces];
+    if (count >= V) {
+#pragma unroll
+        for (int p = 0; p < pieces; p++) raw[p] = ((const P*)from)[p];
+#pragma unroll
+        for (int v = 0; v < V; v++) to[v] = widen(((const S*)raw)[v]);
+    } else {
+#pragma unroll
+        for (int v = 0; v < V; v++) to[v] = v < count ? widen(from[v]) : (R)0;
+    }
+}
+
+template <int V, class S, class R> void store(S* to, const R (&from)[V], i64 count) {
+    typedef typename Piece<(sizeof(S) * V > 16 ? 16 : sizeof(S) * V)>::type P;
+    const int pieces = sizeof(S) * V / sizeof(P);
+    P raw[pieces];
+    if (count >= V) {
+#pragma unroll
+        for (int v = 0; v < V; v++) put(((S*)raw)[v], from[v]);
+#pragma unroll
+        for (int p = 0; p < pieces; p++) ((P*)to)[p] = raw[p];
+    } else {
+#pragma unroll
+        for (int v = 0; v < V; v++) if (v < count) put(to[v], from[v]);
+    }
+}
+
+// The same element everywhere.
+template <int V, class S, class R> void load_same(R (&to)[V], const S* from) {
+    R one = widen(*from);
+#pragma unroll
+    for (int v = 0; v < V; v++) to[v] = one;
+}
+
+// Elements at a distance from each other.
+template <int V, class S, class R> void load_apart(R (&to)[V], const S* from, i64 stride, i64 count) {
+#pragma unroll
+    for (int v = 0; v < V; v++) to[v] = v < count ? widen(from[v * stride]) : (R)0;
+}
+
+template <int V, class S, class R> void store_apart(S* to, const R (&from)[V], i64 stride, i64 count) {
+#pragma unroll
+    for (int v = 0; v < V; v++) if (v < count) put(to[v * stride], from[v]);
+}
+
+// ---- Positions. A divisor of numbers below 2^31 is a factor and how far to shift; else it is the number itself.
+
+unsigned quotient(unsigned number, u64 divisor) {
+    return (unsigned)(((u64)number * (unsigned)divisor) >> (unsigned)(divisor >> 32));
+}
+u64 quotient(u64 number, u64 divisor) { return number / divisor; }
+
+// ---- Reductions.
+
+// The best element so far and its index; there is none where the index is below zero.
+template <class T> struct Best { T value; i64 index; };
+
+struct Sum { template <class T> static T of(T a, T b) { return add(a, b); } };
+struct Prod { template <class T> static T of(T a, T b) { return mul(a, b); } };
+struct Max { template <class T> static T of(T a, T b) { return max(a, b); } };
+struct Min { template <class T> static T of(T a, T b) { return min(a, b); } };
+
+// The first of equal elements wins, and NaN beats everything.
+template <bool LEAST> struct First {
+    template <class T> static Best<T> of(Best<T> old, Best<T> next) {
+        if (next.index < 0) return old;
+        if (old.index < 0) return next;
+        bool earlier = next.index < old.index, is_nan = next.value != next.value;
+        bool beats = LEAST ? next.value < old.value : old.value < next.value;
+        bool wins = old.value != old.value ? is_nan && earlier
+                                           : beats || is_nan || (next.value == old.value && earlier);
+        return wins ? next : old;
+    }
+};
+typedef First<false> ArgMax;
+typedef First<true> ArgMin;
+
+template <class T> T shuffle(T x, int mask) { return (T)__shfl_xor_sync(0xffffffffu, (int)x, mask); }
+unsigned shuffle(unsigned x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+i64 shuffle(i64 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+u64 shuffle(u64 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+float shuffle(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+double shuffle(double x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+template <class T> Best<T> shuffle(Best<T> x, int mask) {
+    Best<T> other = { shuffle(x.value, mask), shuffle(x.index, mask) };
+    return other;
+}
+
+// Combines what the threads of a group have, which are neighbours: a part of a warp, or the block. All get the result.
+template <class Op, int GROUP, class T> T reduce(T x) {
+#pragma unroll
+    for (int mask = 1; mask < (GROUP < 32 ? GROUP : 32); mask *= 2) x = Op::of(x, shuffle(x, mask));
+    if (GROUP > 32) {
+        __shared__ T parts[GROUP > 32 ? GROUP / 32 : 1];
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+        __syncthreads();
+        x = parts[0];
+#pragma unroll
+        for (int part = 1; part < GROUP / 32; part++) x = Op::of(x, parts[part]);
+    }
+    return x;
+}
+
+// Combines what the threads of a column of a block have, in order. All get the result.
+template <class Op, int ACROSS, int DOWN, class T> T reduce_down(T x) {
+    if (DOWN > 1) {
+        __shared__ T parts[DOWN][ACROSS];
+        __syncthreads();
+        parts[threadIdx.y][threadIdx.x] = x;
+        __syncthreads();
+        x = parts[0][threadIdx.x];
+#pragma unroll
+        for (int part = 1; part < DOWN; part++) x = Op::of(x, parts[part][threadIdx.x]);
+    }
+    return x;
+}
+
+}  // namespace lane
