@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use max_core::kernel::{Access, Conv2d, Instr, Loop, Matmul, Reg};
+use max_core::kernel::{Access, Conv2d, Matmul};
 use max_core::{DType, Result, bail};
 use max_driver::cuda::Source;
 

@@ -1,6 +1,6 @@
 //! What is decided for convolutions, without a GPU.
 
-use max_core::kernel::Slot;
+use max_core::kernel::{Instr, Loop, Reg, Slot};
 
 use super::*;
 use crate::cuda::nvrtc;
