@@ -316,3 +316,6 @@ impl Data for Weights<'_> {
         bail!(internal, "a size depends on data before anything was computed")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Models on a GPU: values on both sides, weights, many threads, captures, profiles, and what is left after failures.
 
 use std::io::Write;
-use std::sync::Once;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use max_core::{DType, DeviceRef, ErrorKind, Result, Shape, TensorType, ViewIndex};
 use max_driver::{Buffer, Device, Stream};
@@ -11,10 +11,13 @@ use max_graph::{Graph, HostTensor, ops};
 const GPU: DeviceRef = DeviceRef::gpu(0);
 
 /// The first GPU. Where there is none, one line on standard error says why, whatever is done with the output of tests.
-fn gpu() -> Option<Device> {
+///
+/// Tests take turns: what a kernel reports, whoever waits next is told.
+fn gpu() -> Option<(Device, MutexGuard<'static, ()>)> {
     static SAID: Once = Once::new();
+    static TURN: Mutex<()> = Mutex::new(());
     match Device::accelerator(None) {
-        Ok(device) => Some(device),
+        Ok(device) => Some((device, TURN.lock().unwrap_or_else(PoisonError::into_inner))),
         Err(why) => {
             SAID.call_once(|| {
                 let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", why.message());
@@ -50,7 +53,7 @@ fn counted(n: usize) -> Vec<f32> {
 
 #[test]
 fn relu_runs_and_stays_on_the_gpu() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let model = load(&device, Graph::build("relu", [on(GPU, ["n"])], |x| ops::relu(&x[0])));
     assert_eq!((model.input_metadata()[0].device, model.output_metadata()[0].device), (GPU, GPU));
     assert!(model.devices().contains(&device) && model.devices().contains(&Device::cpu()));
@@ -68,7 +71,7 @@ fn relu_runs_and_stays_on_the_gpu() {
 
 #[test]
 fn values_go_both_ways() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let graph = Graph::build("both ways", [on(DeviceRef::CPU, ("n", 4)), on(GPU, [4])], |x| {
         let doubled = (&x[0] * 2.0)?;
         let there = ops::add(ops::transfer_to(&doubled, GPU)?, &x[1])?;
@@ -97,7 +100,7 @@ fn values_go_both_ways() {
 
 #[test]
 fn sizes_come_from_data_on_the_gpu() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let bound = TensorType::new(DType::Int64, Shape::from(Vec::<i64>::new()), GPU);
     let text = r#"graph "dynamic"(%0: float32[n]@gpu:0, %1: int64[]@gpu:0) {
       %2 = dynamic_slice(%0, %1) {axis = 0, step = 1, start = true, stop = false, out_dim = `m`} : float32[m]@gpu:0
@@ -108,7 +111,7 @@ fn sizes_come_from_data_on_the_gpu() {
     let model = session(&device).load_body(max_graph::text::parse(text).unwrap()).unwrap();
     assert_eq!(model.input_metadata()[1].dtype, bound.dtype);
     for (n, start) in [(10usize, 3i64), (10, 0), (7, 7), (1000, -4)] {
-        let x = counted(n);
+        let x: Vec<f32> = counted(n).iter().map(|x| x * 10.0 / n as f32).collect();
         let start_at = Buffer::scalar(max_core::Number::Int(start.into()), DType::Int64, &device).unwrap();
         let outputs = model.execute(&[vector(&x, &device), start_at]).unwrap();
         let first = if start < 0 { n as i64 + start } else { start } as usize;
@@ -125,7 +128,7 @@ fn sizes_come_from_data_on_the_gpu() {
 
 #[test]
 fn weights_and_constants_come_from_anywhere() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let graph = Graph::build("weights", [on(GPU, [3])], |x| {
         let own = ops::constant_external("gpu".to_string(), on(GPU, [3]))?;
         let host = ops::constant_external("cpu".to_string(), on(DeviceRef::CPU, [3]))?;
@@ -159,7 +162,7 @@ fn weights_and_constants_come_from_anywhere() {
 
 #[test]
 fn inputs_may_lie_anyhow_and_be_of_other_streams() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let model = load(&device, Graph::build("double", [on(GPU, ["n"])], |x| &x[0] * 2.0));
     let whole = vector(&counted(65), &device);
     for (start, step) in [(1, 1), (0, 2), (3, 4)] {
@@ -178,15 +181,15 @@ fn inputs_may_lie_anyhow_and_be_of_other_streams() {
 
 #[test]
 fn many_threads_run_many_models() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let session = session(&device);
     let chain = |k: usize| {
-        Graph::build(&format!("chain {k}"), [on(GPU, ["n"])], |x| {
-            let mut value = x[0].clone();
+        Graph::build(format!("chain {k}"), [on(GPU, ["n"])], |x| {
+            let mut value = ops::tensor(&x[0])?;
             for i in 0..k {
                 value = ops::add(&value, i as f64)?;
                 // A sum over the whole vector ends what can be fused.
-                value = ops::sub(&value, ops::max(&value, None, None)?)?;
+                value = ops::sub(&value, ops::reduce_max(&value, -1)?)?;
             }
             Ok(value)
         })
@@ -214,30 +217,39 @@ fn many_threads_run_many_models() {
 
 #[test]
 fn captures_are_replayed_wherever_inputs_lie() {
-    let Some(device) = gpu() else { return };
-    let graph = Graph::build("steps", [on(GPU, ["n"]), on(GPU, ["n"])], |x| {
-        let scaled = ops::sub(&x[0], ops::max(&x[0], None, None)?)?;
+    let Some((device, _turn)) = gpu() else { return };
+    // Columns, then rows: no kernel does both.
+    let graph = Graph::build("steps", [on(GPU, ("rows", 125)), on(GPU, ("rows", 125))], |x| {
+        let scaled = ops::sub(&x[0], ops::reduce_max(&x[0], 0)?)?;
         let more = ops::mul(&scaled, &x[1])?;
-        ops::add(&more, ops::max(&more, None, None)?)
+        ops::add(&more, ops::reduce_max(&more, 1)?)
     });
     let model = load(&device, graph);
+    assert!(model.kernel_summaries().len() > 1);
     let expected = |x: &[f32], y: &[f32]| {
-        let top = x.iter().copied().fold(f32::MIN, f32::max);
-        let more: Vec<f32> = x.iter().zip(y).map(|(x, y)| (x - top) * y).collect();
-        let top = more.iter().copied().fold(f32::MIN, f32::max);
-        more.iter().map(|x| x + top).collect::<Vec<f32>>()
+        let top = |of: &mut dyn Iterator<Item = f32>| of.fold(f32::MIN, f32::max);
+        let column = |at: usize| top(&mut x[at % 125..].iter().step_by(125).copied());
+        let more: Vec<f32> = (0..x.len()).map(|at| (x[at] - column(at)) * y[at]).collect();
+        let rows = more.chunks(125).flat_map(|row| {
+            let top = top(&mut row.iter().copied());
+            row.iter().map(move |x| x + top)
+        });
+        rows.collect::<Vec<f32>>()
+    };
+    let matrix = |elements: &[f32], device: &Device| {
+        vector(elements, device).view(DType::Float32, Some(&[elements.len() / 125, 125])).unwrap()
     };
     let (x, y) = (counted(1000), vec![0.5f32; 1000]);
-    let inputs = [vector(&x, &device), vector(&y, &device)];
+    let inputs = [matrix(&x, &device), matrix(&y, &device)];
     let output = model.capture(7, &inputs).unwrap().remove(0);
     assert_eq!(values(&output), expected(&x, &y), "a capture runs");
     // The same memory with other elements.
     let other: Vec<f32> = x.iter().map(|x| x * 3.0).collect();
-    inputs[0].copy_from(&vector(&other, &device)).unwrap();
+    inputs[0].copy_from(&matrix(&other, &device)).unwrap();
     model.replay(7, &inputs).unwrap();
     assert_eq!(values(&output), expected(&other, &y));
     // Other memory, then the first again, without waiting between.
-    let elsewhere = [vector(&y, &device), vector(&x, &device)];
+    let elsewhere = [matrix(&y, &device), matrix(&x, &device)];
     model.replay(7, &elsewhere).unwrap();
     let seen = output.copy(None).unwrap();
     model.replay(7, &inputs).unwrap();
@@ -251,7 +263,7 @@ fn captures_are_replayed_wherever_inputs_lie() {
         assert_eq!(values(&output), now);
     }
     model.debug_verify_replay(7, &inputs).unwrap();
-    let shorter = [vector(&x[..10], &device), vector(&y[..10], &device)];
+    let shorter = [matrix(&x[..250], &device), matrix(&y[..250], &device)];
     assert!(model.replay(7, &shorter).unwrap_err().message().contains("captured for inputs of the shapes"));
     assert!(model.debug_verify_replay(7, &shorter).unwrap_err().message().contains("does not match"));
     model.capture(8, &shorter).unwrap();
@@ -263,7 +275,7 @@ fn captures_are_replayed_wherever_inputs_lie() {
 
 #[test]
 fn what_cannot_be_captured_says_why() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let graph = Graph::build("mixed", [on(DeviceRef::CPU, [4])], |x| {
         let there = ops::transfer_to(&x[0], GPU)?;
         ops::exp(there)
@@ -281,13 +293,13 @@ fn what_cannot_be_captured_says_why() {
 
 #[test]
 fn profiles_tell_the_time_of_the_device() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     for mode in [ProfilingMode::On, ProfilingMode::Detailed] {
         let session = session(&device);
         session.gpu_profiling(mode);
         let graph = Graph::build("profiled", [on(DeviceRef::CPU, ["n"])], |x| {
             let there = ops::exp(ops::transfer_to(&x[0], GPU)?)?;
-            ops::transfer_to(ops::sub(&there, ops::max(&there, None, None)?)?, DeviceRef::CPU)
+            ops::transfer_to(ops::sub(&there, ops::reduce_max(&there, -1)?)?, DeviceRef::CPU)
         });
         let model = session.load(&graph.unwrap()).unwrap();
         for _ in 0..3 {
@@ -315,7 +327,7 @@ fn profiles_tell_the_time_of_the_device() {
 
 #[test]
 fn prints_and_checks_read_the_gpu() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let graph = Graph::build("prints", [on(GPU, [3])], |x| {
         let y = ops::exp(&x[0])?;
         ops::print(&y, "seen".to_string())?;
@@ -335,7 +347,7 @@ fn prints_and_checks_read_the_gpu() {
 
 #[test]
 fn a_bad_index_is_told_at_the_next_wait() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let indices = TensorType::new(DType::Int64, ["k"], GPU);
     let model =
         load(&device, Graph::build("pick", [on(GPU, ["n"]), indices], |x| ops::gather(&x[0], &x[1], 0)));
@@ -343,7 +355,7 @@ fn a_bad_index_is_told_at_the_next_wait() {
         let indices = Buffer::from_slice(indices, &[indices.len()]).unwrap().to(&device).unwrap();
         model
             .execute(&[vector(&counted(10), &device), indices])
-            .and_then(|mut outputs| outputs.remove(0).to_vec())
+            .and_then(|mut outputs| outputs.remove(0).to_vec::<f32>())
     };
     assert_eq!(pick(&[0, 9, -1]).unwrap(), [-5.0f32, 4.0, 4.0]);
     let error = pick(&[3, 10]).unwrap_err();
@@ -353,11 +365,11 @@ fn a_bad_index_is_told_at_the_next_wait() {
 
 #[test]
 fn a_session_works_on_without_memory() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let model = load(
         &device,
         Graph::build("large", [on(GPU, ["n"]), on(GPU, ("m", 1))], |x| {
-            ops::max(ops::add(&x[0], &x[1])?, 1, None)
+            ops::reduce_max(ops::add(&x[0], &x[1])?, 1)
         }),
     );
     let wide = load(&device, Graph::build("wide", [on(GPU, ("n", 1)), on(GPU, (1, "m"))], |x| &x[0] + &x[1]));
@@ -377,7 +389,7 @@ fn a_session_works_on_without_memory() {
 
 #[test]
 fn products_may_be_rounded_where_that_is_allowed() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let session = session(&device);
     let graph =
         Graph::build("product", [on(GPU, (64, 64)), on(GPU, (64, 64))], |x| ops::matmul(&x[0], &x[1]))

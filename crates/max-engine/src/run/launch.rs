@@ -10,6 +10,7 @@ use super::Runtime;
 
 /// A kernel that is ready to launch.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "kernels of the host lie side by side, as they are launched")]
 pub(crate) enum Launch {
     Host(Prepared),
     /// On one of the devices of the program.
