@@ -98,7 +98,7 @@ fn weights_are_where_they_are_used() {
         r#"graph "weights"(%0: float32[2, 3]@cpu:1) {
           %1 = constant_external() {name = "w", dtype = "float32", shape = [k, 2], device = "cpu:0", layout = ""} : float32[k, 2]
           %2 = transfer_to(%1) {device = "cpu:1"} : float32[k, 2]@cpu:1
-          %3 = rebind(%2) {shape = [3, 2], message = ""} : float32[3, 2]@cpu:1
+          %3 = rebind(%2) {shape = [3, 2], layout = "", message = ""} : float32[3, 2]@cpu:1
           %4 = matmul(%0, %3) : float32[2, 2]@cpu:1
           %5 = constant() {value = dense(float32[2], [10.0, 20.0]), device = "cpu:1"} : float32[2]@cpu:1
           %6 = add(%4, %5) : float32[2, 2]@cpu:1
