@@ -83,7 +83,9 @@ fn reduction(kind: Reduction, dtype: DType, shape: [i64; 2], axis: usize) -> Loo
 
 #[test]
 fn flat_loops_read_well() {
-    check(&add(DType::BFloat16, [1024, 4096], [0, 1]), expect![[r#"
+    check(
+        &add(DType::BFloat16, [1024, 4096], [0, 1]),
+        expect![[r#"
         extern "C" __global__ void __launch_bounds__(256) loop(i64 items, i64 n1, u64 d1, i64 s0_0, bf16* p0, bf16* p1, bf16* p2) {
             typedef int I;
             typedef unsigned U;
@@ -126,12 +128,15 @@ fn flat_loops_read_well() {
             }
         }
         [512, 1, 1] [256, 1, 1] [Number(524288), Number(512), Bits(173946175488), Number(4096), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 }), Address(Address { slot: Slot(2), bytes: 0 })]
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn rows_read_well() {
-    check(&softmax(DType::Float32, [8192, 1000], 1), expect![[r#"
+    check(
+        &softmax(DType::Float32, [8192, 1000], 1),
+        expect![[r#"
         extern "C" __global__ void __launch_bounds__(64) loop(i64 items, i64 length, i64 s0_0, float* p0, float* p1) {
             typedef int I;
             typedef unsigned U;
@@ -193,7 +198,8 @@ fn rows_read_well() {
             }
         }
         [8192, 1, 1] [64, 1, 1] [Number(8192), Number(1000), Number(1000), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 })]
-    "#]]);
+    "#]],
+    );
 }
 
 /// Text and names are those of the structure: other sizes need no other functions.
