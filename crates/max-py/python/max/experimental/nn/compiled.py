@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from max import _core
-from max.driver import Buffer
 from max.engine import InferenceSession, Model
 from max.experimental.nn._state import fit_all, look_up
 from max.experimental.nn._structure import Rebuild
@@ -55,12 +54,12 @@ class CompiledModule:
         return self._rebuild(map(wrap, map(_core.Tensor.from_buffer, outputs)))
 
     def _place(self, number: int, given: Any) -> Any:
-        """An input; an array or a number goes where the program takes it."""
+        """An input; an array of NumPy or a number goes where the program takes it, others are there."""
         type = self._there.get(number)
-        if type is None or isinstance(given, (Tensor, Buffer)):
+        is_number = isinstance(given, (int, float))
+        if type is None or not (is_number or hasattr(given, "__array_interface__")):
             return given
-        dtype = type.dtype if isinstance(given, (int, float)) else None
-        return Tensor(given, dtype=dtype, device=type.device)
+        return Tensor(given, dtype=type.dtype if is_number else None, device=type.device)
 
     def __repr__(self) -> str:
         return f"CompiledModule({self.model!r})"
