@@ -198,6 +198,7 @@ def test_modules_give_what_they_give_on_the_host(name) -> None:
     result = compiled(x)
     assert result.device == DEVICE
     assert_close(result.to_numpy(), expected, "float32", 2e-5)
+    assert_close(compiled(normal(*shape)).to_numpy(), expected, "float32", 2e-5)
 
 
 def test_embeddings() -> None:

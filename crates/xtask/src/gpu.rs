@@ -62,7 +62,7 @@ pub fn run(options: &Options) -> Result<(), String> {
             .venv()
             .pip_install()
             .args(["--no-compile", "--target"])
-            .arg(folder.join("pytest"))
+            .arg(folder.join("packages"))
             .arg("pytest"),
     )?;
     for file in files("cases", |_| true)? {

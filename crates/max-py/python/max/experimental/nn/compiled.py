@@ -20,8 +20,10 @@ __all__ = ["CompiledModule"]
 class CompiledModule:
     """The `forward` of a module as one program; `Module.compile` makes it. It may run on several threads at once."""
 
-    __slots__ = ("__weakref__", "_rebuild", "graph", "input_types", "model")
+    __slots__ = ("__weakref__", "_rebuild", "_there", "graph", "input_types", "model")
     _rebuild: Rebuild
+    _there: dict[int, TensorType]
+    """The types of the inputs that are not on the host, by their number."""
     graph: Graph
     """The graph that was compiled."""
     input_types: tuple[TensorType, ...]
@@ -45,9 +47,19 @@ class CompiledModule:
             TypeError: If an input is none of these.
             ValueError: If their number, a dtype or a shape is not what the program takes.
         """
+        if self._there:
+            inputs = tuple(map(self._place, range(len(inputs)), inputs))
         given = tuple([_storage(x) if isinstance(x, Tensor) else x for x in inputs])
         outputs = self.model._native.execute(given)
         return self._rebuild(map(wrap, map(_core.Tensor.from_buffer, outputs)))
+
+    def _place(self, number: int, given: Any) -> Any:
+        """An input; an array of NumPy or a number goes where the program takes it, others are there."""
+        type = self._there.get(number)
+        is_number = isinstance(given, (int, float))
+        if type is None or not (is_number or hasattr(given, "__array_interface__")):
+            return given
+        return Tensor(given, dtype=type.dtype if is_number else None, device=type.device)
 
     def __repr__(self) -> str:
         return f"CompiledModule({self.model!r})"
@@ -72,6 +84,7 @@ def load(
     session = session or _shared_session(_devices(trace))
     compiled.model = session.load(trace.graph, weights_registry=registry)
     compiled.graph, compiled.input_types, compiled._rebuild = trace.graph, trace.input_types, trace.rebuild
+    compiled._there = {at: type for at, type in enumerate(trace.input_types) if type.device != DeviceRef.CPU()}
     return compiled
 
 
