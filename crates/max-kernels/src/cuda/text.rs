@@ -73,7 +73,7 @@ pub(super) fn typed(name: &str, dtypes: &[(&str, DType)], words: &[(&str, &str)]
         let _ = writeln!(code, "#define {word} {meaning}");
     }
     code.push_str(text);
-    Source { name: name.to_string(), code }
+    Source { name: name.to_string(), prelude: "".into(), code }
 }
 
 /// The narrow floats and float32; to the nearest, halves to even.

@@ -94,13 +94,22 @@ pub(super) fn matrix(access: &Access<i64>, [rows, columns]: [i64; 2]) -> Option<
     let plain = is_run(*along, columns).then(|| leading(*down, rows, columns)).flatten();
     let turned = is_run(*down, rows).then(|| leading(*along, columns, rows)).flatten();
     let batch_stride = batch.last().copied().unwrap_or(0);
-    let of = |transposed, leading| Matrix { dtype: access.dtype, transposed, leading, batch_stride };
+    let of = |transposed, leading| Matrix {
+        dtype: access.dtype,
+        transposed,
+        leading,
+        batch_stride,
+        alignment: ALIGNMENT as u32,
+    };
     plain.map(|leading| of(false, leading)).or(turned.map(|leading| of(true, leading)))
 }
 
+/// The bytes that the start of every operand is a multiple of.
+const ALIGNMENT: i64 = 16;
+
 /// Whether an access starts as the functions of the library assume of all memory.
 pub(super) fn is_aligned(access: &Access<i64>) -> bool {
-    access.offset.wrapping_mul(access.dtype.size_in_bytes() as i64) % 16 == 0
+    access.offset.wrapping_mul(access.dtype.size_in_bytes() as i64) % ALIGNMENT == 0
 }
 
 /// The strides of a shape without gaps, and how many elements it has.
