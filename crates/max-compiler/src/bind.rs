@@ -1,4 +1,4 @@
-//! A program for the sizes of one execution: what its facts say about them, its kernels with numbers, its arena.
+//! A program for the sizes of one execution: what its facts say about them, its kernels with numbers, its arenas.
 
 use max_core::kernel::{Access, Kernel};
 use max_core::{Bindings, Dim, Error, Result, Shape, bail};
@@ -24,7 +24,7 @@ pub struct Bound {
     pub kernels: Vec<Option<Kernel<i64>>>,
     /// The sizes of each slot that the segment uses first; empty for the others.
     pub shapes: Vec<Option<Vec<usize>>>,
-    /// Its arena.
+    /// Its arenas.
     pub plan: MemoryPlan,
 }
 

@@ -8,11 +8,12 @@ mod emit;
 mod finish;
 mod group;
 mod heavy;
+mod transfer;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use max_core::{DType, Dim, HostBytes, Result, Shape, TensorType, Type, bail};
+use max_core::{DType, DeviceRef, Dim, HostBytes, Result, Shape, TensorType, Type, bail};
 use max_graph::ir::Op;
 use max_graph::ops::slice::check_range;
 use max_graph::{Body, OpId, OpKind, ValueId};
@@ -53,6 +54,8 @@ pub(super) struct NodeId(u32);
 /// A value with elements of its own, in row-major order.
 #[derive(Debug)]
 pub(super) struct Node {
+    /// Where its memory is, or would be.
+    device: DeviceRef,
     dtype: DType,
     shape: Vec<Dim>,
     source: Source,
@@ -121,8 +124,9 @@ impl<'a> Lowering<'a> {
         &self.nodes[id.0 as usize]
     }
 
-    fn add_node(&mut self, dtype: DType, shape: &[Dim], source: Source) -> NodeId {
-        self.nodes.push(Node { dtype, shape: shape.to_vec(), source, stored: false, pending: 0, home: None });
+    fn add_node(&mut self, device: DeviceRef, dtype: DType, shape: &[Dim], source: Source) -> NodeId {
+        let shape = shape.to_vec();
+        self.nodes.push(Node { device, dtype, shape, source, stored: false, pending: 0, home: None });
         NodeId(self.nodes.len() as u32 - 1)
     }
 
@@ -139,7 +143,7 @@ impl<'a> Lowering<'a> {
             && let Some(input) = self.body.block.arguments.iter().position(|&v| v == value)
         {
             let (dtype, shape) = self.array(value)?;
-            let node = self.add_node(dtype, &shape, Source::Input(input));
+            let node = self.add_node(self.device(value)?, dtype, &shape, Source::Input(input));
             self.define(value, node)?;
         }
         match self.views[value.0 as usize].clone() {
@@ -155,6 +159,14 @@ impl<'a> Lowering<'a> {
         match self.body.type_of(value).array() {
             Some((dtype, shape)) => Ok((dtype, shape.clone())),
             None => bail!(not_implemented, "values of type {} cannot be computed", self.body.type_of(value)),
+        }
+    }
+
+    /// Where a value lives.
+    fn device(&self, value: ValueId) -> Result<DeviceRef> {
+        match self.body.type_of(value).device() {
+            Some(device) => Ok(device),
+            None => bail!(not_implemented, "values of type {} live nowhere", self.body.type_of(value)),
         }
     }
 
@@ -183,7 +195,8 @@ impl<'a> Lowering<'a> {
         match &op.kind {
             OpKind::Constant(c) => {
                 let shape: Shape = c.value.shape().iter().copied().collect();
-                let node = self.add_node(c.value.dtype(), &shape, Source::Constant(c.value.bytes().clone()));
+                let source = Source::Constant(c.value.bytes().clone());
+                let node = self.add_node(c.device, c.value.dtype(), &shape, source);
                 self.define(op.results[0], node)
             }
             OpKind::ConstantExternal(c) => {
@@ -195,15 +208,16 @@ impl<'a> Lowering<'a> {
                 if ty.shape.as_static().is_none() {
                     self.claim(id, Claim::Weight(number, ty.shape.clone()));
                 }
-                let node = self.add_node(ty.dtype, &ty.shape, Source::Weight(number));
+                let node = self.add_node(ty.device, ty.dtype, &ty.shape, Source::Weight(number));
                 self.define(op.results[0], node)
             }
             OpKind::Index(index) => {
-                let node = self.add_node(DType::Int64, &index.shape, Source::Index);
+                let node = self.add_node(index.device, DType::Int64, &index.shape, Source::Index);
                 self.define(op.results[0], node)
             }
-            OpKind::TransferTo(_) => {
-                let View { node, layout } = self.view(op.operands[0])?;
+            OpKind::TransferTo(t) => {
+                let view = self.view(op.operands[0])?;
+                let View { node, layout } = self.on(Some(id), view, t.device)?;
                 self.set_view(op.results[0], node, layout);
                 Ok(())
             }

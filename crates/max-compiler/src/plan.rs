@@ -1,4 +1,4 @@
-//! Where temporaries lie in the arena of a segment: best fit by lifetime, in steps of 64 bytes.
+//! Where temporaries lie in the arenas of a segment, one a device: best fit by lifetime, in steps of 64 bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use crate::program::{Lifetime, Origin, Program};
 /// Temporaries start at multiples of this many bytes: a cache line, and the widest vector register.
 pub const ALIGNMENT: usize = 64;
 
-/// The arena of one segment for known sizes.
+/// The arenas of one segment for known sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Where each temporary of the segment lies, by slot; nothing for other slots.
+    /// Where each temporary of the segment lies in the arena of its device, by slot; nothing for other slots.
     pub offsets: Vec<Option<usize>>,
-    /// The bytes of the arena.
-    pub bytes: usize,
+    /// The bytes of the arena on each device of the program.
+    pub bytes: Vec<usize>,
     /// The bytes of all temporaries side by side.
     pub bytes_without_reuse: usize,
 }
 
-/// Plans the arena of a segment, given the bytes of every slot.
+/// Plans the arenas of a segment, given the bytes of every slot.
 pub fn plan(program: &Program, segment: usize, sizes: &[usize]) -> Result<MemoryPlan> {
     let steps = program.segments[segment].steps.clone();
     let temporaries = || {
@@ -38,30 +38,31 @@ pub fn plan(program: &Program, segment: usize, sizes: &[usize]) -> Result<Memory
         }
     }
     let mut plan = MemoryPlan { offsets: vec![None; program.slots.len()], ..MemoryPlan::default() };
-    let mut arena = Arena::default();
+    let mut arenas: Vec<Arena> = program.devices.iter().map(|_| Arena::default()).collect();
+    let home = |slot: usize| program.device_number(program.slots[slot].device);
     let mut passed_on = vec![false; program.slots.len()];
     for (births, deaths) in births.iter().zip(&deaths) {
         for &(slot, lifetime) in births {
             let size = round_up(sizes[slot])?;
             plan.bytes_without_reuse = add(plan.bytes_without_reuse, size)?;
-            let heir =
-                lifetime.reuses.map(|from| from.0 as usize).filter(|&from| round_up(sizes[from]) == Ok(size));
+            let fits = |&from: &usize| round_up(sizes[from]) == Ok(size) && home(from) == home(slot);
+            let heir = lifetime.reuses.map(|from| from.0 as usize).filter(fits);
             let offset = match heir {
                 Some(from) => {
                     passed_on[from] = true;
                     plan.offsets[from]
                 }
-                None => Some(arena.take(size)?),
+                None => Some(arenas[home(slot)].take(size)?),
             };
             plan.offsets[slot] = offset;
         }
         for &slot in deaths.iter().filter(|&&slot| !passed_on[slot]) {
             if let Some(offset) = plan.offsets[slot] {
-                arena.give_back(offset, round_up(sizes[slot])?);
+                arenas[home(slot)].give_back(offset, round_up(sizes[slot])?);
             }
         }
     }
-    plan.bytes = arena.end;
+    plan.bytes = arenas.iter().map(|arena| arena.end).collect();
     Ok(plan)
 }
 
@@ -141,7 +142,8 @@ impl Arena {
 }
 
 /// Proves a plan free of overlap, from the steps alone: temporaries that are in use at the same step lie apart, except
-/// where one takes over the memory of another that the step reads for the last time, element by element.
+/// where one takes over the memory of another that the step reads for the last time, element by element. Those on
+/// different devices are apart.
 pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPlan) -> Result<()> {
     let steps = program.segments[segment].steps.clone();
     let mut uses: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
@@ -161,19 +163,21 @@ pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPl
         }
     }
     for step in steps {
-        let mut live: Vec<(usize, usize, usize)> = Vec::new();
+        let mut live: Vec<(usize, usize, usize, usize)> = Vec::new();
         for (&slot, _) in uses.iter().filter(|(_, (first, last))| (*first..=*last).contains(&step)) {
             let Some(offset) = plan.offsets[slot] else { continue };
-            if offset % ALIGNMENT != 0 || offset + sizes[slot] > plan.bytes {
-                bail!(internal, "slot {slot} lies at {offset} with {} bytes in {}", sizes[slot], plan.bytes);
+            let home = program.device_number(program.slots[slot].device);
+            let room = plan.bytes.get(home).copied().unwrap_or(0);
+            if offset % ALIGNMENT != 0 || offset + sizes[slot] > room {
+                bail!(internal, "slot {slot} lies at {offset} with {} bytes in {room}", sizes[slot]);
             }
             if sizes[slot] > 0 {
-                live.push((offset, sizes[slot], slot));
+                live.push((home, offset, sizes[slot], slot));
             }
         }
         live.sort_unstable();
         for pair in live.windows(2) {
-            let [(offset, size, a), (next, _, b)] = pair else { continue };
+            let [(home, offset, size, a), (next_home, next, _, b)] = pair else { continue };
             let heir = |old: usize, new: usize| {
                 let lifetime = match &program.slots[new].origin {
                     Origin::Temporary(lifetime) => lifetime,
@@ -182,7 +186,7 @@ pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPl
                 let reuses = lifetime.reuses.is_some_and(|from| from.0 as usize == old);
                 reuses && uses[&old].1 == step && uses[&new].0 == step && sizes[old] == sizes[new]
             };
-            let apart = offset + size <= *next;
+            let apart = home != next_home || offset + size <= *next;
             if !apart && !(offset == next && (heir(*a, *b) || heir(*b, *a))) {
                 bail!(internal, "slots {a} and {b} overlap in step {step}");
             }
@@ -220,7 +224,7 @@ mod tests {
         let (program, bound) = bound(CHAIN);
         // exp and sum, then mul in place of exp, then sin beside it.
         assert_eq!(bound.plan.bytes_without_reuse, 3 * 448 + 64);
-        assert_eq!(bound.plan.bytes, 2 * 448);
+        assert_eq!(bound.plan.bytes, [2 * 448]);
         assert!(program.check_plan(0, &bound).is_ok());
     }
 
@@ -231,7 +235,7 @@ mod tests {
             (0..right.plan.offsets.len()).filter(|&s| right.plan.offsets[s].is_some()).collect();
         for &slot in &placed {
             let (_, mut wrong) = bound(CHAIN);
-            wrong.plan.offsets[slot] = Some(wrong.plan.bytes);
+            wrong.plan.offsets[slot] = Some(wrong.plan.bytes[0]);
             assert!(program.check_plan(0, &wrong).is_err(), "slot {slot} lies outside");
             wrong.plan.offsets[slot] = Some(4);
             assert!(program.check_plan(0, &wrong).is_err(), "slot {slot} is not aligned");

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use max_core::kernel::{Access, Kernel, Slot};
-use max_core::{DType, Dim, Error, HostBytes, Shape, TensorType, Type};
+use max_core::{DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
 use max_graph::{Body, OpId};
 
 /// A compiled graph: immutable, shared by the models and threads that run it.
@@ -20,6 +20,8 @@ pub struct Program {
     pub outputs: Vec<Type>,
     /// The weights it needs, by name.
     pub weights: Vec<(String, TensorType)>,
+    /// The devices it uses, each once; a program that uses none is one of the host.
+    pub devices: Vec<DeviceRef>,
     /// The memory it uses. A [`Slot`] is an index into it.
     pub slots: Vec<SlotInfo>,
     /// What it does, in order.
@@ -33,6 +35,8 @@ pub struct Program {
 pub struct SlotInfo {
     /// Where it comes from.
     pub origin: Origin,
+    /// The device it is on.
+    pub device: DeviceRef,
     /// The type of its elements.
     pub dtype: DType,
     /// Its sizes.
@@ -157,6 +161,8 @@ pub enum Claim {
 pub struct Step {
     /// What it does.
     pub work: Work,
+    /// The device that does it, and all of whose memory it touches; for a transfer the one it goes to.
+    pub device: DeviceRef,
     /// The ops it does it for; none if it only copies an input to an output.
     pub ops: Vec<OpId>,
 }
@@ -168,6 +174,13 @@ pub enum Work {
     Kernel(Box<Kernel<Dim>>),
     /// Shows a label and a contiguous tensor.
     Print(String, Option<Slot>),
+    /// Copies a slot to one of the same size on another device.
+    Transfer {
+        /// What is copied.
+        from: Slot,
+        /// Where it goes.
+        to: Slot,
+    },
 }
 
 impl Program {
@@ -175,6 +188,32 @@ impl Program {
     pub fn blame(&self, op: OpId, error: Error) -> Error {
         let op = self.source.op(op);
         op.location.iter().cloned().fold(error.context(op.describe(&self.source)), Error::at)
+    }
+
+    /// Checks that no step touches memory of two devices, except to transfer it.
+    pub fn verify(&self) -> Result<()> {
+        let info = |slot: Slot| &self.slots[slot.0 as usize];
+        for (number, step) in self.steps.iter().enumerate() {
+            if let Work::Transfer { from, to } = step.work {
+                let (from, to) = (info(from), info(to));
+                let same = from.dtype == to.dtype && from.shape == to.shape;
+                if !same || from.device == to.device || to.device != step.device {
+                    bail!(internal, "step {number} on {} transfers {from:?} to {to:?}", step.device);
+                }
+                continue;
+            }
+            let slots = step.reads().into_iter().chain(step.writes());
+            if let Some(slot) = slots.into_iter().find(|&slot| info(slot).device != step.device) {
+                let (own, other) = (step.device, info(slot).device);
+                bail!(internal, "step {number} on {own} touches slot {} on {other}", slot.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a device is among those of the program.
+    pub fn device_number(&self, device: DeviceRef) -> usize {
+        self.devices.iter().position(|&own| own == device).unwrap_or(0)
     }
 
     /// What a step does, by the names of its ops.
@@ -201,6 +240,7 @@ impl Step {
         match &self.work {
             Work::Kernel(kernel) => kernel.reads().iter().map(|access| access.slot).collect(),
             Work::Print(_, slot) => slot.iter().copied().collect(),
+            Work::Transfer { from, .. } => vec![*from],
         }
     }
 
@@ -209,6 +249,7 @@ impl Step {
         match &self.work {
             Work::Kernel(kernel) => kernel.writes().iter().map(|access| access.slot).collect(),
             Work::Print(..) => vec![],
+            Work::Transfer { to, .. } => vec![*to],
         }
     }
 }

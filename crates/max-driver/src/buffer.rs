@@ -7,7 +7,8 @@
 mod copy;
 mod create;
 mod format;
-mod strided;
+pub(crate) mod strided;
+mod transfer;
 
 use std::fmt;
 use std::ops::Range;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use max_core::{DType, Error, Result, Strided, ViewIndex, bail};
 
+use crate::cuda::Pinned;
 use crate::memory::Memory;
 use crate::{Access, Device, Stream};
 
@@ -88,7 +90,7 @@ impl Buffer {
 
     /// Whether the memory is page-locked for transfers to an accelerator.
     pub fn pinned(&self) -> bool {
-        false
+        self.memory.as_pinned().is_some()
     }
 
     /// The device whose memory it is.
@@ -102,9 +104,11 @@ impl Buffer {
     }
 
     /// The address, on its device, of the element with all indices zero. It need not be aligned for the
-    /// dtype: mapped files and views of bytes start anywhere.
+    /// dtype: mapped files and views of bytes start anywhere. Copies to and from page-locked memory are done then.
     pub fn data_ptr(&self) -> *const u8 {
-        self.memory.ptr().as_ptr().wrapping_add(self.origin())
+        // Whatever waits for the device next tells if that failed.
+        let _ = self.memory.as_pinned().map(Pinned::wait);
+        self.address()
     }
 
     /// As [`data_ptr`](Buffer::data_ptr), for writing; an error for read-only memory.
@@ -179,13 +183,18 @@ impl Buffer {
         self.base + offset * self.element_size()
     }
 
+    /// The address of the element with all indices zero, whatever is pending.
+    fn address(&self) -> *const u8 {
+        self.memory.ptr().as_ptr().wrapping_add(self.origin())
+    }
+
     /// The address for reading on the host, once all pending work on the elements is done.
     fn host_ptr(&self) -> Result<*const u8> {
         if !self.is_host() {
             bail!(runtime, "{self:?} is not in host memory; copy it to the CPU first");
         }
-        self.stream.synchronize()?;
-        Ok(self.data_ptr())
+        self.memory.settle()?;
+        Ok(self.address())
     }
 
     /// The addresses from the lowest to behind the highest byte of any element.

@@ -8,11 +8,17 @@
 mod api;
 mod blas;
 mod compile;
+mod copy;
 mod event;
 mod gpu;
 mod graph;
 mod library;
+mod memory;
+mod nvml;
 pub mod nvtx;
+mod pinned;
+mod strided;
+mod version;
 mod watch;
 
 pub use blas::{Compute, Ending, Gemm, GemmAddresses, GemmPlan, Matrix};
@@ -23,4 +29,8 @@ pub use graph::Graph;
 pub use library::search_in;
 
 pub(crate) use api::StreamHandle;
+pub(crate) use copy::{Fill, copy, download, upload};
 pub(crate) use gpu::{NON_BLOCKING, count, open};
+pub(crate) use memory::{Block, Foreign, LEGACY, Users};
+pub(crate) use pinned::Pinned;
+pub(crate) use strided::{Side, copy as copy_strided};

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use max_core::{DeviceKind, DeviceRef, Number, Result, bail};
+use max_core::{DeviceKind, DeviceRef, Error, Number, Result, bail};
 
 use crate::cuda::{self, Gpu};
-use crate::pool::{Contents, Lease};
 use crate::{Stream, host};
 
 /// A device on which buffers live and work runs; cheap to clone and to compare.
@@ -31,13 +30,13 @@ impl Device {
     /// An accelerator by number, or the first one.
     pub fn accelerator(id: Option<u32>) -> Result<Device> {
         let id = id.unwrap_or(0);
-        match cuda::open(id) {
-            Ok(gpu) => Ok(Device(Kind::Cuda(gpu))),
-            Err(error) => Err(error.context(format!(
-                "no accelerator is available as {}; use the CPU device instead",
-                DeviceRef::gpu(id)
-            ))),
-        }
+        let missing = |why: Error| {
+            let device = DeviceRef::gpu(id);
+            Error::runtime(format!(
+                "no accelerator is available as {device}: {why}; use the CPU device instead"
+            ))
+        };
+        cuda::open(id).map(|gpu| Device(Kind::Cuda(gpu))).map_err(missing)
     }
 
     /// The device that a graph means by a reference.
@@ -132,7 +131,10 @@ impl Device {
 
     /// Whether it can read and write the memory of another device without a copy.
     pub fn can_access(&self, other: &Device) -> bool {
-        self == other
+        match (&self.0, &other.0) {
+            (Kind::Cuda(gpu), Kind::Cuda(other)) => gpu.reaches(other),
+            _ => self == other,
+        }
     }
 
     /// The stream on which work runs unless another is named.
@@ -140,25 +142,23 @@ impl Device {
         self.into()
     }
 
-    /// Waits for all work given to the device, and reports its failure if it failed.
+    /// Waits for all work given to the device on any stream, and reports its failure if it failed.
     pub fn synchronize(&self) -> Result<()> {
-        self.default_stream().synchronize()
+        match self.0 {
+            Kind::Host => Ok(()),
+            Kind::Cuda(gpu) => gpu.finish().and_then(|()| gpu.watch.check()),
+        }
     }
 
     /// What the device is doing with its memory, in bytes: `bytes_in_use` by buffers, `bytes_pooled` for the
     /// next ones, and, where the system tells, `total_memory` and `free_memory`.
+    ///
+    /// Of GPUs also, where NVML is present: `gpu_utilization` and `memory_utilization` in percent of the last moments,
+    /// `temperature` in degrees Celsius, and `power_usage` in watts.
     pub fn stats(&self) -> BTreeMap<String, Number> {
         match self.0 {
             Kind::Host => host::stats(),
-            Kind::Cuda(_) => BTreeMap::new(),
-        }
-    }
-
-    /// Memory from the device's pool for work on one of its streams.
-    pub(crate) fn allocate(&self, bytes: usize, contents: Contents) -> Result<Lease> {
-        match self.0 {
-            Kind::Host => host::POOL.take(bytes, contents),
-            Kind::Cuda(_) => bail!(not_implemented, "memory of {self}"),
+            Kind::Cuda(gpu) => gpu.stats(),
         }
     }
 }
@@ -213,8 +213,13 @@ mod tests {
 
     #[test]
     fn a_missing_accelerator_is_explained() {
-        let error = Device::from_ref(DeviceRef::gpu(2)).unwrap_err();
+        let error = Device::from_ref(DeviceRef::gpu(200)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Runtime);
-        assert!(error.message().contains("no accelerator is available") && error.message().contains("gpu:2"));
+        assert!(error.message().contains("no accelerator is available as gpu:200"), "{error}");
+        if crate::accelerator_count() == 0 {
+            let why = error.message();
+            let library = why.contains("libcuda.so.1") && why.contains("install the NVIDIA driver");
+            assert!(library || why.contains("found no GPU") || why.contains("cuInit"), "{error}");
+        }
     }
 }

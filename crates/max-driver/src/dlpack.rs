@@ -12,7 +12,7 @@ pub use import::{import, import_versioned};
 
 use std::ffi::c_void;
 
-use max_core::{DType, DeviceKind, Result, bail};
+use max_core::{DType, DeviceKind, Error, Result, bail};
 
 use crate::Device;
 
@@ -47,6 +47,16 @@ pub struct DLDevice {
 /// The published numbers of the kinds of devices that buffers can be on.
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
+/// Memory of the host that is page-locked, and memory that moves between the host and a GPU by itself.
+const CUDA_HOST: i32 = 3;
+const CUDA_MANAGED: i32 = 13;
+
+impl DLDevice {
+    /// Whether it is one of CUDA, whose tensors are used in the order of streams.
+    pub fn is_cuda(self) -> bool {
+        matches!(self.device_type, CUDA | CUDA_MANAGED)
+    }
+}
 
 impl From<&Device> for DLDevice {
     fn from(device: &Device) -> DLDevice {
@@ -55,6 +65,27 @@ impl From<&Device> for DLDevice {
             DeviceKind::Gpu => CUDA,
         };
         DLDevice { device_type, device_id: device.id() as i32 }
+    }
+}
+
+/// The device on which a tensor can be used.
+impl TryFrom<DLDevice> for Device {
+    type Error = Error;
+
+    fn try_from(device: DLDevice) -> Result<Device> {
+        let DLDevice { device_type, device_id } = device;
+        let name = device_name(device_type);
+        match (device_type, u32::try_from(device_id)) {
+            (CPU | CUDA_HOST, _) => Ok(Device::cpu()),
+            (CUDA | CUDA_MANAGED, Ok(id)) => Device::accelerator(Some(id)).map_err(|error| {
+                Error::runtime(format!("a DLPack tensor on {name}:{device_id} cannot be imported: {error}"))
+            }),
+            _ => bail!(
+                runtime,
+                "a DLPack tensor on {name}:{device_id} (device type {device_type}) cannot be imported: only memory of \
+                 the CPU and of CUDA devices can be used; copy it to the CPU first"
+            ),
+        }
     }
 }
 

@@ -1,15 +1,17 @@
 //! A range of memory on some device, and whatever keeps it alive.
 //!
 //! Owned, borrowed and mapped memory differ only in their owner: a lease from the device's pool, somebody
-//! else's object, or a file mapping. All are alive exactly as long as the `Memory` is.
+//! else's object, or a file mapping. All are alive exactly as long as the `Memory` is, and that of a GPU until the work
+//! of all streams that use it is done.
 
 use std::any::Any;
 use std::ptr::NonNull;
 
 use max_core::Result;
 
-use crate::Stream;
-use crate::pool::Contents;
+use crate::cuda::{Block, Foreign, Gpu, Pinned, Users};
+use crate::pool::{Contents, Lease};
+use crate::{Stream, host};
 
 /// What may be done to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +27,16 @@ pub(crate) struct Memory {
     ptr: NonNull<u8>,
     len: usize,
     access: Access,
-    _owner: Box<dyn Any + Send + Sync>,
+    owner: Owner,
+}
+
+/// Who has it: the first three are ours.
+enum Owner {
+    Host { _lease: Lease },
+    Gpu(Block),
+    Pinned(Pinned),
+    Foreign(Foreign),
+    Other { _owner: Box<dyn Any + Send + Sync> },
 }
 
 // SAFETY: the owner may be sent and shared; the pointer is only an address here. Every access through it is
@@ -35,25 +46,45 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Memory from the pool of a stream's device.
+    /// Memory from the pool of a stream's device, for work on that stream.
     pub(crate) fn owned(len: usize, stream: &Stream, contents: Contents) -> Result<Memory> {
-        let lease = stream.device().allocate(len, contents)?;
-        Ok(Memory { ptr: lease.ptr(), len, access: Access::ReadWrite, _owner: Box::new(lease) })
+        let (ptr, owner) = match stream.device().gpu() {
+            None => {
+                let lease = host::POOL.take(len, contents)?;
+                (lease.ptr(), Owner::Host { _lease: lease })
+            }
+            Some(gpu) => {
+                let block = Block::new(gpu, len, contents, stream)?;
+                (block.ptr(), Owner::Gpu(block))
+            }
+        };
+        Ok(Memory { ptr, len, access: Access::ReadWrite, owner })
     }
 
-    /// Memory that somebody else allocated.
+    /// Page-locked host memory full of zeros.
+    pub(crate) fn pinned(len: usize, gpu: &'static Gpu) -> Result<Memory> {
+        let pinned = Pinned::new(gpu, len)?;
+        Ok(Memory { ptr: pinned.ptr(), len, access: Access::ReadWrite, owner: Owner::Pinned(pinned) })
+    }
+
+    /// Memory that somebody else allocated, and that is used on a stream.
     ///
     /// # Safety
     ///
-    /// The `len` bytes at `ptr` are initialized memory of one device, which stays valid for reads, and for
+    /// The `len` bytes at `ptr` are initialized memory of the stream's device, which stays valid for reads, and for
     /// writes if the access allows them, until the owner is dropped.
     pub(crate) unsafe fn borrowed(
         ptr: NonNull<u8>,
         len: usize,
         access: Access,
+        stream: &Stream,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Memory {
-        Memory { ptr, len, access, _owner: owner }
+        let owner = match stream.device().is_host() {
+            true => Owner::Other { _owner: owner },
+            false => Owner::Foreign(Foreign::new(stream, owner)),
+        };
+        Memory { ptr, len, access, owner }
     }
 
     /// The first byte, an address on its device.
@@ -69,5 +100,32 @@ impl Memory {
     /// What may be done to it.
     pub(crate) fn access(&self) -> Access {
         self.access
+    }
+
+    /// The memory as page-locked memory, if it is that of ours.
+    pub(crate) fn as_pinned(&self) -> Option<&Pinned> {
+        match &self.owner {
+            Owner::Pinned(pinned) => Some(pinned),
+            _ => None,
+        }
+    }
+
+    /// Who uses it, if it is memory of a GPU.
+    pub(crate) fn users(&self) -> Option<&Users> {
+        match &self.owner {
+            Owner::Gpu(block) => Some(block.users()),
+            Owner::Foreign(foreign) => Some(foreign.users()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is host memory of somebody else, who may have page-locked it.
+    pub(crate) fn is_others(&self) -> bool {
+        matches!(self.owner, Owner::Other { .. })
+    }
+
+    /// Waits for the copies that the driver makes by itself, and reports their failure.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.as_pinned().map_or(Ok(()), Pinned::settle)
     }
 }

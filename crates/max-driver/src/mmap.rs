@@ -11,8 +11,8 @@ use std::str::FromStr;
 use max_core::{Error, Result, bail};
 use memmap2::MmapOptions;
 
-use crate::Access;
 use crate::memory::Memory;
+use crate::{Access, Device};
 
 /// How a mapped file and the buffer over it share writes; each has a short and a long name, as in NumPy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +71,7 @@ pub(crate) fn map(path: &Path, mode: MmapMode, offset: u64, len: usize) -> Resul
     let mut options = MmapOptions::new();
     options.offset(offset).len(len);
     let unmappable = |error| failed("map", error);
+    let host = Device::cpu().default_stream();
     // The mapping is moved into its box before its address is taken; only the pages have to stay in place.
     match mode {
         MmapMode::ReadOnly => {
@@ -78,7 +79,7 @@ pub(crate) fn map(path: &Path, mode: MmapMode, offset: u64, len: usize) -> Resul
             let pages = Box::new(unsafe { options.map(&file) }.map_err(unmappable)?);
             let ptr = NonNull::from(&pages[..]).cast();
             // SAFETY: the pages have `len` bytes, are readable, and live in the owner.
-            Ok(unsafe { Memory::borrowed(ptr, len, Access::ReadOnly, pages) })
+            Ok(unsafe { Memory::borrowed(ptr, len, Access::ReadOnly, &host, pages) })
         }
         MmapMode::ReadWrite | MmapMode::Write | MmapMode::CopyOnWrite => {
             let map =
@@ -87,7 +88,7 @@ pub(crate) fn map(path: &Path, mode: MmapMode, offset: u64, len: usize) -> Resul
             let mut pages = Box::new(unsafe { map(&options, &file) }.map_err(unmappable)?);
             let ptr = NonNull::from(&mut pages[..]).cast();
             // SAFETY: the pages have `len` bytes, are readable and writable, and live in the owner.
-            Ok(unsafe { Memory::borrowed(ptr, len, Access::ReadWrite, pages) })
+            Ok(unsafe { Memory::borrowed(ptr, len, Access::ReadWrite, &host, pages) })
         }
     }
 }

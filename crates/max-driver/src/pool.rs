@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn refusal_is_an_error() {
-        for bytes in [1usize << 46, isize::MAX as usize, usize::MAX] {
+        for bytes in [1usize << 52, isize::MAX as usize, usize::MAX] {
             let error = pool(1 << 20).take(bytes, Contents::Zeroed).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Memory);
         }

@@ -22,6 +22,8 @@ pub struct Stream {
 struct Own {
     gpu: &'static Gpu,
     handle: StreamHandle,
+    /// Whether it is ours to end.
+    ours: bool,
 }
 
 // SAFETY: a handle of the driver, whose functions may be called from any thread.
@@ -37,7 +39,17 @@ impl Stream {
         let mut handle = std::ptr::null_mut();
         // SAFETY: writes a handle.
         gpu.api.check(unsafe { gpu.api.cuStreamCreate(&raw mut handle, NON_BLOCKING) }, "cuStreamCreate")?;
-        Ok(Stream { device: device.clone(), own: Some(Arc::new(Own { gpu, handle })) })
+        Ok(Stream { device: device.clone(), own: Some(Arc::new(Own { gpu, handle, ours: true })) })
+    }
+
+    /// A stream that somebody else made, by its handle; the host's own for the host.
+    ///
+    /// # Safety
+    ///
+    /// The handle is that of a stream of the device, which is there as long as this or a clone of it is used.
+    pub unsafe fn from_handle(device: &Device, handle: u64) -> Stream {
+        let own = device.gpu().map(|gpu| Arc::new(Own { gpu, handle: handle as StreamHandle, ours: false }));
+        Stream { device: device.clone(), own }
     }
 
     /// The device it belongs to.
@@ -58,11 +70,16 @@ impl Stream {
 
     /// Waits until all work given to it is done, and reports its failure if it failed.
     pub fn synchronize(&self) -> Result<()> {
+        self.finish()?;
+        self.cuda().map_or(Ok(()), |(gpu, _)| gpu.watch.check())
+    }
+
+    /// Waits until all work given to it is done, and leaves to others what kernels reported.
+    pub(crate) fn finish(&self) -> Result<()> {
         let Some((gpu, handle)) = self.cuda() else { return Ok(()) };
         gpu.enter()?;
         // SAFETY: the handle is alive.
-        gpu.api.check(unsafe { gpu.api.cuStreamSynchronize(handle) }, "cuStreamSynchronize")?;
-        gpu.watch.check()
+        gpu.api.check(unsafe { gpu.api.cuStreamSynchronize(handle) }, "cuStreamSynchronize")
     }
 
     /// Lets work given to this stream from now on start only after all present work of another one, or of a
@@ -80,8 +97,10 @@ impl Stream {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more; work that was given to it is done all the same.
-        let _ = unsafe { self.gpu.api.cuStreamDestroy_v2(self.handle) };
+        if self.ours {
+            // SAFETY: nobody uses it any more; work that was given to it is done all the same.
+            let _ = unsafe { self.gpu.api.cuStreamDestroy_v2(self.handle) };
+        }
     }
 }
 

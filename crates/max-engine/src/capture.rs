@@ -7,7 +7,7 @@ use max_core::{Result, bail};
 use max_driver::Buffer;
 
 use crate::lock;
-use crate::model::Model;
+use crate::model::{Model, hold_streams};
 use crate::run::Frozen;
 
 /// The captures of a model, by the key that the caller chose.
@@ -35,7 +35,8 @@ impl Captures {
 
 impl Model {
     /// Executes once and keeps sizes, memory and launches under a key. The outputs belong to the capture: each replay
-    /// writes them anew. Capturing a key again replaces what it stood for.
+    /// writes them anew. Capturing a key again replaces what it stood for. A model that runs on a GPU must run on nothing
+    /// else; its launches are recorded, and each replay enqueues them as a whole.
     pub fn capture(&self, key: u64, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
         self.capture_until(key, inputs, &|| Ok(()))
     }
@@ -48,11 +49,14 @@ impl Model {
         checkpoint: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<Buffer>> {
         some_inputs("capture", inputs)?;
-        let inputs = self.check_inputs(inputs)?;
+        let _range = self.range("capture");
+        let checked = self.check_inputs(inputs)?;
         let captured = || -> Result<Vec<Buffer>> {
-            let mut frozen = self.runtime.freeze(&inputs)?;
-            let trace = self.runtime.trace(&inputs)?;
-            frozen.run(&self.runtime, &inputs, &self.observer(checkpoint))?;
+            let mut frozen = self.runtime.freeze(&checked)?;
+            let trace = self.runtime.trace(&checked)?;
+            frozen.run(&self.runtime, &checked, &self.observer(checkpoint))?;
+            frozen.record(&self.runtime)?;
+            hold_streams(inputs)?;
             let outputs = frozen.outputs().to_vec();
             lock(&self.captures.0).insert(key, Arc::new(Capture { frozen: Mutex::new(frozen), trace }));
             Ok(outputs)
@@ -74,13 +78,16 @@ impl Model {
         checkpoint: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         some_inputs("replay", inputs)?;
+        let _range = self.range("replay");
         let capture = self.captures.get(key)?;
-        let inputs = self.check_inputs(inputs)?;
-        let result = lock(&capture.frozen).run(&self.runtime, &inputs, &self.observer(checkpoint));
-        result.map_err(|e| e.context(format!("while replaying model '{}'", self.name())))
+        let checked = self.check_inputs(inputs)?;
+        let result = lock(&capture.frozen).run(&self.runtime, &checked, &self.observer(checkpoint));
+        result.map_err(|e| e.context(format!("while replaying model '{}'", self.name())))?;
+        hold_streams(inputs)
     }
 
-    /// Executes and checks that it launches what was captured under a key.
+    /// Executes and checks that it launches what was captured under a key. Of a capture on a GPU it also checks that as
+    /// much is launched as was recorded.
     pub fn debug_verify_replay(&self, key: u64, inputs: &[Buffer]) -> Result<()> {
         self.debug_verify_replay_until(key, inputs, &|| Ok(()))
     }
@@ -95,7 +102,17 @@ impl Model {
         some_inputs("debug_verify_replay", inputs)?;
         let capture = self.captures.get(key)?;
         self.execute_until(inputs, checkpoint)?;
-        let trace = self.runtime.trace(&self.check_inputs(inputs)?)?;
+        let checked = self.check_inputs(inputs)?;
+        let trace = self.runtime.trace(&checked)?;
+        let recorded = lock(&capture.frozen).nodes();
+        let nodes = match recorded {
+            Some(_) => {
+                let mut now = self.runtime.freeze(&checked)?;
+                now.record(&self.runtime)?;
+                now.nodes()
+            }
+            None => None,
+        };
         let differs = capture.trace.iter().zip(&trace).position(|(captured, now)| captured != now);
         match differs {
             Some(at) => bail!(
@@ -111,6 +128,13 @@ impl Model {
                  are now {}",
                 capture.trace.len(),
                 trace.len()
+            ),
+            None if nodes != recorded => bail!(
+                runtime,
+                "the execution does not match the graph captured for the key {key}: {} things were recorded, and there are \
+                 now {}",
+                recorded.unwrap_or(0),
+                nodes.unwrap_or(0)
             ),
             None => Ok(()),
         }

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use max_compiler::Program;
 use max_compiler::program::{Step, Work};
 use max_core::{DType, DeviceRef, Result, Type, bail};
+use max_driver::cuda::nvtx;
 use max_driver::{Buffer, Device};
-use max_graph::HostTensor;
-use max_kernels::Pool;
 
 use crate::capture::Captures;
 use crate::observe::Observer;
 use crate::profile::Profile;
-use crate::run::{Keep, Runtime};
+use crate::run::{Config, Runtime, fits_kernels};
 use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings};
 
 /// What a model says about one of its inputs or outputs.
@@ -50,7 +49,7 @@ pub struct Model {
 pub struct KernelSummary {
     /// Its ops by name.
     pub name: String,
-    /// `loop`, `matmul`, `attention`, `conv2d`, `gather` or `print`.
+    /// `loop`, `matmul`, `attention`, `conv2d`, `gather`, `print` or `transfer`.
     pub kind: &'static str,
     /// The ops it does the work of, with the types of their operands.
     pub ops: Vec<String>,
@@ -59,10 +58,12 @@ pub struct KernelSummary {
 }
 
 /// The memory that a model takes beside inputs, weights and outputs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// The bytes of the arena of an execution.
+    /// The bytes of the arenas of an execution, on all devices.
     pub peak_bytes: usize,
+    /// The bytes of the arena on each device.
+    pub peak_bytes_by_device: Vec<(DeviceRef, usize)>,
     /// The bytes that the same program would take if no temporary reused the memory of another.
     pub bytes_without_reuse: usize,
     /// The bytes of constants and weights that executions so far have packed for their kernels. Programs that use the
@@ -73,24 +74,24 @@ pub struct MemoryReport {
 impl Model {
     pub(crate) fn new(
         program: Arc<Program>,
-        weights: Vec<HostTensor>,
+        weights: &[Buffer],
         devices: Vec<Device>,
-        pool: Arc<Pool>,
         settings: Arc<Settings>,
-        keep: Keep,
+        config: Config,
     ) -> Result<Model> {
         let inputs = specs("input", program.inputs.iter())?;
         let outputs = specs("output", program.outputs.iter())?;
         let (profiling, asserts) = (settings.profiling(), settings.assert_level());
-        let check_plans = matches!(asserts, AssertLevel::Safe | AssertLevel::All);
+        let profile = (profiling != ProfilingMode::Off)
+            .then(|| Profile::new(&program, profiling == ProfilingMode::Detailed));
         Ok(Model {
-            runtime: Runtime::new(program, weights, pool, keep, check_plans)?,
+            runtime: Runtime::new(program, weights, config)?,
             devices,
             inputs,
             outputs,
             asserts,
             settings,
-            profile: (profiling != ProfilingMode::Off).then(Profile::default),
+            profile,
             profiling,
             captures: Captures::default(),
         })
@@ -128,42 +129,62 @@ impl Model {
             let (kind, text) = match &step.work {
                 Work::Kernel(kernel) => (kernel.kind(), kernel.to_string()),
                 Work::Print(label, _) => ("print", label.clone()),
+                Work::Transfer { .. } => ("transfer", format!("to {}", step.device)),
             };
             KernelSummary { name: program.step_name(number), kind, ops: ops_of(program, number), text }
         };
         program.steps.iter().enumerate().map(summary).collect()
     }
 
-    /// Where the time went, one line a kernel; nothing unless the session profiled when the model was loaded.
-    pub fn profile_table(&self) -> Option<String> {
-        self.profile.as_ref().map(|profile| profile.table(&self.runtime.program))
+    /// Whether and how it is profiled.
+    pub fn profiling(&self) -> ProfilingMode {
+        self.profiling
+    }
+
+    /// Where the time of executions went, one line a kernel; an error unless the session profiled when the model was
+    /// loaded. Waits for what devices still do.
+    pub fn profile_table(&self) -> Result<String> {
+        self.profile()?.table()
+    }
+
+    fn profile(&self) -> Result<&Profile> {
+        match &self.profile {
+            Some(profile) => Ok(profile),
+            None => bail!(
+                runtime,
+                "model '{}' was loaded without profiling: call gpu_profiling(\"on\") on its session before load",
+                self.name()
+            ),
+        }
+    }
+
+    /// A range that profilers of NVIDIA show, if the model is profiled.
+    pub(crate) fn range(&self, what: &str) -> Option<nvtx::Range> {
+        self.profile.as_ref().map(|_| nvtx::range(&format!("{what} {}", self.name())))
     }
 
     /// Writes every launch to a file that Chrome's and Perfetto's trace viewers open.
     pub fn save_trace(&self, path: &Path) -> Result<()> {
-        match &self.profile {
-            Some(profile) => {
-                profile.save(&self.runtime.program, self.profiling == ProfilingMode::Detailed, path)
-            }
-            None => {
-                bail!(runtime, "model '{}' was loaded without profiling, so it has no trace", self.name())
-            }
-        }
+        self.profile()?.save(&self.runtime.program, self.profiling == ProfilingMode::Detailed, path)
     }
 
     /// The memory that an execution with such inputs takes beside inputs, weights and outputs, as far as sizes do not
     /// depend on data.
     pub fn memory_report(&self, inputs: &[Buffer]) -> Result<MemoryReport> {
         let inputs = self.check_inputs(inputs)?;
-        let plan = &self.runtime.ready(&inputs)?.first.plan;
+        let ready = self.runtime.ready(&inputs)?;
+        let (plan, needs) = (&ready.first.plan, &ready.first.needs);
+        let devices = self.runtime.program.devices.iter().copied();
         Ok(MemoryReport {
-            peak_bytes: plan.bytes,
+            peak_bytes: needs.iter().map(|need| need.bytes).sum(),
+            peak_bytes_by_device: devices.zip(needs.iter().map(|need| need.bytes)).collect(),
             bytes_without_reuse: plan.bytes_without_reuse,
             packed_bytes: self.runtime.packed_bytes(),
         })
     }
 
-    /// Runs the model. Inputs that are not contiguous are gathered; outputs are new buffers from the pool.
+    /// Runs the model. Inputs that are not contiguous are gathered; outputs are new buffers from the pool. What is
+    /// computed on an accelerator may be pending when this returns: its buffers know the stream to wait for.
     pub fn execute(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
         self.execute_until(inputs, &|| Ok(()))
     }
@@ -174,10 +195,14 @@ impl Model {
         inputs: &[Buffer],
         checkpoint: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<Buffer>> {
-        let inputs = self.check_inputs(inputs)?;
-        self.runtime
-            .run(&inputs, &self.observer(checkpoint))
-            .map_err(|e| e.context(format!("while executing model '{}'", self.name())))
+        let _range = self.range("execute");
+        let checked = self.check_inputs(inputs)?;
+        let outputs = self
+            .runtime
+            .run(&checked, &self.observer(checkpoint))
+            .map_err(|e| e.context(format!("while executing model '{}'", self.name())))?;
+        hold_streams(inputs)?;
+        Ok(outputs)
     }
 
     /// Watches an execution as the session wants it watched.
@@ -191,7 +216,8 @@ impl Model {
         }
     }
 
-    /// Inputs as the program takes them: of the right number, dtype and device, and contiguous.
+    /// Inputs as the program takes them: of the right number, dtype and device, and contiguous. Those on accelerators are
+    /// in the order of the default stream.
     pub(crate) fn check_inputs<'a>(&self, inputs: &'a [Buffer]) -> Result<Cow<'a, [Buffer]>> {
         if inputs.len() != self.inputs.len() {
             bail!(value, "model '{}' takes {} inputs, got {}", self.name(), self.inputs.len(), inputs.len());
@@ -209,13 +235,34 @@ impl Model {
                     buffer.device().device_ref()
                 );
             }
-            buffer.stream().synchronize()?;
+            if buffer.is_host() {
+                buffer.stream().synchronize()?;
+            }
         }
-        if inputs.iter().all(Buffer::is_contiguous) {
+        if inputs.iter().all(|input| fits_kernels(input) && is_in_order(input)) {
             return Ok(Cow::Borrowed(inputs));
         }
-        inputs.iter().map(Buffer::contiguous).collect::<Result<Vec<_>>>().map(Cow::Owned)
+        let prepared = inputs.iter().map(|input| {
+            let input = if is_in_order(input) {
+                Cow::Borrowed(input)
+            } else {
+                Cow::Owned(input.to_stream(&input.device().default_stream())?)
+            };
+            if fits_kernels(&input) { Ok(input.into_owned()) } else { input.contiguous() }
+        });
+        prepared.collect::<Result<Vec<_>>>().map(Cow::Owned)
     }
+}
+
+/// Whether a buffer is in the order of its device's default stream.
+fn is_in_order(buffer: &Buffer) -> bool {
+    buffer.is_host() || *buffer.stream() == buffer.device().default_stream()
+}
+
+/// Lets the own streams of inputs wait until they have been read: what is given to them next may write the inputs.
+pub(crate) fn hold_streams(inputs: &[Buffer]) -> Result<()> {
+    let others = inputs.iter().filter(|input| !is_in_order(input));
+    others.into_iter().try_for_each(|input| input.stream().wait_for(input.device()))
 }
 
 /// The ops that a step does the work of, with the types of their operands.

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use max_compiler::Program;
 use max_core::{Element, Error, Result, dispatch};
+use max_driver::Stream;
+use max_driver::cuda::{Event, nvtx};
 use max_graph::HostTensor;
 
 use crate::profile::Profile;
@@ -21,21 +23,45 @@ pub(crate) struct Observer<'a> {
     pub(crate) tracing: bool,
 }
 
+/// A step that is being timed.
+pub(crate) struct Started<'a> {
+    at: Instant,
+    /// Where a device does it, and the point in its work at which it begins.
+    enqueued: Option<(&'a Stream, Event)>,
+    /// What profilers of NVIDIA show.
+    _range: Option<nvtx::Range>,
+}
+
 impl Observer<'_> {
-    pub(crate) fn start(&self) -> Option<Instant> {
-        (self.profile.is_some() || self.tracing).then(Instant::now)
+    /// Begins to time a step of the host, or of a stream; nothing if nobody wants to know.
+    pub(crate) fn start<'a>(&self, step: usize, stream: Option<&'a Stream>) -> Result<Option<Started<'a>>> {
+        if self.profile.is_none() && !self.tracing {
+            return Ok(None);
+        }
+        let range = self.profile.map(|profile| nvtx::range(profile.range_name(step)));
+        let enqueued = match stream.filter(|_| self.profile.is_some()) {
+            Some(stream) => Some((stream, Event::record(stream, true)?)),
+            None => None,
+        };
+        Ok(Some(Started { at: Instant::now(), enqueued, _range: range }))
     }
 
-    pub(crate) fn finish(&self, program: &Program, step: usize, started: Option<Instant>) {
-        let Some(started) = started else { return };
-        if let Some(profile) = self.profile {
-            profile.add(step, started);
+    pub(crate) fn finish(&self, program: &Program, step: usize, started: Option<Started>) -> Result<()> {
+        let Some(started) = started else { return Ok(()) };
+        match (self.profile, started.enqueued) {
+            (Some(profile), Some((stream, begin))) => {
+                let end = Event::record(stream, true)?;
+                profile.add_enqueued(step, stream.device().id(), started.at, begin, end)?;
+            }
+            (Some(profile), None) => profile.add(step, started.at),
+            (None, _) => {}
         }
         if self.tracing {
-            let time = started.elapsed();
+            let time = started.at.elapsed();
             self.settings
                 .log(LogLevel::Trace, || format!("step {step} {} took {time:?}", program.step_name(step)));
         }
+        Ok(())
     }
 
     pub(crate) fn checks_values(&self) -> bool {

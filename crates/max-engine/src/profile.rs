@@ -1,13 +1,18 @@
 //! Where the time of a model goes, kernel by kernel: as a table, and as a trace for Chrome or Perfetto.
+//!
+//! Steps of the host are timed by its clock. Those of a device are timed by the device: events are put around them in its
+//! stream, and read when somebody asks, or when there are many.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use max_compiler::Program;
-use max_core::{Error, Result};
+use max_core::{DeviceRef, Error, Result};
+use max_driver::cuda::Event;
 
 use crate::lock;
 use crate::model::ops_of;
@@ -16,33 +21,94 @@ use crate::model::ops_of;
 #[derive(Debug)]
 pub(crate) struct Profile {
     began: Instant,
+    /// The name of each step, for tables and traces.
+    names: Vec<String>,
+    /// The name of each step, for profilers of NVIDIA.
+    ranges: Vec<String>,
     launches: Mutex<Launches>,
 }
 
 #[derive(Debug, Default)]
 struct Launches {
-    kept: std::collections::VecDeque<Launch>,
-    threads: Vec<std::thread::ThreadId>,
+    kept: VecDeque<Launch>,
+    threads: Vec<ThreadId>,
+    pending: Vec<Pending>,
+    /// For each device a point of its time that is also known in the time of the host.
+    anchors: BTreeMap<u32, Anchor>,
 }
 
 /// How many launches are kept.
 const KEPT: usize = 1 << 18;
+
+/// How many launches of devices wait to be read.
+const MOST_PENDING: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct Launch {
     step: usize,
     start: Duration,
     time: Duration,
-    thread: usize,
+    track: Track,
 }
 
-impl Default for Profile {
-    fn default() -> Profile {
-        Profile { began: Instant::now(), launches: Mutex::default() }
+/// What did it: a thread of the host, by a number given as they come, or a GPU.
+#[derive(Clone, Copy, Debug)]
+enum Track {
+    Thread(usize),
+    Gpu(u32),
+}
+
+/// A launch of a device that may not be done yet.
+struct Pending {
+    step: usize,
+    gpu: u32,
+    begin: Event,
+    end: Event,
+}
+
+struct Anchor {
+    event: Event,
+    at: Duration,
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {} on {}", self.step, DeviceRef::gpu(self.gpu))
+    }
+}
+
+impl fmt::Debug for Anchor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.at)
     }
 }
 
 impl Profile {
+    /// A profile of a program; detailed ones tell profilers of NVIDIA the ops behind each step.
+    pub(crate) fn new(program: &Program, detailed: bool) -> Profile {
+        let on = |device: DeviceRef| match device {
+            DeviceRef::CPU => String::new(),
+            device => format!(" on {device}"),
+        };
+        let steps = program.steps.iter().enumerate();
+        let names: Vec<_> =
+            steps.map(|(at, step)| format!("{}{}", program.step_name(at), on(step.device))).collect();
+        let ranges = match detailed {
+            false => names.clone(),
+            true => {
+                let all = names.iter().enumerate();
+                all.map(|(at, name)| format!("{name}: {}", ops_of(program, at).join(", "))).collect()
+            }
+        };
+        Profile { began: Instant::now(), names, ranges, launches: Mutex::default() }
+    }
+
+    /// What profilers of NVIDIA call a step.
+    pub(crate) fn range_name(&self, step: usize) -> &str {
+        &self.ranges[step]
+    }
+
+    /// Adds a step that the host did.
     pub(crate) fn add(&self, step: usize, started: Instant) {
         let time = started.elapsed();
         let start = started.saturating_duration_since(self.began);
@@ -53,21 +119,35 @@ impl Profile {
             launches.threads.push(id);
             launches.threads.len() - 1
         });
-        if launches.kept.len() == KEPT {
-            launches.kept.pop_front();
-        }
-        launches.kept.push_back(Launch { step, start, time, thread });
+        launches.keep(Launch { step, start, time, track: Track::Thread(thread) });
     }
 
-    fn launches(&self) -> Vec<Launch> {
-        let launches = lock(&self.launches);
-        launches.kept.iter().copied().collect()
+    /// Adds a step that was enqueued between two events.
+    pub(crate) fn add_enqueued(
+        &self,
+        step: usize,
+        gpu: u32,
+        at: Instant,
+        begin: Event,
+        end: Event,
+    ) -> Result<()> {
+        let mut launches = lock(&self.launches);
+        let at = at.saturating_duration_since(self.began);
+        launches.anchors.entry(gpu).or_insert_with(|| Anchor { event: begin.clone(), at });
+        launches.pending.push(Pending { step, gpu, begin, end });
+        if launches.pending.len() >= MOST_PENDING { launches.read() } else { Ok(()) }
+    }
+
+    fn launches(&self) -> Result<Vec<Launch>> {
+        let mut launches = lock(&self.launches);
+        launches.read()?;
+        Ok(launches.kept.iter().copied().collect())
     }
 
     /// One line a kernel, the one that took longest first.
-    pub(crate) fn table(&self, program: &Program) -> String {
+    pub(crate) fn table(&self) -> Result<String> {
         let mut by_step: BTreeMap<usize, Vec<Duration>> = BTreeMap::new();
-        for launch in self.launches() {
+        for launch in self.launches()? {
             by_step.entry(launch.step).or_default().push(launch.time);
         }
         let total: Duration = by_step.values().flatten().sum();
@@ -82,36 +162,64 @@ impl Profile {
             let share = 100.0 * sum.as_secs_f64() / total.as_secs_f64().max(f64::MIN_POSITIVE);
             let us = sum.as_secs_f64() * 1e6;
             let mean = us / times.len() as f64;
-            let name = program.step_name(step);
+            let name = &self.names[step];
             let _ =
                 writeln!(text, "{step:>5} {:>9} {us:>12.1} {mean:>12.2} {share:>5.1}%  {name}", times.len());
         }
-        text
+        Ok(text)
     }
 
     /// The launches in the format of Chrome's and Perfetto's trace viewers.
-    pub(crate) fn trace(&self, program: &Program, detailed: bool) -> String {
-        let events = self.launches().into_iter().map(|launch| {
+    pub(crate) fn trace(&self, program: &Program, detailed: bool) -> Result<String> {
+        let events = self.launches()?.into_iter().map(|launch| {
             let (start, time) = (launch.start.as_secs_f64() * 1e6, launch.time.as_secs_f64() * 1e6);
             let mut arguments = format!("\"step\":{}", launch.step);
             if detailed {
                 let ops: Vec<_> = ops_of(program, launch.step).iter().map(|op| quote(op)).collect();
                 let _ = write!(arguments, ",\"ops\":[{}]", ops.join(","));
             }
+            // The host is one process with its threads, each GPU another.
+            let (process, thread) = match launch.track {
+                Track::Thread(thread) => (1, thread),
+                Track::Gpu(id) => (2 + id, 0),
+            };
             format!(
-                "{{\"name\":{},\"cat\":\"kernel\",\"ph\":\"X\",\"ts\":{start:.3},\"dur\":{time:.3},\"pid\":1,\"tid\":{},\"args\":{{{arguments}}}}}",
-                quote(&program.step_name(launch.step)),
-                launch.thread
+                "{{\"name\":{},\"cat\":\"kernel\",\"ph\":\"X\",\"ts\":{start:.3},\"dur\":{time:.3},\"pid\":{process},\"tid\":{thread},\"args\":{{{arguments}}}}}",
+                quote(&self.names[launch.step])
             )
         });
         let events: Vec<String> = events.collect();
-        format!("{{\"traceEvents\":[\n{}\n],\"displayTimeUnit\":\"ns\"}}\n", events.join(",\n"))
+        Ok(format!("{{\"traceEvents\":[\n{}\n],\"displayTimeUnit\":\"ns\"}}\n", events.join(",\n")))
     }
 
     /// Writes the trace to a file.
     pub(crate) fn save(&self, program: &Program, detailed: bool, path: &Path) -> Result<()> {
-        std::fs::write(path, self.trace(program, detailed))
+        std::fs::write(path, self.trace(program, detailed)?)
             .map_err(|e| Error::runtime(format!("cannot write the trace to {}: {e}", path.display())))
+    }
+}
+
+impl Launches {
+    fn keep(&mut self, launch: Launch) {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(launch);
+    }
+
+    /// Waits for what is pending, and keeps how long it took.
+    fn read(&mut self) -> Result<()> {
+        for Pending { step, gpu, begin, end } in std::mem::take(&mut self.pending) {
+            end.synchronize()?;
+            let micros = |micros: f64| Duration::from_secs_f64(micros.max(0.0) / 1e6);
+            let time = micros(end.microseconds_since(&begin)?);
+            let Some(anchor) = self.anchors.get_mut(&gpu) else { continue };
+            let start = anchor.at + micros(begin.microseconds_since(&anchor.event)?);
+            // Times are told from the launch before, as long ones lose digits.
+            *anchor = Anchor { event: begin, at: start };
+            self.keep(Launch { step, start, time, track: Track::Gpu(gpu) });
+        }
+        Ok(())
     }
 }
 

@@ -1,23 +1,34 @@
 //! Runs programs: binds sizes once and keeps what that gives, then launches kernel after kernel.
 //!
-//! What an execution needs beyond its outputs is kept for the next one: the arena, and the table of memory that kernels
-//! are handed. Any number of executions may run at once; each has its own.
+//! What an execution needs beyond its outputs is kept for the next one: the arenas, and the table of memory that kernels
+//! are handed. Any number of executions may run at once; each has its own. Steps of the host are done when the next one
+//! starts. Those of an accelerator are enqueued on its default stream, as everything is that uses the same memory, so the
+//! host waits only where it reads what a device wrote.
 
-use std::collections::{HashMap, VecDeque};
+mod fixed;
+mod frozen;
+mod launch;
+mod state;
+
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use max_compiler::program::{Origin, Work};
+use max_compiler::program::Work;
 use max_compiler::{Bound, Data, MemoryPlan, Program};
 use max_core::kernel::{Access, Instr, Slot};
-use max_core::{Bindings, DType, Error, HostBytes, Result, Strided, bail};
-use max_driver::{Buffer, Device};
+use max_core::{Bindings, Error, Result, bail};
+use max_driver::{Buffer, Device, Stream};
 use max_graph::interpret::bind_inputs;
-use max_graph::op::Run;
-use max_graph::{HostTensor, OpKind};
-use max_kernels::{Constant, Memory, Pool, Prepared, prepare_with};
+use max_kernels::{Constant, Pool, cuda};
 
 use crate::lock;
-use crate::observe::{Observer, first_not_finite};
+use crate::observe::Observer;
+use fixed::Fixed;
+use launch::{Launch, Need};
+use state::{Scratch, State};
+
+pub(crate) use fixed::fits_kernels;
+pub(crate) use frozen::Frozen;
 
 /// How many different sizes of its inputs a program is kept ready for.
 const KEPT_SIZES: usize = 32;
@@ -37,17 +48,26 @@ pub(crate) enum Keep {
 /// As much memory as a model keeps that keeps little.
 const LITTLE: usize = 64 << 10;
 
+/// How programs run.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) keep: Keep,
+    /// Whether every memory plan is proven.
+    pub(crate) check_plans: bool,
+    /// How kernels are prepared for GPUs.
+    pub(crate) cuda: cuda::Options,
+}
+
 /// A program with its weights, ready to run from any thread.
 #[derive(Debug)]
 pub(crate) struct Runtime {
     pub(crate) program: Arc<Program>,
-    weights: Vec<HostTensor>,
-    pool: Arc<Pool>,
-    keep: Keep,
-    /// Whether every memory plan is proven.
-    check_plans: bool,
-    /// The memory of constants and weights, by slot.
-    fixed: Vec<Memory>,
+    config: Config,
+    /// The devices of the program, and the stream of each.
+    devices: Vec<Device>,
+    streams: Vec<Stream>,
+    fixed: Fixed,
     ready: Mutex<VecDeque<Arc<Ready>>>,
     scratch: Mutex<Vec<Scratch>>,
 }
@@ -66,55 +86,26 @@ pub(crate) struct Ready {
 /// A segment for known sizes, its kernels ready to launch.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    pub(crate) launches: Vec<Option<Prepared>>,
+    launches: Vec<Option<Launch>>,
     /// The sizes of each slot it uses.
     pub(crate) shapes: Vec<Option<Vec<usize>>>,
     /// The sizes of each output, as far as they are known here.
     outputs: Vec<Option<Vec<usize>>>,
     pub(crate) plan: MemoryPlan,
-}
-
-/// What an execution works with, kept for the next.
-#[derive(Debug, Default)]
-struct Scratch {
-    memory: Vec<Memory>,
-    arenas: Vec<Option<Buffer>>,
-}
-
-/// The outputs of an execution as they come about, and what else a step may look at.
-struct State<'a> {
-    runtime: &'a Runtime,
-    inputs: &'a [Buffer],
-    outputs: Vec<Option<Buffer>>,
-    scratch: Scratch,
-    /// Where temporaries lie: the segment whose arena they are in, and the offset there.
-    places: Vec<Option<(usize, usize)>>,
-    shapes: Vec<Option<Vec<usize>>>,
-    /// Which slots hold values that are not finite, where that is watched.
-    known_not_finite: HashMap<Slot, bool>,
+    /// What it needs on each device.
+    pub(crate) needs: Vec<Need>,
 }
 
 impl Runtime {
-    pub(crate) fn new(
-        program: Arc<Program>,
-        weights: Vec<HostTensor>,
-        pool: Arc<Pool>,
-        keep: Keep,
-        check_plans: bool,
-    ) -> Result<Runtime> {
-        let fixed = program.slots.iter().map(|slot| match &slot.origin {
-            Origin::Constant(bytes) => Memory::of_bytes(bytes),
-            Origin::Weight(weight) => Memory::of_bytes(weights[*weight].bytes()),
-            _ => Memory::EMPTY,
-        });
-        let fixed = fixed.collect();
+    pub(crate) fn new(program: Arc<Program>, weights: &[Buffer], config: Config) -> Result<Runtime> {
+        let devices = program.devices.iter().map(|&device| Device::from_ref(device));
+        let devices = devices.collect::<Result<Vec<_>>>()?;
         let runtime = Runtime {
+            fixed: Fixed::new(&program, weights, &devices)?,
+            streams: devices.iter().map(Device::default_stream).collect(),
             program,
-            weights,
-            pool,
-            keep,
-            check_plans,
-            fixed,
+            config,
+            devices,
             ready: Mutex::default(),
             scratch: Mutex::default(),
         };
@@ -157,21 +148,19 @@ impl Runtime {
 
     fn segment(&self, number: usize, bindings: &Bindings) -> Result<Segment> {
         let bound = self.program.bind(number, bindings)?;
-        if self.check_plans {
+        if self.config.check_plans {
             self.program.check_plan(number, &bound)?;
         }
         let Bound { kernels, shapes, plan } = bound;
         // A model that keeps little does not keep constants packed either.
-        let fixed = |slot: Slot| match &self.program.slots[slot.0 as usize].origin {
-            _ if self.keep == Keep::Little => None,
-            Origin::Constant(bytes) => Some(bytes.clone()),
-            Origin::Weight(weight) => Some(self.weights[*weight].bytes().clone()),
-            _ => None,
+        let constants = |slot: Slot| match self.config.keep {
+            Keep::Little => None,
+            Keep::Arenas => self.fixed.bytes(slot).cloned(),
         };
-        let prepare = |kernel| prepare_with(kernel, &fixed);
-        let launches = kernels.iter().map(|kernel| kernel.as_ref().map(prepare).transpose());
-        let launches = launches.collect::<Result<_>>()?;
-        Ok(Segment { launches, shapes, outputs: self.output_shapes(bindings), plan })
+        let steps = &self.program.steps[self.program.segments[number].steps.clone()];
+        let launches = self.prepare(steps, &kernels, &constants)?;
+        let needs = launch::needs(&plan.bytes, &launches);
+        Ok(Segment { launches, shapes, outputs: self.output_shapes(bindings), plan, needs })
     }
 
     /// The bytes of operands that kernels keep packed.
@@ -181,7 +170,7 @@ impl Runtime {
         for ready in lock(&self.ready).iter() {
             let later = lock(&ready.later);
             for segment in std::iter::once(&ready.first).chain(later.iter().map(|(_, _, segment)| segment)) {
-                for constant in segment.launches.iter().flatten().filter_map(Prepared::constant) {
+                for constant in segment.launches.iter().flatten().filter_map(Launch::constant) {
                     if !counted.contains(&std::ptr::from_ref(constant)) {
                         counted.push(constant);
                         bytes += constant.packed_bytes();
@@ -223,11 +212,11 @@ impl Runtime {
         let ready = self.ready(inputs)?;
         let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
         scratch.memory.clear();
-        scratch.memory.extend_from_slice(&self.fixed);
+        scratch.memory.extend_from_slice(&self.fixed.memory);
         let mut state = State::new(self, inputs, scratch);
         let result = self.segments(&ready, &mut state, observer);
         let State { outputs, mut scratch, .. } = state;
-        if self.keep == Keep::Little
+        if self.config.keep == Keep::Little
             && scratch.arenas.iter().flatten().any(|arena| arena.num_bytes() > LITTLE)
         {
             scratch.arenas.clear();
@@ -286,199 +275,21 @@ impl Runtime {
         let steps = self.program.segments[number].steps.clone();
         for (step, launch) in steps.zip(&segment.launches) {
             (observer.checkpoint)()?;
-            let started = observer.start();
+            let stream = launch.as_ref().and_then(|launch| launch.stream(self));
+            let started = observer.start(step, stream)?;
             match (launch, &self.program.steps[step].work) {
-                (Some(launch), _) => launch.run(&state.scratch.memory, &self.pool),
+                (Some(launch), _) => launch.run(&state.scratch.table(), self),
                 (None, Work::Print(label, slot)) => state.print(segment, label, *slot),
+                (None, Work::Transfer { from, to }) => state.transfer(segment, *from, *to),
                 (None, Work::Kernel(_)) => bail!(internal, "step {step} was not prepared"),
             }
             .map_err(|error| self.blame(step, error))?;
-            observer.finish(&self.program, step, started);
+            observer.finish(&self.program, step, started)?;
             if observer.checks_values() {
                 state.check_values(segment, step, observer)?;
             }
         }
         Ok(())
-    }
-}
-
-impl<'a> State<'a> {
-    fn new(runtime: &'a Runtime, inputs: &'a [Buffer], scratch: Scratch) -> State<'a> {
-        State {
-            runtime,
-            inputs,
-            outputs: vec![None; runtime.program.outputs.len()],
-            scratch,
-            places: Vec::new(),
-            shapes: Vec::new(),
-            known_not_finite: HashMap::new(),
-        }
-    }
-
-    /// Allocates what a segment needs and fills in the table of memory.
-    fn enter(&mut self, number: usize, segment: &Segment) -> Result<()> {
-        let program = &self.runtime.program;
-        let Scratch { memory, arenas } = &mut self.scratch;
-        let needed = segment.plan.bytes;
-        arenas.resize(arenas.len().max(number + 1), None);
-        let arena = match &arenas[number] {
-            _ if needed == 0 => Memory::EMPTY,
-            Some(arena) if arena.num_bytes() >= needed => Memory::of_mut(arena)?,
-            _ => {
-                arenas[number] = None;
-                let arena = Buffer::uninit_pooled(DType::UInt8, &[needed], &Device::cpu())?;
-                let memory = Memory::of_mut(&arena)?;
-                arenas[number] = Some(arena);
-                memory
-            }
-        };
-        for (slot, shape) in segment.shapes.iter().enumerate() {
-            let Some(shape) = shape else { continue };
-            let info = &program.slots[slot];
-            match info.origin {
-                Origin::Input(input) => memory[slot] = Memory::of(&self.inputs[input])?,
-                Origin::Output(output) => {
-                    let buffer = match &self.outputs[output] {
-                        Some(buffer) => buffer,
-                        None => {
-                            let shape = segment.outputs[output].as_ref().unwrap_or(shape);
-                            let buffer = Buffer::uninit_pooled(info.dtype, shape, &Device::cpu())?;
-                            self.outputs[output].insert(buffer)
-                        }
-                    };
-                    memory[slot] = Memory::of_mut(buffer)?;
-                }
-                Origin::Temporary(_) => {
-                    if let Some(offset) = segment.plan.offsets[slot] {
-                        let bytes = shape.iter().product::<usize>() * info.dtype.size_in_bytes();
-                        memory[slot] = if bytes == 0 { Memory::EMPTY } else { arena.part(offset, bytes)? };
-                    }
-                }
-                Origin::Constant(_) | Origin::Weight(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// The elements of a slot, as they are now.
-    fn tensor(&self, slot: usize, place: Option<(usize, usize)>, shape: &[usize]) -> Result<HostTensor> {
-        let info = &self.runtime.program.slots[slot];
-        let none = || HostBytes::new([0u8; 0]);
-        let bytes = match &info.origin {
-            Origin::Input(input) => self.inputs[*input].host_bytes()?,
-            Origin::Constant(bytes) => bytes.clone(),
-            Origin::Weight(weight) => self.runtime.weights[*weight].bytes().clone(),
-            Origin::Output(output) => match &self.outputs[*output] {
-                Some(buffer) => buffer.host_bytes()?,
-                None => none(),
-            },
-            Origin::Temporary(_) => {
-                let len = shape.iter().product::<usize>() * info.dtype.size_in_bytes();
-                let arena = place.and_then(|(segment, _)| self.scratch.arenas[segment].as_ref());
-                match (arena, place) {
-                    (Some(arena), Some((_, offset))) if len > 0 => {
-                        arena.host_bytes()?.slice(offset, len).unwrap_or_else(none)
-                    }
-                    _ => none(),
-                }
-            }
-        };
-        HostTensor::new(info.dtype, shape, bytes)
-    }
-
-    /// A slot that a segment uses, in the middle of running it.
-    fn tensor_in(&self, segment: &Segment, slot: usize) -> Result<HostTensor> {
-        let program = &self.runtime.program;
-        let shape = segment.shapes[slot].as_deref().or(self.shapes.get(slot).and_then(|s| s.as_deref()));
-        let Some(shape) = shape else { bail!(internal, "slot {slot} has no size") };
-        let place = match segment.plan.offsets[slot] {
-            Some(offset) => {
-                let current = program.segments.iter().position(|s| match &program.slots[slot].origin {
-                    Origin::Temporary(lifetime) => s.steps.contains(&lifetime.first),
-                    _ => false,
-                });
-                current.map(|number| (number, offset))
-            }
-            None => self.places.get(slot).copied().flatten(),
-        };
-        self.tensor(slot, place, shape)
-    }
-
-    fn print(&self, segment: &Segment, label: &str, slot: Option<Slot>) -> Result<()> {
-        let tensors = slot.iter().map(|slot| self.tensor_in(segment, slot.0 as usize));
-        let tensors = tensors.collect::<Result<Vec<_>>>()?;
-        let print = OpKind::from(max_graph::ops::print::Print { label: label.into() });
-        print.eval(&tensors, &Run { bindings: &Bindings::new(), environment: &() }).map(|_| ())
-    }
-
-    /// Looks for values that are not finite in what a step wrote, unless it read some.
-    fn check_values(&mut self, segment: &Segment, step: usize, observer: &Observer) -> Result<()> {
-        let program = &self.runtime.program;
-        let mut known = self.runtime.has_literals_not_finite(step);
-        for slot in program.steps[step].reads() {
-            known |= self.not_finite(segment, slot)?;
-        }
-        for slot in program.steps[step].writes() {
-            let tensor = self.tensor_in(segment, slot.0 as usize)?;
-            let found = first_not_finite(&tensor)?;
-            self.known_not_finite.insert(slot, found.is_some());
-            if let (Some(found), false) = (found, known) {
-                observer.not_finite(program, step, &tensor, found)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a slot holds a value that is not finite.
-    fn not_finite(&mut self, segment: &Segment, slot: Slot) -> Result<bool> {
-        if let Some(&known) = self.known_not_finite.get(&slot) {
-            return Ok(known);
-        }
-        let found = first_not_finite(&self.tensor_in(segment, slot.0 as usize)?)?.is_some();
-        self.known_not_finite.insert(slot, found);
-        Ok(found)
-    }
-}
-
-/// An execution with sizes, memory and launches decided.
-#[derive(Debug)]
-pub(crate) struct Frozen {
-    ready: Arc<Ready>,
-    memory: Vec<Memory>,
-    outputs: Vec<Buffer>,
-    /// Keeps the arena alive that the memory points into.
-    _arenas: Vec<Option<Buffer>>,
-}
-
-impl Runtime {
-    /// Decides everything about executions with inputs of these sizes.
-    pub(crate) fn freeze(&self, inputs: &[Buffer]) -> Result<Frozen> {
-        if self.program.segments.len() > 1 {
-            bail!(
-                runtime,
-                "the sizes of model '{}' depend on data, so it cannot be captured",
-                self.program.source.name
-            );
-        }
-        if self.program.steps.iter().any(|step| matches!(step.work, Work::Print(..))) {
-            bail!(runtime, "model '{}' prints, so it cannot be captured", self.program.source.name);
-        }
-        let ready = self.ready(inputs)?;
-        let mut state = State::new(self, inputs, Scratch { memory: self.fixed.clone(), arenas: vec![] });
-        state.enter(0, &ready.first)?;
-        let outputs = state.outputs.into_iter().flatten().collect();
-        Ok(Frozen { ready, memory: state.scratch.memory, outputs, _arenas: state.scratch.arenas })
-    }
-
-    /// What an execution with inputs of these sizes launches, kernel by kernel.
-    pub(crate) fn trace(&self, inputs: &[Buffer]) -> Result<Vec<String>> {
-        let bound = self.program.bind(0, &self.ready(inputs)?.bindings)?;
-        let steps = bound.kernels.iter().enumerate();
-        Ok(steps
-            .filter_map(|(step, kernel)| {
-                Some(format!("{}: {}", self.program.step_name(step), kernel.as_ref()?))
-            })
-            .collect())
     }
 
     /// Whether a step computes with a literal that is not finite.
@@ -493,58 +304,12 @@ impl Runtime {
     }
 }
 
-impl Frozen {
-    pub(crate) fn outputs(&self) -> &[Buffer] {
-        &self.outputs
-    }
-
-    /// Launches everything on inputs of the captured sizes. Values are not checked: that is for executions.
-    pub(crate) fn run(&mut self, runtime: &Runtime, inputs: &[Buffer], observer: &Observer) -> Result<()> {
-        if !self.ready.shapes.iter().map(Vec::as_slice).eq(inputs.iter().map(Buffer::shape)) {
-            let given: Vec<_> = inputs.iter().map(Buffer::shape).collect();
-            bail!(
-                runtime,
-                "the graph was captured for inputs of the shapes {:?}; got {given:?}",
-                self.ready.shapes
-            );
-        }
-        // Kernels must not write what they still read, so inputs that are outputs of this capture are copied.
-        let mut copies = Vec::new();
-        for (slot, info) in runtime.program.slots.iter().enumerate() {
-            let Origin::Input(input) = info.origin else { continue };
-            let input = &inputs[input];
-            if self.outputs.iter().any(|output| overlap(output, input)) {
-                let copy = input.copy(None)?;
-                self.memory[slot] = Memory::of(&copy)?;
-                copies.push(copy);
-            } else {
-                self.memory[slot] = Memory::of(input)?;
-            }
-        }
-        for (step, launch) in self.ready.first.launches.iter().enumerate() {
-            let Some(launch) = launch else { continue };
-            (observer.checkpoint)()?;
-            let started = observer.start();
-            launch.run(&self.memory, &runtime.pool).map_err(|error| runtime.blame(step, error))?;
-            observer.finish(&runtime.program, step, started);
-        }
-        Ok(())
-    }
-}
-
-/// Whether two contiguous buffers share memory.
-fn overlap(a: &Buffer, b: &Buffer) -> bool {
-    let ends = |buffer: &Buffer| (buffer.data_ptr().addr(), buffer.data_ptr().addr() + buffer.num_bytes());
-    let ((a, a_end), (b, b_end)) = (ends(a), ends(b));
-    a < b_end && b < a_end
-}
-
 /// What facts ask of a program that has not run yet.
 struct Weights<'a>(&'a Runtime);
 
 impl Data for Weights<'_> {
     fn weight_sizes(&self, weight: usize) -> Result<&[usize]> {
-        Ok(self.0.weights[weight].shape())
+        Ok(self.0.fixed.weight_sizes(weight))
     }
 
     fn integers(&self, _: &Access<i64>, _: usize) -> Result<Vec<i64>> {
@@ -552,34 +317,5 @@ impl Data for Weights<'_> {
     }
 }
 
-impl Data for State<'_> {
-    fn weight_sizes(&self, weight: usize) -> Result<&[usize]> {
-        Ok(self.runtime.weights[weight].shape())
-    }
-
-    fn integers(&self, access: &Access<i64>, count: usize) -> Result<Vec<i64>> {
-        let slot = access.slot.0 as usize;
-        let Some(shape) = self.shape_of(slot)? else { bail!(internal, "slot {slot} has no size") };
-        let tensor = self.tensor(slot, self.places[slot], &shape)?;
-        let (shape, strides) = match access.strides.as_slice() {
-            [] => (vec![], vec![]),
-            [stride] => (vec![count], vec![*stride as isize]),
-            _ => bail!(internal, "sizes are read from a matrix"),
-        };
-        tensor.gathered(&Strided { shape, strides, offset: access.offset as usize })?.to_integers()
-    }
-}
-
-impl State<'_> {
-    /// The sizes of a slot that has been used, or that needs nothing to be used.
-    fn shape_of(&self, slot: usize) -> Result<Option<Vec<usize>>> {
-        match &self.runtime.program.slots[slot].origin {
-            Origin::Input(input) => Ok(Some(self.inputs[*input].shape().to_vec())),
-            Origin::Weight(weight) => Ok(Some(self.runtime.weights[*weight].shape().to_vec())),
-            Origin::Constant(_) => {
-                self.runtime.program.slots[slot].shape.evaluate(&Bindings::new()).map(Some)
-            }
-            _ => Ok(self.shapes[slot].clone()),
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

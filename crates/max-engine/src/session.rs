@@ -8,14 +8,14 @@ use std::time::Instant;
 use max_compiler::{Options, Program, Target, compile};
 use max_core::{Bindings, Error, Result, TensorType, bail};
 use max_driver::{Buffer, Device};
-use max_graph::{Body, Graph, HostTensor};
-use max_kernels::Pool;
+use max_graph::{Body, Graph};
+use max_kernels::{Pool, cuda};
 
 use crate::cache::{self, Key};
 use crate::dump;
 use crate::file::read_graph;
 use crate::model::Model;
-use crate::run::Keep;
+use crate::run::{Config, Keep};
 use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings, SplitKReductionPrecision};
 use crate::threads::physical_cores;
 
@@ -121,8 +121,11 @@ impl InferenceSession {
         self.model(program, Vec::new(), Keep::Little)
     }
 
-    fn model(&self, program: Arc<Program>, weights: Vec<HostTensor>, keep: Keep) -> Result<Model> {
-        Model::new(program, weights, self.devices.clone(), self.pool(), self.settings.clone(), keep)
+    fn model(&self, program: Arc<Program>, weights: Vec<Buffer>, keep: Keep) -> Result<Model> {
+        let check_plans = matches!(self.settings.assert_level(), AssertLevel::Safe | AssertLevel::All);
+        let cuda = cuda::Options { tf32: self.settings.allow_tf32() };
+        let config = Config { pool: self.pool(), keep, check_plans, cuda };
+        Model::new(program, &weights, self.devices.clone(), self.settings.clone(), config)
     }
 
     fn target(&self) -> Target {
@@ -187,6 +190,17 @@ impl InferenceSession {
         self.settings.split_k()
     }
 
+    /// Sets whether models that are loaded from now on may round the operands of float32 products to 19 bits on GPUs,
+    /// which is much faster; before that the environment variable `MAX_ALLOW_TF32` decides.
+    pub fn set_allow_tf32(&self, allow: bool) {
+        self.settings.set_allow_tf32(allow);
+    }
+
+    /// Whether products of float32 may round their operands on GPUs.
+    pub fn allows_tf32(&self) -> bool {
+        self.settings.allow_tf32()
+    }
+
     /// Sets whether kernels of models that are loaded from now on are timed; before that the environment variable
     /// `MODULAR_ENABLE_PROFILING` decides.
     pub fn gpu_profiling(&self, mode: ProfilingMode) {
@@ -211,7 +225,7 @@ impl InferenceSession {
 }
 
 /// The value of a weight, checked against its type; symbolic dims take any size.
-fn bind_weight(name: &str, ty: &TensorType, weights: &WeightsRegistry) -> Result<HostTensor> {
+fn bind_weight(name: &str, ty: &TensorType, weights: &WeightsRegistry) -> Result<Buffer> {
     let Some(value) = weights.get(name) else {
         let known: Vec<_> = weights.keys().take(8).cloned().collect();
         let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
@@ -236,5 +250,5 @@ fn bind_weight(name: &str, ty: &TensorType, weights: &WeightsRegistry) -> Result
     if !fits {
         return Err(wrong("shape"));
     }
-    HostTensor::new(ty.dtype, value.shape(), value.host_bytes()?)
+    Ok(value.clone())
 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::Write;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use max_core::{Error, Result};
 
@@ -96,6 +96,7 @@ pub(crate) struct Settings {
     split_k: AtomicU8,
     profiling: AtomicU8,
     old_top_k: AtomicU8,
+    allow_tf32: AtomicBool,
 }
 
 /// Declares how each setting is read and written.
@@ -132,6 +133,7 @@ impl Settings {
             split_k: AtomicU8::new(SplitKReductionPrecision::Accum as u8),
             profiling: AtomicU8::new(profiling as u8),
             old_top_k: AtomicU8::new(0),
+            allow_tf32: AtomicBool::new(switch("MAX_ALLOW_TF32")),
         }
     }
 
@@ -141,6 +143,14 @@ impl Settings {
 
     pub(crate) fn set_old_top_k(&self, old: bool) {
         self.old_top_k.store(u8::from(old), Ordering::Relaxed);
+    }
+
+    pub(crate) fn allow_tf32(&self) -> bool {
+        self.allow_tf32.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_allow_tf32(&self, allow: bool) {
+        self.allow_tf32.store(allow, Ordering::Relaxed);
     }
 
     /// Writes a line to standard error if the level is loud enough.
@@ -158,6 +168,19 @@ impl Settings {
 /// Writes a line to standard error. If that fails, there is nobody to tell.
 pub(crate) fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Whether an environment variable switches something on.
+fn switch(name: &str) -> bool {
+    let text = std::env::var(name).unwrap_or_default().to_lowercase();
+    match text.as_str() {
+        "1" | "true" | "on" | "yes" => true,
+        "" | "0" | "false" | "off" | "no" => false,
+        _ => {
+            say(format_args!("[max warning] {name} is ignored: it must be 0 or 1; got {text:?}"));
+            false
+        }
+    }
 }
 
 fn from_variable<T: FromStr<Err = Error>>(name: &str) -> Option<T> {
@@ -192,10 +215,11 @@ mod tests {
         settings.set_profiling(ProfilingMode::Detailed);
         settings.set_split_k(SplitKReductionPrecision::Output);
         settings.set_old_top_k(true);
+        settings.set_allow_tf32(true);
         assert_eq!(
             (settings.profiling(), settings.split_k()),
             (ProfilingMode::Detailed, SplitKReductionPrecision::Output)
         );
-        assert!(settings.old_top_k());
+        assert!(settings.old_top_k() && settings.allow_tf32());
     }
 }

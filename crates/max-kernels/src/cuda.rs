@@ -11,11 +11,17 @@ mod conv;
 mod gather;
 mod loops;
 mod matmul;
+#[cfg(test)]
+mod nvrtc;
+mod record;
+mod text;
 
 use max_core::kernel::{Access, Instr, Kernel, Loop, Slot};
 use max_core::{DType, DeviceRef, Error, Result, bail};
 use max_driver::cuda::{Function, GemmAddresses, GemmPlan, Gpu, Source};
 use max_driver::{Device, Stream};
+
+pub use record::Recording;
 
 use crate::Memory;
 use crate::memory::{self, Extent};

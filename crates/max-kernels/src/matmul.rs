@@ -10,7 +10,7 @@
 mod block;
 mod constant;
 mod ending;
-mod fold;
+pub(crate) mod fold;
 mod form;
 mod micro;
 mod pack;

@@ -5,7 +5,7 @@ use max_core::{DeviceRef, HostBytes, Result, bail};
 use max_driver::Buffer;
 
 /// A piece of memory of a device. It does not keep the memory alive: whoever runs a kernel does that.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     ptr: *mut u8,
     len: usize,

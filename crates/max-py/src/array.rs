@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict, PyType};
 
+use crate::driver::find_libraries;
 use crate::error::Raise;
 use crate::tensor::PyTensor;
 
@@ -118,10 +119,16 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     let py = object.py();
     let method = object.getattr(intern!(py, "__dlpack__"))?;
     let options = PyDict::new(py);
+    if let Some(stream) = consuming_stream(object)? {
+        options.set_item("stream", stream)?;
+    }
     options.set_item("max_version", (dlpack::VERSION.major, dlpack::VERSION.minor))?;
     let capsule = match method.call((), Some(&options)) {
         // Producers from before DLPack 1.0 do not know the argument.
-        Err(e) if e.is_instance_of::<PyTypeError>(py) => method.call0()?,
+        Err(e) if e.is_instance_of::<PyTypeError>(py) => {
+            options.del_item("max_version")?;
+            method.call((), Some(&options))?
+        }
         result => result?,
     };
     let capsule = capsule.cast_into::<PyCapsule>().map_err(PyErr::from)?;
@@ -137,6 +144,38 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     // SAFETY: as above.
     unsafe { dlpack::import(tensor.as_ptr().cast()) }.raise()
 }
+
+/// The stream on which an array on a GPU will be used, for which its producer makes it ready; none on the host.
+fn consuming_stream(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    let py = object.py();
+    let Some(method) = object.getattr_opt(intern!(py, "__dlpack_device__"))? else { return Ok(None) };
+    let (device_type, device_id) = method.call0()?.extract::<(i32, i32)>()?;
+    let place = dlpack::DLDevice { device_type, device_id };
+    if !place.is_cuda() {
+        return Ok(None);
+    }
+    find_libraries(py)?;
+    Ok(py.detach(|| Device::try_from(place)).raise()?.default_stream().handle())
+}
+
+/// Makes a buffer on a GPU ready for the stream of its consumer, as the protocol numbers streams.
+pub fn hand_over(buffer: &Buffer, stream: Option<i64>) -> PyResult<()> {
+    let handle = match stream {
+        None => Some(LEGACY_STREAM),
+        Some(-1) => None,
+        Some(handle @ 1..) => Some(handle as u64),
+        Some(other) => {
+            return Err(PyValueError::new_err(format!(
+                "{other} is no stream of a DLPack consumer: expected -1 for none, 1 or 2 for the default ones, or a handle"
+            )));
+        }
+    };
+    // SAFETY: by the protocol a number is the handle of a stream of the buffer's device.
+    unsafe { buffer.release_to(handle) }.raise()
+}
+
+/// The number of the stream that a consumer means who names none.
+const LEGACY_STREAM: u64 = 1;
 
 fn mark_used(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
     // SAFETY: the capsule is alive and the name is static.

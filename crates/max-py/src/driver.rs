@@ -5,10 +5,12 @@ use std::str::FromStr;
 
 use max::driver::{self, Buffer, Device, MmapMode, Stream, ViewIndex};
 use max::dtype::Number;
+use max::graph::DeviceKind;
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyCapsule, PyDict, PySlice, PyTuple};
 
 use crate::args::{self, native};
@@ -30,13 +32,18 @@ impl PyDevice {
     }
 
     #[staticmethod]
-    fn accelerator(id: Option<u32>) -> PyResult<PyDevice> {
-        Device::accelerator(id).map(PyDevice).raise()
+    fn accelerator(py: Python<'_>, id: Option<u32>) -> PyResult<PyDevice> {
+        find_libraries(py)?;
+        py.detach(|| Device::accelerator(id)).map(PyDevice).raise()
     }
 
     #[staticmethod]
-    fn from_ref(r#ref: &PyDeviceRef) -> PyResult<PyDevice> {
-        Device::from_ref(r#ref.0).map(PyDevice).raise()
+    fn from_ref(py: Python<'_>, r#ref: &PyDeviceRef) -> PyResult<PyDevice> {
+        let r#ref = r#ref.0;
+        if r#ref.kind == DeviceKind::Gpu {
+            find_libraries(py)?;
+        }
+        py.detach(|| Device::from_ref(r#ref)).map(PyDevice).raise()
     }
 
     #[getter]
@@ -127,6 +134,12 @@ impl PyStream {
         PyDevice(self.0.device().clone())
     }
 
+    /// The handle for other libraries; nothing for the host.
+    #[getter]
+    fn handle(&self) -> Option<u64> {
+        self.0.handle()
+    }
+
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.0.synchronize()).raise()
     }
@@ -136,22 +149,41 @@ impl PyStream {
     }
 }
 
+/// Tells the driver, once and before it looks for a GPU, where the packages of this environment keep CUDA libraries:
+/// in `nvidia/*/lib` beside them.
+pub fn find_libraries(py: Python<'_>) -> PyResult<()> {
+    static TOLD: PyOnceLock<()> = PyOnceLock::new();
+    let tell = || -> PyResult<()> {
+        let path = py.import(intern!(py, "sys"))?.getattr(intern!(py, "path"))?;
+        let entries = path.try_iter()?.filter_map(|entry| entry.ok()?.extract::<PathBuf>().ok());
+        let packages = entries.filter_map(|entry| entry.join("nvidia").read_dir().ok()).flatten().flatten();
+        driver::cuda::search_in(
+            packages.map(|package| package.path().join("lib")).filter(|lib| lib.is_dir()),
+        );
+        Ok(())
+    };
+    TOLD.get_or_try_init(py, tell).copied()
+}
+
 /// The number of accelerators.
 #[pyfunction]
-pub fn accelerator_count() -> usize {
-    driver::accelerator_count()
+pub fn accelerator_count(py: Python<'_>) -> PyResult<usize> {
+    find_libraries(py)?;
+    Ok(py.detach(driver::accelerator_count))
 }
 
 /// The API of the accelerators.
 #[pyfunction]
-pub fn accelerator_api() -> &'static str {
-    driver::accelerator_api()
+pub fn accelerator_api(py: Python<'_>) -> PyResult<&'static str> {
+    find_libraries(py)?;
+    Ok(py.detach(driver::accelerator_api))
 }
 
 /// The architecture of the first accelerator.
 #[pyfunction]
-pub fn accelerator_architecture_name() -> PyResult<String> {
-    driver::accelerator_architecture_name().raise()
+pub fn accelerator_architecture_name(py: Python<'_>) -> PyResult<String> {
+    find_libraries(py)?;
+    py.detach(driver::accelerator_architecture_name).raise()
 }
 
 /// Where a buffer is made: a device, or a stream on one.
@@ -176,8 +208,19 @@ pub struct PyBuffer(pub Buffer);
 #[pymethods]
 impl PyBuffer {
     #[new]
-    fn new(dtype: &PyDType, shape: &Bound<'_, PyAny>, place: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
-        Buffer::new(dtype.0, &args::sizes(shape)?, &self::place(place)?).map(PyBuffer).raise()
+    #[pyo3(signature = (dtype, shape, place, pinned = false))]
+    fn new(
+        dtype: &PyDType,
+        shape: &Bound<'_, PyAny>,
+        place: &Bound<'_, PyAny>,
+        pinned: bool,
+    ) -> PyResult<PyBuffer> {
+        let (sizes, place) = (args::sizes(shape)?, self::place(place)?);
+        if pinned {
+            find_libraries(shape.py())?;
+            return Buffer::new_pinned(dtype.0, &sizes, &place).map(PyBuffer).raise();
+        }
+        Buffer::new(dtype.0, &sizes, &place).map(PyBuffer).raise()
     }
 
     #[staticmethod]
@@ -337,12 +380,14 @@ impl PyBuffer {
         py.detach(copy).map(PyBuffer).raise()
     }
 
-    fn to(&self, place: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
+    fn to(&self, py: Python<'_>, place: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
         let place = native(place)?;
-        match place.cast::<PyDevice>() {
-            Ok(device) => self.0.to(&device.get().0).map(PyBuffer).raise(),
-            Err(_) => self.0.to_stream(&self::place(&place)?).map(PyBuffer).raise(),
+        if let Ok(device) = place.cast::<PyDevice>() {
+            let device = &device.get().0;
+            return py.detach(|| self.0.to(device)).map(PyBuffer).raise();
         }
+        let stream = self::place(&place)?;
+        py.detach(|| self.0.to_stream(&stream)).map(PyBuffer).raise()
     }
 
     fn inplace_copy_from(&self, py: Python<'_>, src: &PyBuffer) -> PyResult<()> {
@@ -350,7 +395,7 @@ impl PyBuffer {
     }
 
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        python_number(py, self.0.item().raise()?)
+        python_number(py, py.detach(|| self.0.item()).raise()?)
     }
 
     fn dlpack<'py>(
@@ -358,9 +403,11 @@ impl PyBuffer {
         py: Python<'py>,
         max_version: Option<(u32, u32)>,
         copy: bool,
+        stream: Option<i64>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let versioned = max_version.is_some_and(|(major, _)| major >= 1);
         let buffer = if copy { self.0.copy(None).raise()? } else { self.0.clone() };
+        array::hand_over(&buffer, stream)?;
         array::to_dlpack(py, &buffer, versioned, copy)
     }
 
@@ -373,8 +420,8 @@ impl PyBuffer {
         format!("{:?}", self.0)
     }
 
-    fn __str__(&self) -> String {
-        self.0.to_string()
+    fn __str__(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.to_string())
     }
 }
 

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use max::driver::cuda::nvtx;
 use max::driver::{Buffer, Device};
-use max::engine::{self, InferenceSession, Model, TensorSpec, WeightsRegistry};
+use max::engine::{self, InferenceSession, Model, ProfilingMode, TensorSpec, WeightsRegistry};
+use max::graph::DeviceRef;
 use numpy::PyUntypedArray;
-use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
 
@@ -99,6 +101,10 @@ impl PySession {
         named(mode, "a GPUProfilingMode").map(|mode| self.0.gpu_profiling(mode))
     }
 
+    fn set_allow_tf32(&self, allow: bool) {
+        self.0.set_allow_tf32(allow);
+    }
+
     fn use_old_top_k_kernel(&self, mode: &str) {
         self.0.use_old_top_k_kernel(mode);
     }
@@ -172,22 +178,24 @@ impl PyModel {
     }
 
     fn execute(&self, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<PyBuffer>> {
-        self.run(inputs, Model::execute_until).map(wrap)
+        self.run("execute", inputs, Model::execute_until).map(wrap)
     }
 
     fn capture(&self, key: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<PyBuffer>> {
         let key = graph_key(key)?;
-        self.run(inputs, |model, inputs, checkpoint| model.capture_until(key, inputs, checkpoint)).map(wrap)
+        self.run("capture", inputs, |model, inputs, check| model.capture_until(key, inputs, check)).map(wrap)
     }
 
     fn replay(&self, key: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<()> {
         let key = graph_key(key)?;
-        self.run(inputs, |model, inputs, checkpoint| model.replay_until(key, inputs, checkpoint))
+        self.run("replay", inputs, |model, inputs, check| model.replay_until(key, inputs, check))
     }
 
     fn debug_verify_replay(&self, key: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<()> {
         let key = graph_key(key)?;
-        self.run(inputs, |model, inputs, checkpoint| model.debug_verify_replay_until(key, inputs, checkpoint))
+        self.run("debug_verify_replay", inputs, |model, inputs, check| {
+            model.debug_verify_replay_until(key, inputs, check)
+        })
     }
 
     fn release_captured_graph(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -213,13 +221,8 @@ impl PyModel {
         self.0.fusion_summary()
     }
 
-    fn profile_table(&self) -> PyResult<String> {
-        self.0.profile_table().ok_or_else(|| {
-            PyRuntimeError::new_err(format!(
-                "model '{}' was loaded without profiling: call gpu_profiling(\"on\") on its session before load",
-                self.0.name()
-            ))
-        })
+    fn profile_table(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| self.0.profile_table()).raise()
     }
 
     fn save_trace(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
@@ -233,12 +236,16 @@ impl PyModel {
         inputs.iter().map(|item| input(&item, specs.next())).collect()
     }
 
-    /// Runs the model in some way without the GIL, until it is done or Ctrl-C ends it.
+    /// Runs the model in some way without the GIL, until it is done or Ctrl-C ends it. Profilers of NVIDIA see the whole
+    /// call if the model is profiled in detail.
     fn run<T: Send>(
         &self,
+        method: &str,
         inputs: &Bound<'_, PyTuple>,
         work: impl FnOnce(&Model, &[Buffer], &dyn Fn() -> max::Result<()>) -> max::Result<T> + Send,
     ) -> PyResult<T> {
+        let detailed = self.0.profiling() == ProfilingMode::Detailed;
+        let _range = detailed.then(|| nvtx::range(&format!("Model.{method}({})", self.0.name())));
         let buffers = self.inputs_from(inputs)?;
         interruptible(inputs.py(), |checkpoint| work(&self.0, &buffers, checkpoint))
     }
@@ -265,11 +272,12 @@ fn graph_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
     })
 }
 
-/// An input of a model: an array of any kind, or a number in the dtype the model wants.
+/// An input of a model: an array of any kind, or a number in the dtype the model wants. Numbers and arrays of the host
+/// are moved to the device of the input; a buffer is taken as it is.
 fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
     // First what needs no look at attributes: an attribute that is missing costs more than a small model.
     if let Ok(array) = object.cast::<PyUntypedArray>() {
-        return array::from_numpy(array);
+        return placed(array::from_numpy(array)?, spec);
     }
     let object = native(object)?;
     if let Ok(buffer) = object.cast::<PyBuffer>() {
@@ -277,10 +285,10 @@ fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffe
     }
     if let Some(number) = args::number(&object)? {
         let dtype = spec.map_or(number.natural_dtype(), |spec| spec.dtype);
-        return Buffer::scalar(number, dtype, &Device::cpu()).raise();
+        return placed(Buffer::scalar(number, dtype, &Device::cpu()).raise()?, spec);
     }
     match array::from_any(&object)? {
-        Some(buffer) => Ok(buffer),
+        Some(buffer) => placed(buffer, spec),
         None => {
             let name = spec.map_or("an input", |spec| &spec.name);
             Err(PyTypeError::new_err(format!(
@@ -288,5 +296,15 @@ fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffe
                 object.get_type()
             )))
         }
+    }
+}
+
+/// A buffer of the host where an input is wanted, others as they are.
+fn placed(buffer: Buffer, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
+    match spec {
+        Some(spec) if spec.device != DeviceRef::CPU && buffer.is_host() => {
+            buffer.to(&Device::from_ref(spec.device).raise()?).raise()
+        }
+        _ => Ok(buffer),
     }
 }

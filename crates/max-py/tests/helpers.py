@@ -6,7 +6,8 @@ import re
 from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
-from max.driver import Buffer
+import pytest
+from max.driver import Accelerator, Buffer
 from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType
 
@@ -19,6 +20,14 @@ REFUSED = (ValueError, TypeError, IndexError, LookupError, RuntimeError, NotImpl
 
 # Relative tolerances; absolute ones are these times the scale of the expected values (at least 1).
 RTOL = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+
+
+def accelerator() -> Accelerator:
+    """The first GPU; without one the module that asks is skipped, in one line that says why."""
+    try:
+        return Accelerator()
+    except RuntimeError as error:
+        pytest.skip(f"no GPU: {str(error).splitlines()[0]}", allow_module_level=True)
 
 
 def dtype_of(name: str) -> DType:

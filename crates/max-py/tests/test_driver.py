@@ -46,6 +46,27 @@ def test_no_accelerator_here() -> None:
         assert "gpu" in str(caught.value).lower() or "accelerator" in str(caught.value).lower()
 
 
+@without_gpu
+def test_why_there_is_no_accelerator() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        Accelerator(3)
+    reason = str(caught.value)
+    assert "gpu:3" in reason and "CPU" in reason
+    if "could not be loaded" in reason:
+        assert "libcuda.so.1" in reason and "install the NVIDIA driver" in reason
+    assert driver.accelerator_api() == "cpu"
+    with pytest.raises(RuntimeError):
+        driver.accelerator_architecture_name()
+    assert not driver.devices_exist([DeviceSpec.accelerator()])
+
+
+@without_gpu
+def test_pinned_memory_without_an_accelerator_is_ordinary() -> None:
+    buffer = Buffer(DType.float32, [2], pinned=True)
+    assert buffer.pinned is False and buffer.is_host
+    assert buffer.to_numpy().tolist() == [0, 0]
+
+
 def test_device_spec() -> None:
     assert (DeviceSpec(id=0).id, DeviceSpec(id=0).device_type) == (0, "cpu")
     assert (DeviceSpec(3, "gpu").id, DeviceSpec(3, device_type="gpu").device_type) == (3, "gpu")

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use max_core::scalar::RealOp;
-use max_core::{Result, ScalarOp};
-use max_driver::Buffer;
+use max_core::{DeviceRef, Result, ScalarOp};
+use max_driver::{Buffer, Device};
 use max_engine::{InferenceSession, Model};
 use max_graph::ir::Op;
-use max_graph::{Body, HostTensor, OpKind};
+use max_graph::ops::constant::Constant;
+use max_graph::{Body, HostTensor, OpKind, ValueId};
 
 use crate::lock;
 use crate::structure::{Rigid, Seen, Structure, specialize};
@@ -65,7 +66,7 @@ struct Family {
 impl Family {
     fn covers(&self, structure: &Structure) -> bool {
         self.sizes.iter().zip(&structure.sizes).all(|(seen, size)| seen.covers(size))
-            && self.numbers.iter().zip(&structure.numbers).all(|(seen, number)| seen.covers(number))
+            && self.numbers.iter().zip(&structure.numbers).all(|(seen, number)| seen.covers(&number.value))
     }
 }
 
@@ -78,7 +79,7 @@ struct Cache {
 }
 
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
-static SESSION: LazyLock<InferenceSession> = LazyLock::new(|| InferenceSession::new([]));
+static SESSION: Mutex<Option<Arc<InferenceSession>>> = Mutex::new(None);
 static HITS: AtomicU64 = AtomicU64::new(0);
 static MISSES: AtomicU64 = AtomicU64::new(0);
 
@@ -113,14 +114,43 @@ pub(crate) fn find(body: &Body, mut inputs: Vec<Buffer>) -> Result<Found> {
         }
     };
     for array in &structure.arrays {
-        inputs.push(host_buffer(array)?);
+        inputs.push(placed(array)?);
     }
     for (number, seen) in structure.numbers.iter().zip(&family.numbers) {
         if *seen == Seen::Varies {
-            inputs.push(host_buffer(number)?);
+            inputs.push(placed(number)?);
         }
     }
     Ok(Found { model: family.model.clone(), inputs, compiled })
+}
+
+/// The session, on the devices that graphs have named so far: a GPU that none names is not opened.
+fn session(body: &Body) -> Result<Arc<InferenceSession>> {
+    let mut session = lock(&SESSION);
+    let mut devices =
+        session.as_ref().map_or_else(|| vec![Device::cpu()], |session| session.devices().to_vec());
+    let known = devices.len();
+    for id in 0..body.num_values() {
+        let named = body.type_of(ValueId(id as u32)).device();
+        if let Some(named) = named.filter(|&named| devices.iter().all(|device| device.device_ref() != named))
+        {
+            devices.push(Device::from_ref(named)?);
+        }
+    }
+    match &*session {
+        Some(session) if devices.len() == known => Ok(session.clone()),
+        _ => Ok(session.insert(Arc::new(InferenceSession::new(devices))).clone()),
+    }
+}
+
+/// The data of a constant as a buffer where it belongs.
+fn placed(constant: &Constant) -> Result<Buffer> {
+    let buffer = host_buffer(&constant.value)?;
+    if constant.device == DeviceRef::CPU {
+        Ok(buffer)
+    } else {
+        buffer.to(&Device::from_ref(constant.device)?)
+    }
 }
 
 /// The data of a constant as a buffer, without a copy.
@@ -147,7 +177,7 @@ fn look_up(structure: &mut Structure) -> Lookup {
     let (sizes, numbers) = (structure.sizes.iter(), structure.numbers.iter());
     let Some(Entry::Family(family)) = cache.entries.get(&structure.key) else {
         let sizes = sizes.copied().map(Seen::Always).collect();
-        let numbers = numbers.map(|&number| Seen::Always(number.clone())).collect();
+        let numbers = numbers.map(|number| Seen::Always(number.value.clone())).collect();
         return Lookup::Missing { sizes, numbers, before: None };
     };
     family.used.store(cache.clock, Ordering::Relaxed);
@@ -155,8 +185,8 @@ fn look_up(structure: &mut Structure) -> Lookup {
         return Lookup::Found(family.clone());
     }
     let sizes = family.sizes.iter().cloned().zip(sizes).map(|(seen, size)| seen.and(size)).collect();
-    let numbers =
-        family.numbers.iter().cloned().zip(numbers).map(|(seen, number)| seen.and(number)).collect();
+    let seen = family.numbers.iter().cloned().zip(numbers);
+    let numbers = seen.map(|(seen, number)| seen.and(&number.value)).collect();
     Lookup::Missing { sizes, numbers, before: Some(family.clone()) }
 }
 
@@ -170,7 +200,7 @@ fn compile(
     let own_sizes = structure.sizes.clone();
     let load = |sizes: &[Seen<i64>], numbers: &[Seen<HostTensor>]| {
         let sizes: Vec<_> = own_sizes.iter().copied().zip(sizes.iter().cloned()).collect();
-        SESSION.load_body(specialize(body, &sizes, numbers)?)
+        session(body)?.load_body(specialize(body, &sizes, numbers)?)
     };
     let (sizes, mut model) = match load(&sizes, &numbers) {
         Ok(model) => (sizes, model),
@@ -184,7 +214,8 @@ fn compile(
     };
     let mut numbers = numbers;
     if numbers.contains(&Seen::Varies) {
-        let fixed: Vec<_> = structure.numbers.iter().map(|&number| Seen::Always(number.clone())).collect();
+        let fixed: Vec<_> =
+            structure.numbers.iter().map(|number| Seen::Always(number.value.clone())).collect();
         let plain = load(&sizes, &fixed)?;
         let changes = |other: &Model| recognized(other) != recognized(&model);
         if changes(&plain) || before.is_some_and(|before| changes(&before.model)) {

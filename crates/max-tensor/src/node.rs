@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use max_core::{Location, Result, TensorType, Type, bail};
-use max_driver::Buffer;
+use max_driver::{Buffer, Device};
 use max_graph::ops::constant::Constant;
 use max_graph::{Graph, HasTensorValue, HostTensor, OpKind, TensorValue};
 
@@ -156,7 +156,7 @@ impl HasTensorValue for Cell {
                 graph.name()
             );
         }
-        let copy = realized(&self, Reason::UsedInGraph, &|| Ok(()))?.copy(None)?;
+        let copy = realized(&self, Reason::UsedInGraph, &|| Ok(()))?.copy(Some(&Device::cpu()))?;
         let value = HostTensor::new(copy.dtype(), copy.shape(), copy.host_bytes()?)?;
         max_graph::graph::record_one(Constant { value, device: self.ty.device }, [])
     }

@@ -243,13 +243,17 @@ fn run(fragment: &mut Fragment, checkpoint: Checkpoint) -> Result<Vec<Tensor>> {
 fn compute(body: &Body, inputs: Vec<Buffer>, checkpoint: Checkpoint) -> Result<Vec<Buffer>> {
     match body.block.ops[..] {
         [] => return Ok(Vec::new()),
-        [op] => {
-            if let OpKind::Constant(constant) = &body.op(op).kind {
-                // There is nothing to compute, but the data may be somebody else's.
+        [op] => match (&body.op(op).kind, &inputs[..]) {
+            // There is nothing to compute, but the data may be somebody else's.
+            (OpKind::Constant(constant), _) => {
                 let device = Device::from_ref(constant.device)?;
                 return Ok(vec![host_buffer(&constant.value)?.copy(Some(&device))?]);
             }
-        }
+            (OpKind::TransferTo(transfer), [input]) => {
+                return Ok(vec![input.to(&Device::from_ref(transfer.device)?)?]);
+            }
+            _ => {}
+        },
         _ => {}
     }
     execute(body, inputs, Reason::BareOp, checkpoint)

@@ -14,6 +14,7 @@ use max_core::scalar::NumericOp;
 use max_core::{Bindings, Dim, Error, Result, ScalarOp, Shape, TensorType, Type, bail};
 use max_graph::attr::Attr;
 use max_graph::ir::Op;
+use max_graph::ops::constant::Constant;
 use max_graph::{Body, HostTensor, OpKind, ValueId};
 
 use derive::{Derived, derive};
@@ -28,9 +29,9 @@ pub(crate) struct Structure<'a> {
     /// The sizes of inputs, in order of appearance.
     pub(crate) sizes: Vec<i64>,
     /// Rank-0 constants, in order.
-    pub(crate) numbers: Vec<&'a HostTensor>,
+    pub(crate) numbers: Vec<&'a Constant>,
     /// Other constants, in order; they are inputs of the model.
-    pub(crate) arrays: Vec<&'a HostTensor>,
+    pub(crate) arrays: Vec<&'a Constant>,
 }
 
 /// What has been seen of a size or a number over several graphs of one structure.
@@ -125,7 +126,7 @@ impl<'a> Structure<'a> {
             Rigid::Numbers => {
                 self.key.push(u64::MAX - 1);
                 for number in &self.numbers {
-                    number.bytes().hash(&mut Words(&mut self.key));
+                    number.value.bytes().hash(&mut Words(&mut self.key));
                 }
             }
         }
@@ -183,13 +184,13 @@ impl<'a> Structure<'a> {
             OpKind::Constant(constant) => {
                 self.hash(&(std::mem::discriminant(&op.kind), constant.device, constant.value.dtype()));
                 match role(&constant.value, op.results[0], exponents) {
-                    Role::Number => self.numbers.push(&constant.value),
+                    Role::Number => self.numbers.push(constant),
                     Role::Fixed => {
                         self.key.push(u64::MAX);
                         self.hash(&**constant.value.bytes());
                     }
                     Role::Array => {
-                        self.arrays.push(&constant.value);
+                        self.arrays.push(constant);
                         self.key.push(constant.value.shape().len() as u64);
                         for &size in constant.value.shape() {
                             self.dim(&Dim::Static(size as i64));

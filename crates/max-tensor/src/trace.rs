@@ -33,7 +33,7 @@ pub struct Realization {
     pub compiled: bool,
     /// How long it took to find or to compile its model.
     pub preparing: Duration,
-    /// How long the model ran.
+    /// How long the model ran; on a GPU, how long it took to enqueue it.
     pub running: Duration,
     /// What ran.
     pub model: Arc<Model>,

@@ -25,6 +25,14 @@ pub fn tee(command: &mut Command, captured: &mut String) -> Result<(), String> {
     check(command, status)
 }
 
+/// Runs a program to its end and gives its standard output; its errors go to the terminal.
+pub fn output(command: &mut Command) -> Result<String, String> {
+    announce(command);
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| cannot_start(command, &error))?;
+    check(command, output.status)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Runs a program silently: its standard output when it succeeds, else nothing.
 pub fn probe(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;

@@ -1,13 +1,14 @@
 //! The repository's own commands, run as `cargo xtask <command>`.
 //!
 //! `test` is the one command that decides whether a change is good; `tidy` is its first step, the rules
-//! no compiler checks. `bench` times the ops. Standard library only, so that it builds in a second.
+//! no compiler checks. `bench` times the ops, `gpu` puts together what a machine with a GPU runs. Standard library only, so that it builds in a second.
 //!
 //! Exit status: 0 when all is well, 1 when a check failed, 2 when the command line made no sense.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod exec;
+mod gpu;
 mod test;
 mod tidy;
 mod totals;
@@ -45,6 +46,12 @@ Commands:
             --rounds    how often the two take turns at a kernel (default: 3)
             --json, --markdown
                         also write the table to a file (from the repository's root)
+  gpu [--build | tests | rust [NAME] | python | bench | sanitizer] [<arguments>...]
+          Put all that the GPU tests and the bench against PyTorch need into target/gpu: test
+          executables, the wheel, Python tests, cases, pytest, and a script. Take that folder to a
+          machine with a GPU, which needs no Rust, and run `sh gpu/run`; `sh gpu/run --help` says
+          more. On a machine that has a GPU it runs at once, with the arguments given here.
+            --build     only put it together
   help    Print this text.
 
 Environment:
@@ -57,6 +64,7 @@ Environment:
 enum Command {
     Help,
     Bench(Vec<String>),
+    Gpu(gpu::Options),
     Test(test::Options),
     Tidy,
 }
@@ -89,6 +97,7 @@ fn run(command: Command) -> Result<(), String> {
             Ok(())
         }
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Gpu(options) => gpu::run(&options),
         Command::Test(options) => test::run(options),
         Command::Tidy => tidy::run(),
     }
@@ -105,6 +114,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     match command.as_str() {
         "help" | "--help" | "-h" => Ok(Command::Help),
         "bench" => Ok(Command::Bench(rest.to_vec())),
+        "gpu" => gpu::Options::parse(rest).map(Command::Gpu),
         "test" => test::Options::parse(rest).map(Command::Test),
         "tidy" => match rest.first() {
             None => Ok(Command::Tidy),

@@ -17,13 +17,13 @@ const RUST: &[Step] = &[
 ];
 
 const PYTHON: &[Step] = &[
-    Step { name: "Python environment", run: python_environment },
-    Step { name: "wheel", run: wheel },
+    Step { name: "Python environment", run: |context, _| python_environment(context) },
+    Step { name: "wheel", run: |context, _| wheel(context) },
     Step { name: "Python tests", run: python_tests },
 ];
 
 /// The folder of the Python package, from the repository's root.
-const PACKAGE: &str = "crates/max-py";
+pub const PACKAGE: &str = "crates/max-py";
 
 /// Which steps to run, and what to tell pytest.
 #[derive(Debug, Default, PartialEq)]
@@ -45,9 +45,10 @@ struct Step {
     run: fn(&Context, &mut Totals) -> Result<(), String>,
 }
 
-struct Context {
+/// What steps need to know.
+pub struct Context {
     /// Cargo's build folder, as an absolute path.
-    target: PathBuf,
+    pub target: PathBuf,
     pytest: Vec<String>,
 }
 
@@ -80,9 +81,7 @@ impl Options {
 
 /// Runs the chosen steps; the last line printed is the totals.
 pub fn run(options: Options) -> Result<(), String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
-    let target = std::path::absolute(target).map_err(|error| format!("bad CARGO_TARGET_DIR: {error}"))?;
-    let context = Context { target, pytest: options.pytest };
+    let context = Context::new(options.pytest)?;
     let steps = match options.only {
         None => [RUST, PYTHON].concat(),
         Some(Language::Rust) => RUST.to_vec(),
@@ -118,7 +117,7 @@ fn rust_tests(_: &Context, totals: &mut Totals) -> Result<(), String> {
     // max-py can link. The Python steps test it.
     let arguments = ["test", "--workspace", "--exclude", "max-py", "--locked"];
     let mut output = String::new();
-    let outcome = exec::tee(cargo().args(arguments), &mut output);
+    let outcome = exec::tee(without_gpus(cargo().args(arguments)), &mut output);
     let counted = totals.add_cargo(&output);
     outcome.and(counted)
 }
@@ -129,13 +128,15 @@ fn documentation(_: &Context, _: &mut Totals) -> Result<(), String> {
     exec::run(cargo().args(arguments).env("RUSTDOCFLAGS", flags.trim()))
 }
 
-fn python_environment(context: &Context, _: &mut Totals) -> Result<(), String> {
+/// Makes the private environment.
+pub fn python_environment(context: &Context) -> Result<(), String> {
     let venv = context.venv();
     venv.create_if_needed()?;
     venv.install_requirements(&Path::new(PACKAGE).join("requirements-test.txt"))
 }
 
-fn wheel(context: &Context, _: &mut Totals) -> Result<(), String> {
+/// Builds the wheel and installs it there.
+pub fn wheel(context: &Context) -> Result<(), String> {
     let venv = context.venv();
     let wheels = context.target.join("wheels");
     if wheels.exists() {
@@ -158,16 +159,21 @@ fn wheel(context: &Context, _: &mut Totals) -> Result<(), String> {
 fn python_tests(context: &Context, totals: &mut Totals) -> Result<(), String> {
     let tests = format!("{PACKAGE}/tests");
     let mut output = String::new();
-    let outcome = exec::tee(
-        context.venv().python().args(["-m", "pytest", &tests, "-q", "-rs"]).args(&context.pytest),
-        &mut output,
-    );
+    let mut python = context.venv().python();
+    python.args(["-m", "pytest", &tests, "-q", "-rs"]).args(&context.pytest);
+    let outcome = exec::tee(without_gpus(&mut python), &mut output);
     let counted = totals.add_pytest(&output);
     outcome.and(counted)
 }
 
+/// The command with the GPUs of the machine hidden: where there is one, tensors are made on it unless told otherwise, and
+/// these tests expect them on the host. `cargo xtask gpu` has the tests of GPUs.
+fn without_gpus(command: &mut Command) -> &mut Command {
+    command.env("CUDA_VISIBLE_DEVICES", "")
+}
+
 /// The one wheel of a folder.
-fn the_wheel(folder: &Path) -> Result<PathBuf, String> {
+pub fn the_wheel(folder: &Path) -> Result<PathBuf, String> {
     let entries =
         std::fs::read_dir(folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
     let mut wheels = entries
@@ -186,7 +192,15 @@ pub fn cargo() -> Command {
 }
 
 impl Context {
-    fn venv(&self) -> Venv {
+    /// The context of a run from the repository's root.
+    pub fn new(pytest: Vec<String>) -> Result<Context, String> {
+        let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
+        let target = std::path::absolute(target).map_err(|error| format!("bad CARGO_TARGET_DIR: {error}"))?;
+        Ok(Context { target, pytest })
+    }
+
+    /// The private Python environment.
+    pub fn venv(&self) -> Venv {
         Venv::new(self.target.join("venv"))
     }
 }

@@ -8,7 +8,7 @@ use max_graph::ops::reduce::ReduceKind;
 use max_graph::{OpId, OpKind};
 
 use super::group::{Group, Use, Wanted, Work};
-use super::{Lowering, NodeId, Source, View};
+use super::{Lowering, Node, NodeId, Source, View};
 use crate::layout::{Layout, contiguous_strides};
 use crate::program::Claim;
 
@@ -18,19 +18,26 @@ impl Lowering<'_> {
         if let OpKind::ShapeToTensor(sizes) = &op.kind {
             return self.sizes(id, op, &sizes.dims);
         }
-        let operands = op.operands.iter().map(|&v| self.view(v)).collect::<Result<Vec<_>>>()?;
-        let wanted = match &op.kind {
+        let device = self.device(op.results[0])?;
+        let views = op.operands.iter().map(|&value| {
+            let view = self.view(value)?;
+            self.on(None, view, device)
+        });
+        let operands = views.collect::<Result<Vec<_>>>()?;
+        let (shape, reduce) = match &op.kind {
             OpKind::Reduce(r) => {
                 self.check_reduction(id, r.kind, &operands[0].layout.shape[r.axis]);
-                Wanted { shape: operands[0].layout.shape.clone(), reduce: Some(r.axis) }
+                (operands[0].layout.shape.clone(), Some(r.axis))
             }
-            OpKind::Softmax(s) => Wanted { shape: operands[0].layout.shape.clone(), reduce: Some(s.axis) },
+            OpKind::Softmax(s) => (operands[0].layout.shape.clone(), Some(s.axis)),
             OpKind::LayerNorm(_) | OpKind::RmsNorm(_) => {
                 let shape = operands[0].layout.shape.clone();
-                Wanted { reduce: Some(shape.len() - 1), shape }
+                let last = shape.len() - 1;
+                (shape, Some(last))
             }
-            _ => Wanted { shape: self.array(op.results[0])?.1.to_vec(), reduce: None },
+            _ => (self.array(op.results[0])?.1.to_vec(), None),
         };
+        let wanted = Wanted { device, shape, reduce };
         let number = self.find_group(&operands, &wanted)?;
         let regs = operands.iter().map(|view| self.operand(number, view)).collect::<Result<Vec<_>>>()?;
         let dtype = match op.operands.first() {
@@ -51,9 +58,9 @@ impl Lowering<'_> {
 
     /// Sizes as data: one store each.
     fn sizes(&mut self, id: OpId, op: &Op, dims: &[Dim]) -> Result<()> {
-        let (dtype, shape) = self.array(op.results[0])?;
-        let mut group = Group::new(Work::Loop, &[]);
-        let node = self.add_node(dtype, &shape, Source::Group(self.groups.len(), None));
+        let ((dtype, shape), device) = (self.array(op.results[0])?, self.device(op.results[0])?);
+        let mut group = Group::new(device, Work::Loop, &[]);
+        let node = self.add_node(device, dtype, &shape, Source::Group(self.groups.len(), None));
         for (at, dim) in dims.iter().enumerate() {
             let reg = group.push(Instr::Size(dim.clone(), dtype));
             let place = Use { node, offset: Dim::Static(at as i64), strides: vec![] };
@@ -66,15 +73,15 @@ impl Lowering<'_> {
 
     /// The elements of a view as a node of their own, for an op if there is one.
     pub(super) fn copy(&mut self, id: Option<OpId>, view: &View) -> Result<NodeId> {
-        let dtype = self.node(view.node).dtype;
+        let Node { device, dtype, .. } = *self.node(view.node);
         let shape = view.layout.shape.clone();
         if let Some((group, steps)) = self.placeable(view)? {
-            let node = self.add_node(dtype, &shape, Source::Group(group, None));
+            let node = self.add_node(device, dtype, &shape, Source::Group(group, None));
             self.place(view.node, node, &steps, &contiguous_strides(&shape)?, Dim::Static(0))?;
             id.into_iter().for_each(|id| self.note(group, id));
             return Ok(node);
         }
-        let wanted = Wanted { shape: shape.clone(), reduce: None };
+        let wanted = Wanted { device, shape: shape.clone(), reduce: None };
         let number = self.find_group(std::slice::from_ref(view), &wanted)?;
         let reg = self.operand(number, view)?;
         let node = self.result(number, reg, dtype, &shape);
@@ -84,12 +91,13 @@ impl Lowering<'_> {
 
     /// Operands one after the other. What is computed for the concat alone is computed in its place.
     pub(super) fn concat(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
-        let (dtype, shape) = self.array(op.results[0])?;
+        let ((dtype, shape), device) = (self.array(op.results[0])?, self.device(op.results[0])?);
         let strides = contiguous_strides(&shape)?;
-        let whole = self.add_node(dtype, &shape, Source::Group(0, None));
+        let whole = self.add_node(device, dtype, &shape, Source::Group(0, None));
         let mut start = Dim::Static(0);
         for &value in &op.operands {
             let view = self.view(value)?;
+            let view = self.on(None, view, device)?;
             let offset = start.mul(&strides[axis])?;
             start = start.add(&view.layout.shape[axis])?;
             let writer = match self.placeable(&view)? {
@@ -98,7 +106,7 @@ impl Lowering<'_> {
                     group
                 }
                 None => {
-                    let wanted = Wanted { shape: view.layout.shape.clone(), reduce: None };
+                    let wanted = Wanted { device, shape: view.layout.shape.clone(), reduce: None };
                     let number = self.find_group(std::slice::from_ref(&view), &wanted)?;
                     let reg = self.operand(number, &view)?;
                     let part = Layout { shape: wanted.shape, strides: strides.clone(), offset };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use max_core::kernel::{Access, Attention, Conv2d, Gather, Instr, Kernel, Loop, Matmul, Reg, Slot};
-use max_core::{Dim, Result, Shape, TensorType, bail};
+use max_core::{DeviceRef, Dim, Result, Shape, TensorType, bail};
 use max_graph::Body;
 
 use super::group::{Group, Use, Work};
@@ -28,7 +28,7 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     for group in &parts.groups {
         first_step.push(steps.len());
         if let Some(work) = slots.work(group)? {
-            steps.push(Step { work, ops: group.ops.clone() });
+            steps.push(Step { work, device: group.device, ops: group.ops.clone() });
         }
     }
     first_step.push(steps.len());
@@ -43,10 +43,23 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
         }
         segments.push(Segment { facts, steps: start..steps.len() });
     }
-    let mut program =
-        Program { source, inputs, outputs, weights: parts.weights, slots: slots.infos, steps, segments };
+    let (weights, slots) = (parts.weights, slots.infos);
+    let devices = devices(&slots, &steps);
+    let mut program = Program { source, inputs, outputs, weights, devices, slots, steps, segments };
+    if cfg!(debug_assertions) {
+        program.verify()?;
+    }
     lifetimes(&mut program);
     Ok(program)
+}
+
+/// The devices of slots and steps, each once.
+fn devices(slots: &[SlotInfo], steps: &[Step]) -> Vec<DeviceRef> {
+    let used = slots.iter().map(|slot| slot.device).chain(steps.iter().map(|step| step.device));
+    let mut devices: Vec<DeviceRef> = used.collect();
+    devices.sort_unstable();
+    devices.dedup();
+    if devices.is_empty() { vec![DeviceRef::CPU] } else { devices }
 }
 
 /// Gives nodes slots as they are needed.
@@ -73,7 +86,8 @@ impl Slots<'_> {
             }
         };
         let slot = Slot(self.infos.len() as u32);
-        self.infos.push(SlotInfo { origin, dtype: node.dtype, shape: Shape::from(node.shape.as_slice()) });
+        let (device, dtype, shape) = (node.device, node.dtype, Shape::from(node.shape.as_slice()));
+        self.infos.push(SlotInfo { origin, device, dtype, shape });
         self.of[id.0 as usize] = Some(slot);
         slot
     }
@@ -126,6 +140,10 @@ impl Slots<'_> {
             Work::Print(label, node) => {
                 let slot = node.map(|node| self.slot(node));
                 return Ok(Some(program::Work::Print(label.clone(), slot)));
+            }
+            Work::Transfer { from, to } => {
+                let (from, to) = (self.slot(*from), self.slot(*to));
+                return Ok(Some(program::Work::Transfer { from, to }));
             }
             Work::Gather { axis, sizes: [outer, size, picks, inner], source, indices, result } => {
                 let shape = [outer.clone(), picks.clone(), inner.clone()];
@@ -208,7 +226,9 @@ impl Slots<'_> {
                     },
                 })
             }
-            Work::Loop | Work::Gather { .. } | Work::Print(..) => Kernel::Loop(epilogue),
+            Work::Loop | Work::Gather { .. } | Work::Print(..) | Work::Transfer { .. } => {
+                Kernel::Loop(epilogue)
+            }
         })
     }
 

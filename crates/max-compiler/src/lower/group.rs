@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use max_core::kernel::{Instr, Literal, Reg};
-use max_core::{DType, Dim, Result};
+use max_core::{DType, DeviceRef, Dim, Result};
 use max_graph::ops::attention::Attention;
 use max_graph::ops::conv::Conv2d;
 use max_graph::{OpId, ValueId};
@@ -37,11 +37,15 @@ pub(super) enum Work {
     Gather { axis: usize, sizes: [Dim; 4], source: Use, indices: Use, result: NodeId },
     /// A contiguous node, or only a text.
     Print(String, Option<NodeId>),
+    /// A whole node to one on the group's device.
+    Transfer { from: NodeId, to: NodeId },
 }
 
 /// A step to be.
 #[derive(Debug)]
 pub(super) struct Group {
+    /// The device whose memory it works on; of a transfer the one it goes to.
+    pub(super) device: DeviceRef,
     pub(super) work: Work,
     /// The index space of its loop.
     pub(super) space: Vec<Dim>,
@@ -58,8 +62,9 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(work: Work, space: &[Dim]) -> Group {
+    pub(super) fn new(device: DeviceRef, work: Work, space: &[Dim]) -> Group {
         Group {
+            device,
             work,
             space: space.to_vec(),
             reduce: None,
@@ -91,6 +96,9 @@ impl Group {
 
     /// Whether a result fits its space, as a value of each element or of each row.
     fn has_room_for(&self, wanted: &Wanted) -> bool {
+        if self.device != wanted.device {
+            return false;
+        }
         if self.code.len() >= MOST_INSTRUCTIONS || self.uses.len() >= MOST_USES {
             return false;
         }
@@ -101,7 +109,8 @@ impl Group {
                     && self.reduce.is_none_or(|own| own == axis)
             }
             None => {
-                let loops = !matches!(self.work, Work::Gather { .. } | Work::Print(..));
+                let loops =
+                    !matches!(self.work, Work::Gather { .. } | Work::Print(..) | Work::Transfer { .. });
                 let row = |axis| self.row_shape(axis) == wanted.shape;
                 loops && (self.space == wanted.shape || self.reduce.is_some_and(row))
             }
@@ -109,9 +118,10 @@ impl Group {
     }
 }
 
-/// What an op wants of the group it joins: a space, and to reduce an axis of it.
+/// What an op wants of the group it joins: a device, a space, and to reduce an axis of it.
 #[derive(Debug)]
 pub(super) struct Wanted {
+    pub(super) device: DeviceRef,
     pub(super) shape: Vec<Dim>,
     pub(super) reduce: Option<usize>,
 }
@@ -140,7 +150,7 @@ impl Lowering<'_> {
                 }
             }
         }
-        let mut group = Group::new(Work::Loop, &wanted.shape);
+        let mut group = Group::new(wanted.device, Work::Loop, &wanted.shape);
         group.reduce = wanted.reduce;
         self.groups.push(group);
         Ok(self.groups.len() - 1)
@@ -227,7 +237,8 @@ impl Lowering<'_> {
 
     /// A node that a group computes in a register, as the value of a result.
     pub(super) fn result(&mut self, number: usize, reg: Reg, dtype: DType, shape: &[Dim]) -> NodeId {
-        let node = self.add_node(dtype, shape, Source::Group(number, None));
+        let device = self.groups[number].device;
+        let node = self.add_node(device, dtype, shape, Source::Group(number, None));
         self.groups[number].compute(node, reg);
         node
     }

@@ -1,7 +1,7 @@
 //! Ops with kernels of their own: what they compute goes to the loop of their group, which later ops may extend.
 
 use max_core::kernel::{Access, Instr, Slot};
-use max_core::{Dim, Result, Shape, bail};
+use max_core::{DeviceRef, Dim, Result, Shape, bail};
 use max_graph::ir::Op;
 use max_graph::ops::attention::Attention;
 use max_graph::ops::conv::Conv2d;
@@ -14,7 +14,8 @@ use crate::program::Claim;
 
 impl Lowering<'_> {
     pub(super) fn matmul(&mut self, id: OpId, op: &Op) -> Result<()> {
-        let (lhs, rhs) = (self.stored(op.operands[0])?, self.stored(op.operands[1])?);
+        let device = self.device(op.results[0])?;
+        let (lhs, rhs) = (self.stored(op.operands[0], device)?, self.stored(op.operands[1], device)?);
         let space = self.array(op.results[0])?.1;
         let ([batch @ .., m, n], Some(k)) = (&space[..], lhs.layout.shape.last()) else {
             bail!(internal, "a matmul of rank below 2")
@@ -26,7 +27,8 @@ impl Lowering<'_> {
     }
 
     pub(super) fn attention(&mut self, id: OpId, op: &Op, attention: &Attention) -> Result<()> {
-        let views = op.operands.iter().map(|&v| self.stored(v)).collect::<Result<Vec<_>>>()?;
+        let device = self.device(op.results[0])?;
+        let views = op.operands.iter().map(|&v| self.stored(v, device)).collect::<Result<Vec<_>>>()?;
         let space = self.array(op.results[0])?.1;
         let ([batch @ .., queries, width], [query, key, value, mask @ ..]) = (&space[..], &views[..]) else {
             bail!(internal, "attention takes three or four operands of rank 2 or more")
@@ -48,7 +50,8 @@ impl Lowering<'_> {
     }
 
     pub(super) fn conv2d(&mut self, id: OpId, op: &Op, conv: &Conv2d) -> Result<()> {
-        let (input, filter) = (self.stored(op.operands[0])?, self.stored(op.operands[1])?);
+        let device = self.device(op.results[0])?;
+        let (input, filter) = (self.stored(op.operands[0], device)?, self.stored(op.operands[1], device)?);
         let [r, s, _, f] = conv.filter_axes()?.map(|axis| filter.layout.shape[axis].clone());
         if [&r, &s, &f].iter().any(|dim| dim.as_static().is_none()) {
             self.claim(id, Claim::Filter { taps: [r, s], filters: f, groups: conv.groups });
@@ -67,7 +70,7 @@ impl Lowering<'_> {
     /// A group that starts with what a kernel of its own computes.
     fn heavy(&mut self, id: OpId, value: ValueId, work: Work, reads: &[NodeId]) -> Result<()> {
         let (dtype, space) = self.array(value)?;
-        let mut group = Group::new(work, &space);
+        let mut group = Group::new(self.device(value)?, work, &space);
         let product = group.push(Instr::Product(dtype));
         self.groups.push(group);
         let number = self.groups.len() - 1;
@@ -76,8 +79,9 @@ impl Lowering<'_> {
     }
 
     pub(super) fn gather(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
-        let source = self.whole(id, op.operands[0])?;
-        let indices = self.whole(id, op.operands[1])?;
+        let device = self.device(op.results[0])?;
+        let source = self.whole(id, op.operands[0], device)?;
+        let indices = self.whole(id, op.operands[1], device)?;
         let product = |dims: &[Dim]| Shape::from(dims).num_elements();
         let shape = self.node(source).shape.clone();
         let (outer, inner) = (product(&shape[..axis])?, product(&shape[axis + 1..])?);
@@ -88,7 +92,7 @@ impl Lowering<'_> {
         };
         let (dtype, result) = self.array(op.results[0])?;
         let number = self.groups.len();
-        let node = self.add_node(dtype, &result, Source::Group(number, None));
+        let node = self.add_node(device, dtype, &result, Source::Group(number, None));
         let work = Work::Gather {
             axis,
             source: flat(source, &[outer.clone(), size.clone(), inner.clone()])?,
@@ -96,7 +100,7 @@ impl Lowering<'_> {
             sizes: [outer, size, picks, inner],
             result: node,
         };
-        self.groups.push(Group::new(work, &[]));
+        self.groups.push(Group::new(device, work, &[]));
         self.read(number, source);
         self.read(number, indices);
         self.nodes[node.0 as usize].stored = true;
@@ -105,8 +109,9 @@ impl Lowering<'_> {
     }
 
     pub(super) fn print(&mut self, id: OpId, op: &Op, label: &str) -> Result<()> {
-        let node = op.operands.first().map(|&value| self.whole(id, value)).transpose()?;
-        self.groups.push(Group::new(Work::Print(label.into(), node), &[]));
+        let device = op.operands.first().map_or(Ok(DeviceRef::CPU), |&value| self.device(value))?;
+        let node = op.operands.first().map(|&value| self.whole(id, value, device)).transpose()?;
+        self.groups.push(Group::new(device, Work::Print(label.into(), node), &[]));
         let number = self.groups.len() - 1;
         if let Some(node) = node {
             self.read(number, node);
@@ -115,9 +120,10 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// What an op sees of an operand that must have memory.
-    fn stored(&mut self, value: ValueId) -> Result<View> {
+    /// What an op on a device sees of an operand that must have memory there.
+    fn stored(&mut self, value: ValueId, device: DeviceRef) -> Result<View> {
         let view = self.view(value)?;
+        let view = self.on(None, view, device)?;
         self.in_memory(view)
     }
 
@@ -130,9 +136,9 @@ impl Lowering<'_> {
         Ok(View { node, layout: Layout::contiguous(&view.layout.shape)? })
     }
 
-    /// A value as a node with the value's shape: itself, or a copy.
-    fn whole(&mut self, id: OpId, value: ValueId) -> Result<NodeId> {
-        let view = self.stored(value)?;
+    /// A value as a node on a device with the value's shape: itself, or a copy.
+    fn whole(&mut self, id: OpId, value: ValueId, device: DeviceRef) -> Result<NodeId> {
+        let view = self.stored(value, device)?;
         let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
         if whole { Ok(view.node) } else { self.copy(Some(id), &view) }
     }

@@ -2,13 +2,15 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use max_core::DeviceRef;
+
 use super::{Origin, Program, Work};
 
 impl Display for Program {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "program {:?}", self.source.name)?;
         for (slot, info) in self.slots.iter().enumerate() {
-            write!(f, "  s{slot}: {}{} ", info.dtype, info.shape)?;
+            write!(f, "  s{slot}: {}{}{} ", info.dtype, info.shape, On(info.device))?;
             match &info.origin {
                 Origin::Input(input) => writeln!(f, "input {input}"),
                 Origin::Output(output) => writeln!(f, "output {output}"),
@@ -28,14 +30,25 @@ impl Display for Program {
                 writeln!(f, "  fact {:?}", fact.claim)?;
             }
             for number in segment.steps.clone() {
-                write!(f, "  {number} {}: ", self.step_name(number))?;
-                match &self.steps[number].work {
+                let step = &self.steps[number];
+                write!(f, "  {number} {}{}: ", self.step_name(number), On(step.device))?;
+                match &step.work {
                     Work::Kernel(kernel) => write!(f, "{kernel}")?,
                     Work::Print(label, Some(slot)) => writeln!(f, "print {label:?} s{}", slot.0)?,
                     Work::Print(label, None) => writeln!(f, "print {label:?}")?,
+                    Work::Transfer { from, to } => writeln!(f, "transfer s{} to s{}", from.0, to.0)?,
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// A device, where it is not the host.
+struct On(DeviceRef);
+
+impl Display for On {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.0 == DeviceRef::CPU { Ok(()) } else { write!(f, " on {}", self.0) }
     }
 }

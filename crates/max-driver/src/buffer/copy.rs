@@ -12,6 +12,9 @@ use crate::{Device, Stream};
 impl Buffer {
     /// Sets every element to a number; "Unsafe cast" if the dtype cannot hold it.
     pub fn fill(&self, value: Number) -> Result<()> {
+        if !self.is_host() {
+            return self.fill_on_gpu(value);
+        }
         let to = Side { ptr: self.host_ptr_mut()?, strides: self.strides() };
         let still = vec![0; self.rank()];
         dispatch!(self.dtype, T => {
@@ -27,6 +30,9 @@ impl Buffer {
     pub fn copy_from(&self, source: &Buffer) -> Result<()> {
         if (self.dtype, self.shape()) != (source.dtype, source.shape()) {
             bail!(value, "cannot copy {source:?} into {self:?}: shape and dtype must be the same");
+        }
+        if !(self.is_host() && source.is_host()) {
+            return self.transfer_from(source);
         }
         let ptr = self.host_ptr_mut()?;
         let (ours, theirs) = (self.address_range(), source.address_range());
@@ -92,6 +98,7 @@ impl Buffer {
             return self.copy_to_stream(stream);
         }
         stream.wait_for(&self.stream)?;
+        self.used_on(stream);
         Ok(Buffer { stream: stream.clone(), ..self.clone() })
     }
 

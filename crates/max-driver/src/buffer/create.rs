@@ -30,6 +30,19 @@ impl Buffer {
         Buffer::pooled(dtype, shape, place.into(), Contents::Stale)
     }
 
+    /// A buffer full of zeros in page-locked host memory, for fast copies to and from the device of a place, or any GPU
+    /// if that is the host. They go on while the caller does, and everything here that reads or writes the elements on
+    /// the host waits for them; arrays of other libraries over the same memory do not. Ordinary memory without a GPU.
+    pub fn new_pinned(dtype: DType, shape: &[usize], place: impl Into<Stream>) -> Result<Buffer> {
+        let (bytes, cpu) = (byte_count(dtype, shape)?, Device::cpu());
+        let gpu = place.into().device().gpu().or_else(|| Device::accelerator(None).ok()?.gpu());
+        let memory = match gpu {
+            Some(gpu) => Memory::pinned(bytes, gpu)?,
+            None => Memory::owned(bytes, &cpu.default_stream(), Contents::Zeroed)?,
+        };
+        Ok(Buffer::over(memory, dtype, Strided::contiguous(shape), cpu.default_stream()))
+    }
+
     fn pooled(dtype: DType, shape: &[usize], stream: Stream, contents: Contents) -> Result<Buffer> {
         let memory = Memory::owned(byte_count(dtype, shape)?, &stream, contents)?;
         Ok(Buffer::over(memory, dtype, Strided::contiguous(shape), stream))
@@ -79,7 +92,8 @@ impl Buffer {
 
     /// Elements in memory that somebody else allocated, without a copy. The pointer is to the element with all
     /// indices zero; strides count elements, may be zero or negative, and are row-major without gaps if absent.
-    /// The owner is dropped with the last buffer that shares the memory, or at once if this fails.
+    /// The owner is dropped with the last buffer that shares the memory, or at once if this fails; for memory of a GPU
+    /// that waits until all work on it is done.
     ///
     /// # Safety
     ///
@@ -112,9 +126,10 @@ impl Buffer {
             None if bytes == 0 => NonNull::dangling(),
             None => bail!(value, "a null pointer cannot hold {dtype} elements of shape {}", tuple(shape)),
         };
+        let stream = device.default_stream();
         // SAFETY: the elements that the caller vouches for reach from `start` over these bytes.
-        let memory = unsafe { Memory::borrowed(start, bytes, access, owner) };
-        Ok(Buffer::over(memory, dtype, layout, device.into()))
+        let memory = unsafe { Memory::borrowed(start, bytes, access, &stream, owner) };
+        Ok(Buffer::over(memory, dtype, layout, stream))
     }
 
     /// Elements in a file, mapped from a byte offset on; see [`MmapMode`] for where writes go.
@@ -175,9 +190,10 @@ impl<T: Element> From<Vec<T>> for Buffer {
         let mut elements = Box::new(elements);
         let layout = Strided::contiguous(&[elements.len()]);
         let (start, bytes) = (NonNull::from(&mut elements[..]).cast(), size_of_val(&elements[..]));
+        let stream = Device::cpu().default_stream();
         // SAFETY: the vector is the owner, is not used otherwise, and its elements stay where they are.
-        let memory = unsafe { Memory::borrowed(start, bytes, Access::ReadWrite, elements) };
-        Buffer::over(memory, T::DTYPE, layout, (&Device::cpu()).into())
+        let memory = unsafe { Memory::borrowed(start, bytes, Access::ReadWrite, &stream, elements) };
+        Buffer::over(memory, T::DTYPE, layout, stream)
     }
 }
 

@@ -9,11 +9,11 @@ pub(super) struct Side<'a, P> {
 }
 
 /// An axis of both sides: its size and the steps along it.
-#[derive(Clone, Copy)]
-struct Axis {
-    size: usize,
-    to: isize,
-    from: isize,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Axis {
+    pub(crate) size: usize,
+    pub(crate) to: isize,
+    pub(crate) from: isize,
 }
 
 /// Copies all elements of a shape.
@@ -68,7 +68,7 @@ unsafe fn copy_row<T: Copy>(row: Axis, to: *mut T, from: *const T) {
 }
 
 /// The axes without those of size one, neighbours joined wherever both sides step through them as through one.
-fn merged(shape: &[usize], to: &[isize], from: &[isize]) -> Vec<Axis> {
+pub(crate) fn merged(shape: &[usize], to: &[isize], from: &[isize]) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::with_capacity(shape.len());
     for ((&size, &to), &from) in shape.iter().zip(to).zip(from) {
         let count = size as isize;

@@ -47,12 +47,14 @@ library! {
     fn cuDeviceGetDefaultMemPool(pool: *mut MemPool, device: c_int) -> Status;
     fn cuMemPoolSetAttribute(pool: MemPool, attribute: c_int, value: *mut c_void) -> Status;
     fn cuMemPoolGetAttribute(pool: MemPool, attribute: c_int, value: *mut c_void) -> Status;
+    fn cuMemPoolSetAccess(pool: MemPool, descriptions: *const c_void, count: usize) -> Status;
     fn cuMemPoolTrimTo(pool: MemPool, keep: usize) -> Status;
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status;
     fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: StreamHandle) -> Status;
     fn cuMemFreeAsync(address: u64, stream: StreamHandle) -> Status;
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) -> Status;
     fn cuMemFreeHost(address: *mut c_void) -> Status;
+    fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) -> Status;
     fn cuMemHostGetDevicePointer_v2(device: *mut u64, host: *mut c_void, flags: c_uint) -> Status;
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: StreamHandle) -> Status;
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: StreamHandle) -> Status;
@@ -114,9 +116,9 @@ impl Api {
             self.cuGetErrorName(status, &raw mut texts[0]);
             self.cuGetErrorString(status, &raw mut texts[1]);
         }
-        // SAFETY: a text of the driver, or null.
         let [name, says] = texts.map(|text| match text.is_null() {
             true => "an unknown failure".into(),
+            // SAFETY: a static text of the driver.
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
         });
         let mut version = 0;

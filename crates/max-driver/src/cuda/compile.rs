@@ -1,11 +1,25 @@
 //! Functions of GPUs from their source: compiled by NVRTC for the architecture of the GPU, kept in memory and on disk.
+//!
+//! `nvrtc` is the compiler, `cache` the disk, `loaded` what is in memory. Code that has been loaded stays as long as the
+//! process: functions are shared by everything that was made from the same source.
+
+mod cache;
+mod digest;
+mod loaded;
+mod nvrtc;
 
 use std::borrow::Cow;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use max_core::{Result, bail};
+use max_core::{Error, Result, bail};
 
 use super::Gpu;
+use super::api::FunctionHandle;
 use crate::Stream;
+
+pub(crate) use loaded::Modules;
 
 /// CUDA C++ that includes no headers, with one function for others to call.
 ///
@@ -21,29 +35,67 @@ pub struct Source {
     pub code: String,
 }
 
-/// A function that a GPU can run.
+/// A function that a GPU can run. Clones are the same function.
 #[derive(Clone)]
-pub struct Function {}
+pub struct Function(Arc<Inner>);
 
-/// The functions that a GPU has been given.
-#[derive(Default)]
-pub(crate) struct Modules {}
+struct Inner {
+    gpu: &'static Gpu,
+    name: String,
+    handle: FunctionHandle,
+    /// The shared memory that the function has without asking for any.
+    fixed_shared: u32,
+    /// Whether it may ask for all that there is.
+    unlimited: AtomicBool,
+}
+
+// SAFETY: a handle of the driver, whose functions may be called from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// The shared memory that a block can have without more ado.
+const USUAL_SHARED: u32 = 48 << 10;
+
+/// Attributes of a function, by their published numbers.
+const SHARED_SIZE_BYTES: c_int = 1;
+const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
+
+/// What a list of additional arguments of a launch says next.
+const END: *mut c_void = std::ptr::null_mut();
+const BUFFER_POINTER: *mut c_void = std::ptr::without_provenance_mut(1);
+const BUFFER_SIZE: *mut c_void = std::ptr::without_provenance_mut(2);
 
 impl Gpu {
     /// The functions of sources, in order. What is neither in memory nor on disk is compiled, many at a time.
-    pub fn functions(&'static self, _sources: &[Source]) -> Result<Vec<Function>> {
-        bail!(not_implemented, "functions")
+    pub fn functions(&'static self, sources: &[Source]) -> Result<Vec<Function>> {
+        self.modules.one_by_one(self, sources)
     }
 
     /// As [`Gpu::functions`], all of one module: they are compiled, kept and loaded together, whichever is wanted
     /// first. Names must differ.
-    pub fn module(&'static self, _sources: &[Source]) -> Result<Vec<Function>> {
-        bail!(not_implemented, "module")
+    pub fn module(&'static self, sources: &[Source]) -> Result<Vec<Function>> {
+        self.modules.together(self, sources)
     }
 }
 
 impl Function {
-    /// Enqueues it on a stream. More than 48 KiB of shared memory are asked for here too.
+    fn new(gpu: &'static Gpu, name: &str, handle: FunctionHandle) -> Result<Function> {
+        let mut shared = 0;
+        // SAFETY: writes a number; the handle is alive.
+        let status = unsafe { gpu.api.cuFuncGetAttribute(&raw mut shared, SHARED_SIZE_BYTES, handle) };
+        gpu.api.check(status, "cuFuncGetAttribute")?;
+        let fixed_shared = shared.max(0) as u32;
+        Ok(Function(Arc::new(Inner {
+            gpu,
+            name: name.to_owned(),
+            handle,
+            fixed_shared,
+            unlimited: AtomicBool::new(false),
+        })))
+    }
+
+    /// Enqueues it on a stream. More than 48 KiB of shared memory are asked for here too. An empty grid is no work.
     ///
     /// # Safety
     ///
@@ -51,18 +103,72 @@ impl Function {
     /// believes until the work is done, and nobody else writes it meanwhile.
     pub unsafe fn launch(
         &self,
-        _stream: &Stream,
-        _grid: [u32; 3],
-        _block: [u32; 3],
-        _shared: u32,
-        _params: &[u64],
+        stream: &Stream,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        params: &[u64],
     ) -> Result<()> {
-        bail!(not_implemented, "launch")
+        let function = &*self.0;
+        let (gpu, stream) = match stream.cuda() {
+            Some((gpu, handle)) if gpu == function.gpu => (gpu, handle),
+            _ => bail!(internal, "kernel {} of {:?} was given {stream:?}", function.name, function.gpu),
+        };
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        gpu.enter()?;
+        if shared > USUAL_SHARED.saturating_sub(function.fixed_shared) {
+            self.allow_shared()?;
+        }
+        let mut bytes = size_of_val(params);
+        let mut extra = [
+            BUFFER_POINTER,
+            params.as_ptr().cast_mut().cast(),
+            BUFFER_SIZE,
+            (&raw mut bytes).cast::<c_void>(),
+            END,
+        ];
+        // A function without parameters takes no buffer of them.
+        let extra = if params.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() };
+        let ([x, y, z], [width, height, depth]): ([c_uint; 3], [c_uint; 3]) = (grid, block);
+        let (handle, none) = (function.handle, std::ptr::null_mut());
+        // SAFETY: the buffer of parameters is read before the call returns; the rest is as the caller promises.
+        let status = unsafe {
+            gpu.api.cuLaunchKernel(handle, x, y, z, width, height, depth, shared, stream, none, extra)
+        };
+        if status == 0 { Ok(()) } else { Err(self.failed(status, grid, block, shared, params.len())) }
+    }
+
+    /// Lets launches ask for as much shared memory as the GPU has. All threads ask for the same, so it does not matter
+    /// who comes last.
+    fn allow_shared(&self) -> Result<()> {
+        let function = &*self.0;
+        if function.unlimited.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (api, most) = (function.gpu.api, function.gpu.shared_bytes() as u32);
+        let left = most.saturating_sub(function.fixed_shared) as c_int;
+        // SAFETY: the handle is alive.
+        let status = unsafe { api.cuFuncSetAttribute(function.handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, left) };
+        api.check(status, "cuFuncSetAttribute")?;
+        function.unlimited.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    #[cold]
+    fn failed(&self, status: c_int, grid: [u32; 3], block: [u32; 3], shared: u32, params: usize) -> Error {
+        let (name, api) = (&self.0.name, self.0.gpu.api);
+        let call = format!(
+            "cuLaunchKernel of {name} (grid {grid:?}, block {block:?}, {shared} bytes of shared memory, \
+             {params} parameters)"
+        );
+        api.check(status, &call).err().unwrap_or_else(|| Error::internal(call))
     }
 }
 
 impl std::fmt::Debug for Function {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Function")
+        write!(f, "Function({})", self.0.name)
     }
 }

@@ -58,6 +58,11 @@ impl Event {
         api.check(unsafe { api.cuEventSynchronize(self.0.handle) }, "cuEventSynchronize")
     }
 
+    /// The GPU whose work it is a point of.
+    pub(crate) fn gpu(&self) -> &'static Gpu {
+        self.0.gpu
+    }
+
     /// Whether it has been reached.
     pub fn is_done(&self) -> Result<bool> {
         let api = self.0.gpu.api;

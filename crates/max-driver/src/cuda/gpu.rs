@@ -6,9 +6,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use max_core::{DeviceRef, Error, Result, bail};
 
-use super::api::{self, Api, Context, StreamHandle};
+use super::api::{self, Api, Context, MemPool, StreamHandle};
 use super::blas::Blas;
 use super::compile::Modules;
+use super::memory;
+use super::nvml::Meter;
+use super::strided::Copies;
 use super::watch::Watch;
 
 /// A GPU that has been opened. There is one of each for the life of the process, in the context that other libraries
@@ -21,6 +24,11 @@ pub struct Gpu {
     pub(crate) name: String,
     pub(crate) capability: (u32, u32),
     pub(crate) default_stream: StreamHandle,
+    pub(super) pool: MemPool,
+    /// The other GPUs that were asked for, and whether this one reaches their memory.
+    pub(super) peers: Mutex<Vec<(u32, bool)>>,
+    pub(super) copies: Copies,
+    pub(super) meter: OnceLock<Option<Meter>>,
     multiprocessors: u32,
     shared_bytes: usize,
     pub(crate) modules: Modules,
@@ -54,7 +62,8 @@ pub(crate) fn open(id: u32) -> Result<&'static Gpu> {
     static OPENED: Mutex<Vec<&'static OnceLock<Result<Gpu>>>> = Mutex::new(Vec::new());
     let count = count()?;
     if id >= count {
-        bail!(runtime, "{} is not there: this machine has {count} GPUs", DeviceRef::gpu(id));
+        let has = if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") };
+        bail!(runtime, "this machine has {has}, and none with the number {id}");
     }
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     while opened.len() < count as usize {
@@ -95,20 +104,26 @@ impl Gpu {
         let mut default_stream = std::ptr::null_mut();
         // SAFETY: writes a handle. The stream does not wait for that of the null handle.
         api.check(unsafe { api.cuStreamCreate(&raw mut default_stream, NON_BLOCKING) }, "cuStreamCreate")?;
-        Ok(Gpu {
+        let gpu = Gpu {
             api,
             id,
             device,
             context,
             capability,
             default_stream,
+            pool: Gpu::default_pool(api, device)?,
+            peers: Mutex::default(),
+            copies: Copies::default(),
+            meter: OnceLock::new(),
             multiprocessors: attribute(MULTIPROCESSOR_COUNT)?,
             shared_bytes: attribute(SHARED_BYTES_OPT_IN)? as usize,
             modules: Modules::default(),
             blas: Blas::default(),
             watch: Watch::new(api)?,
             name,
-        })
+        };
+        memory::keep_all(&gpu)?;
+        Ok(gpu)
     }
 
     /// Its number.

@@ -4,6 +4,7 @@
 //! [`search_in`] was told of, and in the usual places of a CUDA toolkit. A missing library or function is an error
 //! that says what was looked for, where, and what to install.
 
+use std::error::Error as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -53,7 +54,10 @@ pub(crate) fn open(wanted: &Wanted) -> Result<(Library, String)> {
             // SAFETY: these are NVIDIA's libraries, whose initializers may run at any time.
             match unsafe { Library::new(&place) } {
                 Ok(library) => return Ok((library, place.to_string_lossy().into_owned())),
-                Err(error) if reason.is_empty() => reason = error.to_string(),
+                // What went wrong is in the cause, if there is one.
+                Err(error) if reason.is_empty() => {
+                    reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                }
                 Err(_) => {}
             }
         }
@@ -93,7 +97,7 @@ pub(crate) unsafe fn function<F: Copy>(
 macro_rules! library {
     ($(#[$doc:meta])* $name:ident = $wanted:expr; $(fn $function:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty;)*) => {
         $(#[$doc])*
-        #[allow(non_snake_case, reason = "the names of the library")]
+        #[allow(non_snake_case, dead_code, reason = "the library as it is; not every user asks for its file")]
         pub(crate) struct $name {
             $($function: unsafe extern "C" fn($($type),*) -> $out,)*
             /// Keeps the functions where they are.

@@ -9,10 +9,10 @@ use max_core::{Result, bail};
 
 use super::api::Api;
 
-/// What a kernel writes: `seen` last, and only where it was zero.
+/// What a kernel writes, if `seen` was zero: two there, then the rest, then one there.
 #[repr(C)]
 pub(crate) struct Report {
-    /// Nonzero once there is something: which kind of failure.
+    /// One once there is something; two while it is being written.
     seen: u64,
     /// What was found.
     found: i64,
@@ -48,7 +48,7 @@ impl Watch {
     pub(crate) fn check(&self) -> Result<()> {
         // SAFETY: the memory is there as long as the process; a device writes it meanwhile.
         let Report { seen, found, limit, axis } = unsafe { self.report.read_volatile() };
-        if seen == 0 {
+        if seen != 1 {
             return Ok(());
         }
         // SAFETY: as above.
@@ -58,5 +58,5 @@ impl Watch {
 }
 
 /// Flags of page-locked memory: for all contexts, and with an address on the device.
-const PORTABLE: u32 = 1;
-const MAPPED: u32 = 2;
+pub(super) const PORTABLE: u32 = 1;
+pub(super) const MAPPED: u32 = 2;

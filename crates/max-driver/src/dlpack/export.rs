@@ -51,8 +51,11 @@ fn leak<M>(buffer: &Buffer, managed: impl FnOnce(DLTensor, *mut c_void) -> M) ->
     // Sizes and strides fit: no axis of a buffer reaches further than its bytes, which fit an isize.
     let mut shape: Box<[i64]> = buffer.shape().iter().map(|&size| size as i64).collect();
     let mut strides: Box<[i64]> = buffer.strides().iter().map(|&stride| stride as i64).collect();
+    // The protocol wants no address where nothing is; on the host any will do.
+    let nothing = !buffer.is_host() && buffer.num_elements() == 0;
+    let data = if nothing { std::ptr::null() } else { buffer.data_ptr() };
     let tensor = DLTensor {
-        data: buffer.data_ptr().cast_mut().cast(),
+        data: data.cast_mut().cast(),
         device: buffer.device().into(),
         ndim: buffer.rank() as i32,
         dtype: buffer.dtype().into(),

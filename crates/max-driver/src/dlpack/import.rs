@@ -4,12 +4,13 @@ use std::ptr::NonNull;
 
 use max_core::{DType, Error, Result, bail};
 
-use super::{CPU, DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY, VERSION, device_name};
+use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY, VERSION};
 use crate::buffer::MAX_RANK;
 use crate::{Access, Buffer, Device};
 
 /// A tensor of the protocol before version 1 as a buffer, without a copy. The tensor is consumed, also if it
-/// is refused.
+/// is refused. That of a GPU is used in the order of the default stream of its device, for which the producer has to make
+/// it ready.
 ///
 /// # Safety
 ///
@@ -53,15 +54,7 @@ pub unsafe fn import_versioned(tensor: *mut DLManagedTensorVersioned) -> Result<
 ///
 /// The tensor follows the protocol, and its memory, shape and strides are alive until the owner is dropped.
 unsafe fn adopt<M: Managed>(tensor: DLTensor, access: Access, owner: Consumed<M>) -> Result<Buffer> {
-    if tensor.device.device_type != CPU {
-        let (kind, id) = (tensor.device.device_type, tensor.device.device_id);
-        bail!(
-            runtime,
-            "a DLPack tensor on {}:{id} (device type {kind}) cannot be imported: this build drives the CPU only; \
-             copy it to the CPU first",
-            device_name(kind)
-        );
-    }
+    let device = Device::try_from(tensor.device)?;
     let dtype = DType::try_from(tensor.dtype)?;
     let rank = usize::try_from(tensor.ndim).ok().filter(|&rank| rank <= MAX_RANK);
     let Some(rank) = rank else {
@@ -85,9 +78,7 @@ unsafe fn adopt<M: Managed>(tensor: DLTensor, access: Access, owner: Consumed<M>
     }
     let data = tensor.data.cast::<u8>().wrapping_add(offset);
     // SAFETY: the producer vouches for the elements until its deleter is called, which the owner does.
-    unsafe {
-        Buffer::from_raw(data, dtype, &sizes, strides.as_deref(), &Device::cpu(), access, Box::new(owner))
-    }
+    unsafe { Buffer::from_raw(data, dtype, &sizes, strides.as_deref(), &device, access, Box::new(owner)) }
 }
 
 /// The numbers of an array that may be absent; nothing needs to be there for none.
@@ -232,6 +223,8 @@ mod tests {
             p.shape = [2, 2];
         });
         assert_eq!(buffer.unwrap().to_vec::<f32>().unwrap(), [2., 3., 4., 5.]);
+        let (buffer, _) = produce(|p| p.tensor.dl_tensor.device.device_type = CUDA_HOST);
+        assert!(buffer.unwrap().is_host());
         let (buffer, _) = produce(|p| p.tensor.dl_tensor.ndim = 0);
         assert_eq!(buffer.unwrap().item(), Ok(Number::Float(0.)));
         let (buffer, _) = produce(|p| {
@@ -250,7 +243,9 @@ mod tests {
             assert_eq!(deleted.load(Ordering::SeqCst), 1);
         };
         refused(&|p| p.tensor.version.major = 2, "version 2.1");
-        refused(&|p| p.tensor.dl_tensor.device = DLDevice { device_type: 2, device_id: 3 }, "CUDA:3");
+        refused(&|p| p.tensor.dl_tensor.device = DLDevice { device_type: 2, device_id: 300 }, "CUDA:300");
+        refused(&|p| p.tensor.dl_tensor.device = DLDevice { device_type: 2, device_id: -1 }, "CUDA:-1");
+        refused(&|p| p.tensor.dl_tensor.device = DLDevice { device_type: 10, device_id: 0 }, "ROCM:0");
         refused(&|p| p.tensor.dl_tensor.dtype.lanes = 4, "4 lanes");
         refused(&|p| p.tensor.dl_tensor.ndim = -1, "-1 axes");
         refused(&|p| p.tensor.dl_tensor.ndim = i32::MAX, "axes");

@@ -61,6 +61,7 @@ impl Frame {
         let hint = match &program.steps[step].work {
             Work::Kernel(kernel) => kernel.to_string(),
             Work::Print(label, _) => label.clone(),
+            Work::Transfer { .. } => format!("to {}", program.steps[step].device),
         };
         Frame { title: format!("kernel {step}: {kind}"), kind, hint }
     }
@@ -313,6 +314,7 @@ pub(super) fn kind(program: &Program, step: usize) -> &'static str {
     match &program.steps[step].work {
         Work::Kernel(kernel) => kernel.kind(),
         Work::Print(..) => "print",
+        Work::Transfer { .. } => "transfer",
     }
 }
 

@@ -1,12 +1,443 @@
-//! To be written.
+//! Attention on a GPU: one pass on the matrix units for 16-bit floats (`attention.cu`), else composed of products and a
+//! softmax in scratch memory, in parts where that would be too much.
 
-use max_core::kernel::Attention;
-use max_core::{Result, bail};
+use max_core::kernel::{Access, Attention, Instr, Literal, Loop, Matmul, Reduction, Reg};
+use max_core::scalar::{CompareOp, NumericOp, RealOp};
+use max_core::{DType, Result, ScalarOp};
+use max_driver::cuda::Source;
 
-use super::Plan;
+use super::{Address, Call, Param, Plan, SCRATCH, Step};
+
+/// The most bytes of scores that are in memory at a time where attention is composed.
+const MOST_SCORES: i64 = 1 << 29;
+
+/// The batch axes that `attention.cu` has, and the sizes of its tiles.
+const BATCH_AXES: usize = 4;
+const TILE_QUERIES: i64 = 64;
+const TILE_KEYS: i64 = 64;
+const THREADS: u32 = 128;
+
+/// The longest queries and values that fit its registers.
+const MOST_DEPTH: i64 = 128;
 
 impl Plan {
-    pub(super) fn attention(&mut self, _kernel: &Attention<i64>) -> Result<()> {
-        bail!(not_implemented, "attention on a GPU")
+    pub(super) fn attention(&mut self, k: &Attention<i64>) -> Result<()> {
+        if k.epilogue.shape.contains(&0) {
+            return Ok(());
+        }
+        if k.keys == 0 {
+            return self.loop_(&without_product(&k.epilogue));
+        }
+        let parallel = self.gpu.compute_capability() >= (8, 0);
+        if parallel && fits_one_pass(k) { self.one_pass(k) } else { self.composed(k, k.keys - k.queries) }
+    }
+
+    fn one_pass(&mut self, k: &Attention<i64>) -> Result<()> {
+        let out = match plain_store(&k.epilogue).filter(|out| in_pieces(out, 2)) {
+            Some(out) => out.clone(),
+            None => self.in_scratch(k.query.dtype, &k.epilogue.shape)?,
+        };
+        let mask = k.mask.as_ref();
+        let operands = [Some(&k.query), Some(&k.key), Some(&k.value), mask, Some(&out)];
+        let Some(batch) = merged(&k.batch, &operands) else { return self.composed(k, k.keys - k.queries) };
+        let tiles = tiles(k);
+        let blocks = batch.iter().map(|axis| axis.size).product::<i64>() * tiles;
+        let number = Param::Number;
+        let address = |access: Option<&Access<i64>>| match access {
+            Some(access) => Param::Address(Address::of(access)),
+            None => number(0),
+        };
+        let mut params: Vec<Param> = operands.iter().map(|access| address(*access)).collect();
+        params.extend([number(k.queries), number(k.keys), number(tiles), Param::Bits(k.scale.to_bits())]);
+        params.extend([number(k.keys - k.queries), number(k.window as i64)]);
+        params.extend(batch[1..].iter().map(|axis| number(axis.size)));
+        for (operand, access) in operands.iter().enumerate() {
+            params.extend(batch.iter().map(|axis| number(axis.strides[operand])));
+            // Rows of all operands, and columns of the mask; the columns of others are neighbours.
+            let inner = access.map_or([0, 0], |access| {
+                let [.., row, column] = access.strides[..] else { return [0, 0] };
+                [row, column]
+            });
+            let columns = usize::from(operand == 3);
+            params.extend(inner[..1 + columns].iter().map(|&stride| number(stride)));
+        }
+        let padded = |size: i64| (size as u32).next_multiple_of(16) + 8;
+        self.steps.push(Step::Function(Call {
+            source: source(k),
+            grid: [u32::try_from(blocks).unwrap_or(u32::MAX), 1, 1],
+            block: [THREADS, 1, 1],
+            shared: 2 * 2 * TILE_KEYS as u32 * (padded(k.depth) + padded(k.width)),
+            params,
+        }));
+        if out.slot == SCRATCH { self.epilogue(&k.epilogue, out) } else { Ok(()) }
+    }
+
+    /// Products and a softmax in scratch memory. Query `i` is at position `i + shift` of the keys.
+    fn composed(&mut self, k: &Attention<i64>, shift: i64) -> Result<()> {
+        let wide = if k.query.dtype == DType::Float64 { DType::Float64 } else { DType::Float32 };
+        let shape = [k.batch.as_slice(), &[k.queries, k.keys]].concat();
+        let bytes = shape.iter().fold(wide.size_in_bytes() as i64, |bytes, &size| bytes.saturating_mul(size));
+        if bytes > MOST_SCORES
+            && let Some(axis) = (0..=k.batch.len()).find(|&axis| shape[axis] > 1)
+        {
+            return self.halves(k, axis, shift);
+        }
+        let query = self.widened(&k.query, &[&k.batch[..], &[k.queries, k.depth]].concat(), wide)?;
+        let mut key = self.widened(&k.key, &[&k.batch[..], &[k.keys, k.depth]].concat(), wide)?;
+        let value = self.widened(&k.value, &[&k.batch[..], &[k.keys, k.width]].concat(), wide)?;
+        let scores = self.in_scratch(wide, &shape)?;
+        let rank = shape.len();
+        key.strides.swap(rank - 2, rank - 1);
+        self.matmul(&Matmul {
+            batch: k.batch.clone(),
+            m: k.queries,
+            n: k.keys,
+            k: k.depth,
+            lhs: query,
+            rhs: key,
+            epilogue: store(&shape, scores.clone()),
+        })?;
+        self.loop_(&softmax(k, &scores, shape, shift))?;
+        let direct = k.query.dtype == wide;
+        let product = match direct {
+            true => None,
+            false => Some(self.in_scratch(wide, &k.epilogue.shape)?),
+        };
+        let epilogue = match &product {
+            None => k.epilogue.clone(),
+            Some(product) => store(&k.epilogue.shape, product.clone()),
+        };
+        self.matmul(&Matmul {
+            batch: k.batch.clone(),
+            m: k.queries,
+            n: k.width,
+            k: k.keys,
+            lhs: scores,
+            rhs: value,
+            epilogue,
+        })?;
+        match product {
+            None => Ok(()),
+            Some(product) => self.loop_(&rounded(&k.epilogue, product)),
+        }
+    }
+
+    /// Both halves along an axis of the scores, one after the other in the same scratch memory.
+    fn halves(&mut self, k: &Attention<i64>, axis: usize, shift: i64) -> Result<()> {
+        let start = self.scratch;
+        let mut most = start;
+        let queries = axis == k.batch.len();
+        let whole = if queries { k.queries } else { k.batch[axis] };
+        for (from, size) in [(0, whole / 2), (whole / 2, whole - whole / 2)] {
+            let mut half = k.clone();
+            if queries {
+                half.queries = size;
+            } else {
+                half.batch[axis] = size;
+            }
+            half.epilogue.shape[axis] = size;
+            let walked =
+                [&mut half.query].into_iter().chain(&mut half.mask).chain(&mut half.epilogue.accesses);
+            walked.for_each(|access| access.offset += from * access.strides[axis]);
+            if !queries {
+                half.key.offset += from * half.key.strides[axis];
+                half.value.offset += from * half.value.strides[axis];
+            }
+            self.scratch = start;
+            self.composed(&half, shift + if queries { from } else { 0 })?;
+            most = most.max(self.scratch);
+        }
+        self.scratch = most;
+        Ok(())
+    }
+
+    /// Scratch memory for all elements of a shape, in order.
+    fn in_scratch(&mut self, dtype: DType, shape: &[i64]) -> Result<Access<i64>> {
+        let mut strides = vec![1i64; shape.len()];
+        for axis in (0..shape.len().saturating_sub(1)).rev() {
+            strides[axis] = strides[axis + 1].saturating_mul(shape[axis + 1]);
+        }
+        let elements = shape.iter().fold(1i64, |count, &size| count.saturating_mul(size));
+        Ok(Access { slot: SCRATCH, dtype, offset: self.scratch(dtype, elements)?, strides })
+    }
+
+    /// An operand in a wider dtype: itself, or a copy.
+    fn widened(&mut self, access: &Access<i64>, shape: &[i64], wide: DType) -> Result<Access<i64>> {
+        if access.dtype == wide {
+            return Ok(access.clone());
+        }
+        let copy = self.in_scratch(wide, shape)?;
+        self.loop_(&Loop {
+            shape: shape.to_vec(),
+            reduce: None,
+            accesses: vec![access.clone(), copy.clone()],
+            code: vec![Instr::Load(0), Instr::Cast(Reg(0), wide), Instr::Store(1, Reg(1))],
+        })?;
+        Ok(copy)
+    }
+}
+
+/// How many tiles the queries fill.
+fn tiles(k: &Attention<i64>) -> i64 {
+    (k.queries + TILE_QUERIES - 1) / TILE_QUERIES
+}
+
+/// Whether the one pass over the keys can do an attention: 16-bit floats in rows that can be read 16 bytes at a time.
+fn fits_one_pass(k: &Attention<i64>) -> bool {
+    let small = |size: i64| size > 0 && size % 8 == 0 && size <= MOST_DEPTH;
+    let blocks = k.batch.iter().fold(tiles(k), |n, &size| n.saturating_mul(size));
+    matches!(k.query.dtype, DType::Float16 | DType::BFloat16)
+        && (small(k.depth) && small(k.width))
+        && (in_pieces(&k.query, 2) && in_pieces(&k.key, 8) && in_pieces(&k.value, 8))
+        && (blocks <= i64::from(i32::MAX) && k.keys <= i64::from(i32::MAX))
+}
+
+/// Whether the columns of an access are neighbours and every row starts at a multiple of so many elements.
+fn in_pieces(access: &Access<i64>, elements: i64) -> bool {
+    let Some((&column, outer)) = access.strides.split_last() else { return false };
+    column == 1 && access.offset % elements == 0 && outer.iter().all(|stride| stride % elements == 0)
+}
+
+/// An axis of the batch: its size, and the stride of each operand.
+struct Axis {
+    size: i64,
+    strides: [i64; 5],
+}
+
+/// The batch axes as four, or nothing if there are more.
+fn merged(batch: &[i64], operands: &[Option<&Access<i64>>; 5]) -> Option<Vec<Axis>> {
+    let mut axes: Vec<Axis> = Vec::new();
+    for (axis, &size) in batch.iter().enumerate().filter(|(_, size)| **size != 1) {
+        let strides = operands.map(|access| access.map_or(0, |access| access.strides[axis]));
+        match axes.last_mut() {
+            Some(outer) if (0..5).all(|i| outer.strides[i] == strides[i] * size) => {
+                *outer = Axis { size: outer.size * size, strides };
+            }
+            _ => axes.push(Axis { size, strides }),
+        }
+    }
+    let missing = BATCH_AXES.checked_sub(axes.len())?;
+    Some((0..missing).map(|_| Axis { size: 1, strides: [0; 5] }).chain(axes).collect())
+}
+
+/// The text of `attention.cu` for an attention.
+fn source(k: &Attention<i64>) -> Source {
+    let half = u8::from(k.query.dtype == DType::Float16);
+    let mask = match &k.mask {
+        None => 0,
+        Some(mask) if mask.dtype == DType::Bool => 1,
+        Some(_) => 2,
+    };
+    let (causal, window) = (u8::from(k.causal), u8::from(k.causal && k.window > 0));
+    let (depth, width) = (k.depth, k.width);
+    let name = format!("attention_{half}_{depth}_{width}_{mask}{causal}{window}");
+    let definitions = format!(
+        "#define NAME {name}\n#define HALF {half}\n#define DEPTH {depth}\n#define WIDTH {width}\n#define MASK {mask}\n\
+         #define CAUSAL {causal}\n#define WINDOW {window}\n"
+    );
+    Source { code: definitions + include_str!("attention.cu"), prelude: "".into(), name }
+}
+
+/// Where an epilogue that only stores the product stores it.
+fn plain_store(epilogue: &Loop<i64>) -> Option<&Access<i64>> {
+    match epilogue.code[..] {
+        [Instr::Product(_), Instr::Store(access, Reg(0))] => epilogue.accesses.get(access as usize),
+        _ => None,
+    }
+}
+
+/// An epilogue that stores the product.
+fn store(shape: &[i64], to: Access<i64>) -> Loop<i64> {
+    let code = vec![Instr::Product(to.dtype), Instr::Store(0, Reg(0))];
+    Loop { shape: shape.to_vec(), reduce: None, accesses: vec![to], code }
+}
+
+/// An epilogue for a product of zeros.
+fn without_product(epilogue: &Loop<i64>) -> Loop<i64> {
+    let mut zeros = epilogue.clone();
+    for instr in &mut zeros.code {
+        if let Instr::Product(dtype) = *instr {
+            *instr = Instr::Literal(Literal { dtype, bits: 0 });
+        }
+    }
+    zeros
+}
+
+/// An epilogue as a loop over a product that lies in memory in a wider dtype.
+fn rounded(epilogue: &Loop<i64>, product: Access<i64>) -> Loop<i64> {
+    let mut whole = epilogue.clone();
+    let number = whole.accesses.len() as u32;
+    whole.accesses.push(product);
+    whole.code.clear();
+    let mut renamed: Vec<Reg> = Vec::with_capacity(epilogue.code.len());
+    for instr in &epilogue.code {
+        let name = |reg: &Reg| renamed[reg.0 as usize];
+        let instr = match instr {
+            Instr::Product(dtype) => {
+                whole.code.push(Instr::Load(number));
+                Instr::Cast(Reg(whole.code.len() as u32 - 1), *dtype)
+            }
+            Instr::Apply(op, args) => Instr::Apply(*op, args.each_ref().map(name)),
+            Instr::Select(args) => Instr::Select(args.each_ref().map(name)),
+            Instr::Cast(arg, dtype) => Instr::Cast(name(arg), *dtype),
+            Instr::Random(distribution, dtype, args) => {
+                Instr::Random(*distribution, *dtype, args.each_ref().map(name))
+            }
+            Instr::Reduce(kind, arg) => Instr::Reduce(*kind, name(arg)),
+            Instr::Store(access, arg) => Instr::Store(*access, name(arg)),
+            other => other.clone(),
+        };
+        renamed.push(Reg(whole.code.len() as u32));
+        whole.code.push(instr);
+    }
+    whole
+}
+
+/// Scores become weights, in place.
+fn softmax(k: &Attention<i64>, scores: &Access<i64>, shape: Vec<i64>, shift: i64) -> Loop<i64> {
+    let (rank, wide) = (shape.len(), scores.dtype);
+    let mut accesses = vec![scores.clone()];
+    let mut code = vec![Instr::Load(0)];
+    let push = |code: &mut Vec<Instr<i64>>, instr| {
+        code.push(instr);
+        Reg(code.len() as u32 - 1)
+    };
+    let number = |value: f64| {
+        let bits = if wide == DType::Float64 { value.to_bits() } else { u64::from((value as f32).to_bits()) };
+        Instr::Literal(Literal { dtype: wide, bits })
+    };
+    let apply = |op: ScalarOp, a: Reg, b: Reg| Instr::Apply(op, [a, b]);
+    let scale = push(&mut code, number(k.scale));
+    let mut x = push(&mut code, apply(NumericOp::Mul.into(), Reg(0), scale));
+    if let Some(mask) = &k.mask {
+        accesses.push(mask.clone());
+        let kept = push(&mut code, Instr::Load(accesses.len() as u32 - 1));
+        x = match mask.dtype {
+            DType::Bool => {
+                let lowest = push(&mut code, number(f64::NEG_INFINITY));
+                push(&mut code, Instr::Select([kept, x, lowest]))
+            }
+            dtype => {
+                let added = if dtype == wide { kept } else { push(&mut code, Instr::Cast(kept, wide)) };
+                push(&mut code, apply(NumericOp::Add.into(), x, added))
+            }
+        };
+    }
+    if k.causal {
+        let mut position = |code: &mut Vec<Instr<i64>>, axis: usize, offset: i64| {
+            let mut strides = vec![0; rank];
+            strides[axis] = 1;
+            accesses.push(Access {
+                slot: max_core::kernel::Slot::NONE,
+                dtype: DType::Int64,
+                offset,
+                strides,
+            });
+            push(code, Instr::Index(accesses.len() as u32 - 1))
+        };
+        let query = position(&mut code, rank - 2, shift);
+        let key = position(&mut code, rank - 1, 0);
+        let mut seen = push(&mut code, apply(CompareOp::GreaterEqual.into(), query, key));
+        if k.window > 0 {
+            let end = position(&mut code, rank - 1, k.window as i64);
+            let near = push(&mut code, apply(CompareOp::Greater.into(), end, query));
+            seen = push(&mut code, apply(max_core::scalar::LogicalOp::LogicalAnd.into(), seen, near));
+        }
+        let lowest = push(&mut code, number(f64::NEG_INFINITY));
+        x = push(&mut code, Instr::Select([seen, x, lowest]));
+    }
+    let greatest = push(&mut code, Instr::Reduce(Reduction::Max, x));
+    let below = push(&mut code, apply(NumericOp::Sub.into(), x, greatest));
+    let weight = push(&mut code, apply(RealOp::Exp.into(), below, below));
+    let sum = push(&mut code, Instr::Reduce(Reduction::Sum, weight));
+    let share = push(&mut code, apply(RealOp::Div.into(), weight, sum));
+    accesses.push(scores.clone());
+    code.push(Instr::Store(accesses.len() as u32 - 1, share));
+    Loop { shape, reduce: Some(rank - 1), accesses, code }
+}
+
+#[cfg(test)]
+mod tests {
+    use max_core::kernel::Slot;
+
+    use super::*;
+
+    fn access(slot: u32, dtype: DType, strides: &[i64]) -> Access<i64> {
+        Access { slot: Slot(slot), dtype, offset: 0, strides: strides.to_vec() }
+    }
+
+    /// Queries, keys and values as one product makes them: `[batch, length, 3, heads, depth]`.
+    fn packed(dtype: DType, causal: bool, window: usize) -> Attention<i64> {
+        let (batch, length, heads, depth) = (2, 100, 12, 64);
+        let part = |number: i64| Access {
+            offset: number * heads * depth,
+            ..access(0, dtype, &[length * 3 * heads * depth, depth, 3 * heads * depth, 1])
+        };
+        let out = access(1, dtype, &[length * heads * depth, depth, heads * depth, 1]);
+        Attention {
+            batch: vec![batch, heads],
+            queries: length,
+            keys: length,
+            depth,
+            width: depth,
+            query: part(0),
+            key: part(1),
+            value: part(2),
+            mask: None,
+            scale: 0.125,
+            causal,
+            window,
+            epilogue: store(&[batch, heads, length, depth], out),
+        }
+    }
+
+    #[test]
+    fn rows_decide_whether_one_pass_does() {
+        let k = packed(DType::BFloat16, true, 0);
+        assert!(fits_one_pass(&k) && plain_store(&k.epilogue).is_some());
+        assert!(!fits_one_pass(&packed(DType::Float32, true, 0)));
+        let mut odd = packed(DType::Float16, false, 0);
+        odd.key.offset += 4;
+        assert!(!fits_one_pass(&odd));
+        let mut long = packed(DType::Float16, false, 0);
+        long.depth = 136;
+        assert!(!fits_one_pass(&long));
+    }
+
+    #[test]
+    fn batch_axes_merge_where_all_operands_do() {
+        let k = packed(DType::BFloat16, false, 0);
+        let axes = merged(&k.batch, &[Some(&k.query), Some(&k.key), Some(&k.value), None, None]).unwrap();
+        assert_eq!(axes.iter().map(|axis| axis.size).collect::<Vec<_>>(), [1, 1, 2, 12]);
+        let whole = access(0, DType::Float16, &[600, 200, 10, 1]);
+        let axes = merged(&[5, 3], &[Some(&whole), Some(&whole), Some(&whole), None, None]).unwrap();
+        assert_eq!(axes.iter().map(|axis| axis.size).collect::<Vec<_>>(), [1, 1, 1, 15]);
+        let apart = access(0, DType::Float16, &[1, 10, 100, 1000, 10000, 1, 1]);
+        assert!(merged(&[2; 5], &[Some(&apart), None, None, None, None]).is_none());
+    }
+
+    #[test]
+    fn composed_loops_are_sound() {
+        for (causal, window) in [(false, 0), (true, 0), (true, 7)] {
+            let mut k = packed(DType::BFloat16, causal, window);
+            let scores = access(7, DType::Float32, &[12 * 10_000, 10_000, 100, 1]);
+            for mask in [None, Some(DType::Bool), Some(DType::BFloat16)] {
+                k.mask = mask.map(|dtype| access(3, dtype, &[0, 0, 100, 1]));
+                let loop_ = softmax(&k, &scores, vec![2, 12, 100, 100], 0);
+                assert!(loop_.dtypes().is_ok(), "{loop_:?}");
+            }
+        }
+        let k = packed(DType::BFloat16, false, 0);
+        let loop_ = rounded(&k.epilogue, access(7, DType::Float32, &[76_800, 6_400, 64, 1]));
+        assert!(loop_.dtypes().is_ok(), "{loop_:?}");
+        assert!(without_product(&k.epilogue).dtypes().is_ok());
+    }
+
+    #[test]
+    fn sources_differ_where_the_code_does() {
+        let [a, b] = [packed(DType::BFloat16, true, 0), packed(DType::BFloat16, true, 3)].map(|k| source(&k));
+        assert!(
+            a.name != b.name && a.code.contains("#define WINDOW 0") && b.code.contains("#define WINDOW 1")
+        );
     }
 }

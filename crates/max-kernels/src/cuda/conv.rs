@@ -1,12 +1,193 @@
-//! To be written.
+//! Convolutions on a GPU: products of windows and filters whose windows are never written down.
+//!
+//! Filters of one tap are plain products. All others have functions of their own: for 16-bit floats one on tensor cores, for
+//! everything else one in tiles, and one for groups too small for either.
 
-use max_core::kernel::Conv2d;
-use max_core::{Result, bail};
+#[cfg(test)]
+mod tests;
 
-use super::Plan;
+use max_core::kernel::{Access, Conv2d, Matmul};
+use max_core::{DType, Result, bail};
+use max_driver::cuda::Source;
+
+use super::matmul::{of_wider, of_zeros, row_major, stored};
+use super::text::typed;
+use super::{Address, Call, Param, Plan, SCRATCH, Step};
+
+/// The most filters of a group that has no tiles, alone and with as few channels.
+const FEW: i64 = 4;
+const FEW_OF_BOTH: i64 = 16;
+
+/// How a convolution is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// An element a thread.
+    Direct,
+    /// In tiles, by the units of all types.
+    Tiles,
+    /// In tiles of so many filters, by tensor cores.
+    Tensor(u64),
+}
 
 impl Plan {
-    pub(super) fn conv2d(&mut self, _kernel: &Conv2d<i64>) -> Result<()> {
-        bail!(not_implemented, "conv on a GPU")
+    /// Adds a convolution.
+    pub(super) fn conv2d(&mut self, k: &Conv2d<i64>) -> Result<()> {
+        expect(k)?;
+        if k.out.contains(&0) {
+            return Ok(());
+        }
+        if k.filter_size.contains(&0) || k.input_size[2] == 0 {
+            return self.loop_(&of_zeros(&k.epilogue));
+        }
+        if let Some(product) = as_product(k) {
+            return self.matmul(&product);
+        }
+        let dtype = k.input.dtype;
+        match stored(&k.epilogue) {
+            Some(store) if !dtype.is_float8() => self.convolve(k, &store),
+            _ => {
+                let wide = if dtype.is_float8() { DType::Float32 } else { dtype };
+                let (strides, count) = row_major(&k.out)?;
+                let product =
+                    Access { slot: SCRATCH, dtype: wide, offset: self.scratch(wide, count)?, strides };
+                if wide == dtype {
+                    self.convolve(k, &product)?;
+                    return self.epilogue(&k.epilogue, product);
+                }
+                let [height, width, channels] = k.input_size;
+                let input = self.copy(&k.input, &[k.out[0], height, width, channels], DType::BFloat16)?;
+                let shape = [k.filter_size[0], k.filter_size[1], channels / k.groups as i64, k.out[3]];
+                let filter = self.copy(&k.filter, &shape, DType::BFloat16)?;
+                self.convolve(&Conv2d { input, filter, ..k.clone() }, &product)?;
+                self.loop_(&of_wider(&k.epilogue, product))
+            }
+        }
     }
+
+    /// Adds a convolution that is stored as it is.
+    fn convolve(&mut self, k: &Conv2d<i64>, store: &Access<i64>) -> Result<()> {
+        let way = way(k, self.gpu.compute_capability(), self.gpu.multiprocessors());
+        let mut params: Vec<Param> =
+            [&k.input, &k.filter, store].map(|access| Param::Address(Address::of(access))).to_vec();
+        params.extend(numbers(k, store).into_iter().map(Param::Number));
+        self.steps.push(Step::Function(Call {
+            source: source(way, k.input.dtype, store.dtype),
+            grid: [blocks(k, way), 1, 1],
+            block: [256, 1, 1],
+            shared: 0,
+            params,
+        }));
+        Ok(())
+    }
+}
+
+/// An error for a convolution that cannot be.
+fn expect(k: &Conv2d<i64>) -> Result<()> {
+    let (groups, channels) = (k.groups as i64, k.input_size[2]);
+    let divides = groups > 0 && channels % groups == 0 && k.out[3] % groups == 0;
+    if k.filter.dtype != k.input.dtype || !divides || k.stride.contains(&0) || k.dilation.contains(&0) {
+        bail!(internal, "a convolution that cannot be: {k:?}");
+    }
+    for axis in 0..2 {
+        // Where the last tap of the last position looks, as far as functions count.
+        let reach = |at: i64, step: usize| i128::from(at.max(1) - 1) * step as i128;
+        let last = reach(k.out[axis + 1], k.stride[axis]) + reach(k.filter_size[axis], k.dilation[axis]);
+        if last > 1 << 61 || k.padding[axis] > 1 << 61 {
+            bail!(internal, "a convolution reaches too far: {k:?}");
+        }
+    }
+    row_major(&k.out)?;
+    row_major(&[k.filter_size[0], k.filter_size[1], channels])?;
+    Ok(())
+}
+
+/// A convolution whose filter has one tap, none of which looks into the padding, as a product of rows of pixels.
+fn as_product(k: &Conv2d<i64>) -> Option<Matmul<i64>> {
+    let inside = |axis: usize| (k.out[axis + 1] - 1).checked_mul(k.stride[axis] as i64);
+    let fits = |axis: usize| inside(axis).is_some_and(|last| last < k.input_size[axis]);
+    if k.filter_size != [1, 1] || k.groups != 1 || k.padding != [0, 0] || !fits(0) || !fits(1) {
+        return None;
+    }
+    let mut lhs = k.input.clone();
+    for axis in 0..2 {
+        lhs.strides[axis + 1] = lhs.strides[axis + 1].checked_mul(k.stride[axis] as i64)?;
+    }
+    let mut rhs = k.filter.clone();
+    rhs.strides[..2].fill(0);
+    let [batch, height, width, filters] = k.out;
+    let epilogue = k.epilogue.clone();
+    Some(Matmul { batch: vec![batch, height], m: width, n: filters, k: k.input_size[2], lhs, rhs, epilogue })
+}
+
+/// Filters and channels of a group.
+fn of_group(k: &Conv2d<i64>) -> [i64; 2] {
+    [k.out[3] / k.groups as i64, k.input_size[2] / k.groups as i64]
+}
+
+fn way(k: &Conv2d<i64>, capability: (u32, u32), multiprocessors: u32) -> Way {
+    let [filters, channels] = of_group(k);
+    if filters <= FEW || (filters <= FEW_OF_BOTH && channels <= FEW_OF_BOTH) {
+        return Way::Direct;
+    }
+    let counts = [k.filter_size[0], k.filter_size[1], channels];
+    let depth = counts.iter().try_fold(1i64, |product, &size| product.checked_mul(size));
+    let small = |size: i64| size < 1 << 30;
+    let tensor = k.input.dtype.is_half() && capability >= (8, 0);
+    match depth {
+        Some(depth) if tensor && small(depth) && small(filters) => {
+            let wide = Way::Tensor(128);
+            if filters > 64 && blocks(k, wide) >= multiprocessors { wide } else { Way::Tensor(64) }
+        }
+        _ => Way::Tiles,
+    }
+}
+
+/// How many blocks there are.
+fn blocks(k: &Conv2d<i64>, way: Way) -> u32 {
+    let [filters, _] = of_group(k);
+    let positions: u64 = k.out[..3].iter().map(|&size| size as u64).product();
+    let tiles = |tall: u64, wide: u64| {
+        let across = (filters as u64).div_ceil(wide) * k.groups as u64;
+        positions.div_ceil(tall).saturating_mul(across)
+    };
+    let blocks = match way {
+        Way::Direct => positions.saturating_mul(k.out[3] as u64).div_ceil(256),
+        Way::Tiles => tiles(64, 64),
+        Way::Tensor(wide) => tiles(128, wide),
+    };
+    blocks.clamp(1, 1 << 30) as u32
+}
+
+/// The numbers that every function takes, in the order of `sizes.cu`.
+fn numbers(k: &Conv2d<i64>, store: &Access<i64>) -> Vec<i64> {
+    let mut numbers = [&k.out[..], &k.input_size, &k.filter_size].concat();
+    numbers.extend([k.stride, k.dilation, k.padding].as_flattened().iter().map(|&step| step as i64));
+    numbers.push(k.groups as i64);
+    for access in [&k.input, &k.filter, store] {
+        numbers.extend(&access.strides);
+    }
+    // Whether eight neighbours can be read at once: they are, and everything is a multiple of eight.
+    let [filters, channels] = of_group(k);
+    let whole = |access: &Access<i64>, size: i64| {
+        let steps = &access.strides[..3];
+        let multiples = [access.offset, size].iter().chain(steps).all(|distance| distance % 8 == 0);
+        i64::from(access.strides[3] == 1 && multiples)
+    };
+    numbers.extend([whole(&k.input, channels), whole(&k.filter, filters)]);
+    numbers
+}
+
+/// The function for a way and dtypes of operands and of the result.
+fn source(way: Way, from: DType, to: DType) -> Source {
+    let bits = if from == DType::BFloat16 { "\"bf16\"" } else { "\"f16\"" };
+    let (name, words, text) = match way {
+        Way::Direct => ("direct".to_string(), vec![], include_str!("conv/direct.cu")),
+        Way::Tiles => ("tiles".to_string(), vec![], include_str!("conv/tiles.cu")),
+        Way::Tensor(wide) => {
+            let words = vec![("BITS", bits), ("WIDE", if wide == 128 { "128" } else { "64" })];
+            (format!("tensor{wide}"), words, include_str!("conv/tensor.cu"))
+        }
+    };
+    let text = [include_str!("conv/sizes.cu"), text].concat();
+    typed(&format!("conv_{name}_{from}_{to}"), &[("IN", from), ("OUT", to)], &words, &text)
 }

@@ -4,7 +4,7 @@ use max_core::kernel::{Access, Matmul};
 
 /// The same product with fewer batch axes: those of size one are gone, and those along which the right operand repeats
 /// and all else lies as further rows would have become rows.
-pub(super) fn fold(k: &Matmul<i64>) -> Matmul<i64> {
+pub(crate) fn fold(k: &Matmul<i64>) -> Matmul<i64> {
     let mut k = k.clone();
     while let Some(&size) = k.batch.last() {
         let axis = k.batch.len() - 1;

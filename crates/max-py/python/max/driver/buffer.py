@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from max.dtype import DType
 
 
+_HOST = (1, 0)
+"""The CPU as the DLPack protocol numbers devices."""
+
+
 @runtime_checkable
 class DLPackArray(Protocol):
     """Any array that can be shared by the DLPack protocol: NumPy's, PyTorch's, `Buffer` and many more."""
@@ -49,8 +53,10 @@ class Buffer:
         dtype: The type of the elements.
         shape: The sizes of the axes. An array here, or in place of `dtype`, is copied to the device instead.
         device: Where the memory lies; the CPU if it is not given.
-        pinned: Whether host memory should be page-locked for the sake of an accelerator; `pinned` tells whether it
-            is.
+        pinned: Whether the memory should be page-locked memory of the host instead, for copies to and from an
+            accelerator that run while the program goes on. Without an accelerator it is ordinary memory; `pinned` of
+            the buffer tells. Reading and writing such a buffer waits for its copies; a NumPy array that was made from
+            it does not, so synchronize the device first.
         stream: In place of `device`: the stream that the memory is bound to.
     """
 
@@ -91,7 +97,7 @@ class Buffer:
         if dtype is None:
             self._native = _core.Buffer.from_numpy(shape).copy(place)
         else:
-            self._native = _core.Buffer(native(dtype, _core.DType), shape, place)
+            self._native = _core.Buffer(native(dtype, _core.DType), shape, place, pinned)
 
     @staticmethod
     def _wrap(native: _core.Buffer) -> Buffer:
@@ -283,10 +289,20 @@ class Buffer:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Hands the memory to another library: see the DLPack protocol."""
+        """Hands the memory to another library: see the DLPack protocol.
+
+        Args:
+            stream: Where the consumer will use memory of an accelerator: the handle of its stream, 1 or None for the
+                default one, -1 if it orders its work itself.
+            max_version: The newest version of the protocol that the consumer knows.
+            dl_device: The device on which the consumer wants the memory: this one, or the CPU for a copy.
+            copy: Whether to hand over a copy.
+        """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"{self!r} cannot be exported to another device: copy it there first")
-        return self._native.dlpack(max_version, bool(copy))
+            if tuple(dl_device) != _HOST or copy is False:
+                raise BufferError(f"{self!r} cannot be exported to another device: copy it there first")
+            return self.to(CPU()).__dlpack__(max_version=max_version)
+        return self._native.dlpack(max_version, bool(copy), stream)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._native.dlpack_device()

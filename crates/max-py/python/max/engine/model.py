@@ -37,7 +37,7 @@ class KernelSummary(NamedTuple):
     name: str
     """The names of its ops: `mul+add+relu`."""
     kind: str
-    """What it is: `loop`, `matmul`, `attention`, `conv2d`, `gather` or `print`."""
+    """What it is: `loop`, `matmul`, `attention`, `conv2d`, `gather`, `print` or `transfer`."""
     ops: list[str]
     """The ops whose work it does, with the types of their operands."""
     text: str
@@ -48,7 +48,7 @@ class MemoryReport(NamedTuple):
     """The memory of a model beside inputs, weights and outputs, as far as sizes do not depend on data."""
 
     peak_bytes: int
-    """What the temporaries of an execution take."""
+    """What the temporaries of an execution take, on all devices."""
     bytes_without_reuse: int
     """What they would take if no temporary reused the memory of another."""
     packed_bytes: int
@@ -78,10 +78,12 @@ class Model:
         """Runs the model.
 
         Args:
-            *args: The inputs, in order.
+            *args: The inputs, in order. Arrays of the host and numbers are moved to the device that an input is on; a
+                `Buffer` must be there.
 
         Returns:
-            The outputs, in order, each in memory of its own.
+            The outputs, in order, each in memory of its own on the device that the graph says. Work on a GPU may still be
+            running: whoever reads them waits for it.
 
         Raises:
             TypeError: If an input is no array and no number.
@@ -137,7 +139,8 @@ class Model:
         Raises:
             TypeError: If the key is no integer, or an input no array and no number.
             ValueError: If the key is out of range, there are no inputs, or they are not what the model takes.
-            RuntimeError: If the model cannot be captured: it prints, or its sizes depend on data.
+            RuntimeError: If the model cannot be captured: it prints, its sizes depend on data, or it does not run on
+                one device alone.
         """
         return [Buffer._wrap(output) for output in self._native.capture(graph_key, inputs)]
 
@@ -230,6 +233,8 @@ class Model:
 
     def profile_table(self) -> str:
         """Where the time of all executions and replays went: one line a kernel, the longest first.
+
+        Kernels of a GPU are timed by the GPU. There a replay is launched as a whole, so it is not in the table.
 
         >>> from max.dtype import DType
         >>> from max.engine import InferenceSession

@@ -129,13 +129,30 @@ class InferenceSession:
     def gpu_profiling(self, mode: str | GPUProfilingMode) -> None:
         """Sets whether the kernels of models that are loaded from now on are timed; on the CPU too.
 
+        Profilers of NVIDIA (`nsys profile --trace=cuda,nvtx`) then show a range for each execution and each kernel.
+
         Before that, the environment variable `MODULAR_ENABLE_PROFILING` decides, as it was when the session was made.
         See `Model.profile_table` and `Model.save_trace` for what is measured.
 
         Args:
-            mode: `"off"`; `"on"`; or `"detailed"`, with which a trace also names the ops behind each launch.
+            mode: `"off"`; `"on"`; or `"detailed"`, with which traces and ranges also name the ops behind each launch,
+                and calls of `execute`, `capture` and `replay` are ranges of their own.
         """
         self._native.set_profiling(mode)
+
+    def allow_tf32(self, enabled: bool = True) -> None:
+        """Sets whether models that are loaded from now on may round float32 operands of matrix products on GPUs.
+
+        With the 19 bits of the format called TF32 such products are several times as fast, and have about three decimal
+        digits. Before this is called the environment variable `MAX_ALLOW_TF32` decides, as it was when the session was
+        made; without it they keep all bits. The CPU always does.
+
+        >>> InferenceSession().allow_tf32()
+
+        Args:
+            enabled: Whether it may.
+        """
+        self._native.set_allow_tf32(bool(enabled))
 
     def use_old_top_k_kernel(self, mode: str) -> None:
         """Chooses the older kernel for top-k.

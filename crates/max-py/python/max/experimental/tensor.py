@@ -216,12 +216,14 @@ class Tensor(Operators):
         if not scopes and _realization._default is not None:
             with _realization.new_context():
                 return cls.full(shape, value, dtype=dtype, device=device)
-        if scopes and scopes[-1]._lazy:  # recorded: it takes no memory until somebody wants it
+        zeros = type(value) is int and value == 0  # a new buffer holds them; there is a negative zero, too
+        # In a lazy scope it takes no memory until somebody wants it, and other memory than the host's kernels fill.
+        if (scopes and scopes[-1]._lazy) or not (zeros or device.is_host):
             number = _core.Buffer.scalar(value, native(dtype, _core.DType), device)
             return call("broadcast_to", _core.Tensor.from_buffer(number), dims(shape))
         sizes: Any = dims(shape)
         buffer = _core.Buffer(native(dtype, _core.DType), sizes, device)
-        if type(value) is not int or value != 0:  # a new buffer holds zeros, but there is a negative zero
+        if not zeros:
             buffer.set(..., value)
         return wrap(_core.Tensor.from_buffer(buffer))
 
@@ -470,7 +472,8 @@ class Tensor(Operators):
         return self._native.item()
 
     def to_numpy(self) -> npt.NDArray[Any]:
-        """A NumPy array; it shares the memory of a tensor on the CPU, and must not be changed then.
+        """A NumPy array; it shares the memory of a tensor on the CPU, and must not be changed then. A tensor on another
+        device is copied.
 
         Raises:
             ValueError: If NumPy has no such dtype: bfloat16 and the 8-bit floats.

@@ -7,13 +7,12 @@ from functools import cache
 from typing import Any
 
 from max import _core
-from max.driver import CPU, Accelerator, accelerator_count
 from max.engine import InferenceSession, Model
 from max.experimental.nn._state import fit_all, look_up
 from max.experimental.nn._structure import Rebuild
 from max.experimental.nn._tracing import Trace
 from max.experimental.tensor import Tensor, wrap
-from max.graph import Graph, TensorType
+from max.graph import DeviceRef, Graph, TensorType
 
 __all__ = ["CompiledModule"]
 
@@ -21,8 +20,10 @@ __all__ = ["CompiledModule"]
 class CompiledModule:
     """The `forward` of a module as one program; `Module.compile` makes it. It may run on several threads at once."""
 
-    __slots__ = ("__weakref__", "_rebuild", "graph", "input_types", "model")
+    __slots__ = ("__weakref__", "_rebuild", "_there", "graph", "input_types", "model")
     _rebuild: Rebuild
+    _there: dict[int, TensorType]
+    """The types of the inputs that are not on the host, by their number."""
     graph: Graph
     """The graph that was compiled."""
     input_types: tuple[TensorType, ...]
@@ -46,9 +47,19 @@ class CompiledModule:
             TypeError: If an input is none of these.
             ValueError: If their number, a dtype or a shape is not what the program takes.
         """
+        if self._there:
+            inputs = tuple(map(self._place, range(len(inputs)), inputs))
         given = tuple([_storage(x) if isinstance(x, Tensor) else x for x in inputs])
         outputs = self.model._native.execute(given)
         return self._rebuild(map(wrap, map(_core.Tensor.from_buffer, outputs)))
+
+    def _place(self, number: int, given: Any) -> Any:
+        """An input; an array of NumPy or a number goes where the program takes it, others are there."""
+        type = self._there.get(number)
+        is_number = isinstance(given, (int, float))
+        if type is None or not (is_number or hasattr(given, "__array_interface__")):
+            return given
+        return Tensor(given, dtype=type.dtype if is_number else None, device=type.device)
 
     def __repr__(self) -> str:
         return f"CompiledModule({self.model!r})"
@@ -70,15 +81,24 @@ def load(
                 raise KeyError(f"parameter {parameter.name!r} is missing from the weights of {trace.graph.name!r}")
     registry = {name: _storage(tensor) for name, tensor in values.items()}
     compiled = object.__new__(CompiledModule)
-    compiled.model = (session or _shared_session()).load(trace.graph, weights_registry=registry)
+    session = session or _shared_session(_devices(trace))
+    compiled.model = session.load(trace.graph, weights_registry=registry)
     compiled.graph, compiled.input_types, compiled._rebuild = trace.graph, trace.input_types, trace.rebuild
+    compiled._there = {at: type for at, type in enumerate(trace.input_types) if type.device != DeviceRef.CPU()}
     return compiled
 
 
+def _devices(trace: Trace) -> frozenset[DeviceRef]:
+    """Where the inputs, parameters and results of a module are."""
+    types = [*trace.input_types, *(parameter.tensor.type for parameter in trace.parameters)]
+    types += [type for type in trace.graph.output_types if isinstance(type, TensorType)]
+    return frozenset(type.device for type in types)
+
+
 @cache
-def _shared_session() -> InferenceSession:
-    """The session of modules that are compiled without one."""
-    return InferenceSession(devices=[CPU(), *map(Accelerator, range(accelerator_count()))])
+def _shared_session(devices: frozenset[DeviceRef]) -> InferenceSession:
+    """The session of modules that are compiled without one, for devices: others are not opened."""
+    return InferenceSession(devices=[device.to_device() for device in sorted(devices, key=str)])
 
 
 def _storage(tensor: Tensor) -> _core.Buffer:

@@ -1,0 +1,54 @@
+//! Values on other devices than the one that made them.
+
+use max_core::{DeviceRef, Result, Shape};
+use max_graph::OpId;
+
+use super::group::{Group, Work};
+use super::{Lowering, NodeId, Source, View};
+use crate::layout::Layout;
+
+impl Lowering<'_> {
+    /// The elements of a view on a device: the view itself if they are there.
+    pub(super) fn on(&mut self, id: Option<OpId>, view: View, device: DeviceRef) -> Result<View> {
+        let node = self.node(view.node);
+        if node.device == device {
+            return Ok(view);
+        }
+        let elements = |shape: &[_]| Shape::from(shape).num_elements();
+        let (own, seen) = (elements(&node.shape)?, elements(&view.layout.shape)?);
+        // A node that is no more than what is seen of it goes over as it lies, and is seen there as it is here.
+        let all = match (own.as_static(), seen.as_static()) {
+            (Some(own), Some(seen)) => own <= seen,
+            _ => own == seen,
+        };
+        let there = match &node.source {
+            // These have no place of their own before a program is loaded, so they need no step to get to another.
+            Source::Constant(_) | Source::Index => Some(node.source.clone()),
+            Source::Weight(_) if all => Some(node.source.clone()),
+            _ => None,
+        };
+        if let Some(source) = there {
+            let (dtype, shape) = (node.dtype, node.shape.clone());
+            let node = self.add_node(device, dtype, &shape, source);
+            return Ok(View { node, ..view });
+        }
+        if all {
+            return Ok(View { node: self.transfer(id, view.node, device), ..view });
+        }
+        let whole = self.copy(id, &view)?;
+        let layout = Layout::contiguous(&view.layout.shape)?;
+        Ok(View { node: self.transfer(id, whole, device), layout })
+    }
+
+    /// A node of the same elements on a device.
+    fn transfer(&mut self, id: Option<OpId>, from: NodeId, device: DeviceRef) -> NodeId {
+        let (number, node) = (self.groups.len(), self.node(from));
+        let (dtype, shape) = (node.dtype, node.shape.clone());
+        let to = self.add_node(device, dtype, &shape, Source::Group(number, None));
+        self.groups.push(Group::new(device, Work::Transfer { from, to }, &[]));
+        self.read(number, from);
+        self.nodes[to.0 as usize].stored = true;
+        id.into_iter().for_each(|id| self.note(number, id));
+        to
+    }
+}

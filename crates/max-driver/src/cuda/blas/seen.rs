@@ -1,0 +1,120 @@
+//! A product as the library sees it: types by its numbers, matrices by columns.
+
+use std::ffi::c_int;
+
+use max_core::{DType, Result};
+
+use super::lt::{CublasLt, ProductDescription, compute, epilogue, product, type_number};
+use super::{BIAS_ALIGNMENT, Compute, Ending, Gemm, Matrix};
+
+/// In what the library computes a product, and what its factors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Types {
+    pub(super) compute: i32,
+    pub(super) scale: DType,
+}
+
+impl Types {
+    /// The types of a product, unless the library has none for it on a GPU of this capability.
+    pub(super) fn of(gemm: &Gemm, capability: (u32, u32)) -> Option<Types> {
+        use DType::{Float32, Float64, Int8, Int32};
+        let (a, b, d) = (gemm.a.dtype, gemm.b.dtype, gemm.d.dtype);
+        if gemm.c.is_some_and(|c| c.dtype != d) {
+            return None;
+        }
+        let float8 = |dtype: DType| matches!(dtype, DType::Float8E4M3FN | DType::Float8E5M2);
+        let possible = match gemm.compute {
+            Compute::F64 => [a, b, d] == [Float64; 3],
+            Compute::I32 => [a, b, d] == [Int8, Int8, Int32],
+            Compute::F32 | Compute::TF32 if float8(a) && float8(b) => {
+                // Both operands lie along the sums, and a bias of float32 is not to be had.
+                let along = gemm.b.transposed && !gemm.a.transposed;
+                capability >= (8, 9) && along && (d.is_half() || (d == Float32 && !gemm.bias))
+            }
+            Compute::F32 | Compute::TF32 => {
+                a == b && (a.is_half() || a == Float32) && (d == a || d == Float32)
+            }
+        };
+        let types = match gemm.compute {
+            Compute::F64 => Types { compute: compute::F64, scale: Float64 },
+            Compute::I32 => Types { compute: compute::I32, scale: Int32 },
+            Compute::TF32 if a == Float32 => Types { compute: compute::F32_BY_TF32, scale: Float32 },
+            Compute::F32 | Compute::TF32 => Types { compute: compute::F32, scale: Float32 },
+        };
+        possible.then_some(types)
+    }
+
+    pub(super) fn description(self, library: &'static CublasLt, gemm: &Gemm) -> Result<ProductDescription> {
+        let scale = type_number(self.scale).unwrap_or(-1);
+        let description = ProductDescription::new(library, self.compute, scale)?;
+        description.set(product::TRANSPOSE_A, c_int::from(gemm.b.transposed))?;
+        description.set(product::TRANSPOSE_B, c_int::from(gemm.a.transposed))?;
+        let (bias, ending) = (if gemm.bias { epilogue::BIAS } else { 0 }, gemm.ending);
+        description.set(
+            product::EPILOGUE,
+            match (bias, ending) {
+                (0, Ending::None) => epilogue::NOTHING,
+                (_, Ending::None) => bias,
+                (_, Ending::Relu) => bias | epilogue::RELU,
+                (_, Ending::GeluTanh) => bias | epilogue::GELU,
+            },
+        )?;
+        if gemm.bias {
+            // While choosing, the library only looks at how the address is aligned.
+            description.set(product::BIAS_POINTER, BIAS_ALIGNMENT)?;
+        }
+        Ok(description)
+    }
+}
+
+/// The matrices as the library sees them: rows, columns and the distance of columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shapes {
+    pub(super) batch: i32,
+    pub(super) b: ([i64; 2], i64),
+    pub(super) a: ([i64; 2], i64),
+    pub(super) c: Option<([i64; 2], i64)>,
+    pub(super) d: ([i64; 2], i64),
+}
+
+impl Shapes {
+    /// The shapes of a product, unless it is empty or its memory is none that the library can describe.
+    pub(super) fn of(gemm: &Gemm) -> Option<Shapes> {
+        let (m, n, k) = (gemm.m, gemm.n, gemm.k);
+        let known = |matrix: &Matrix| {
+            matrix.alignment.is_power_of_two()
+                && matrix.alignment <= 256
+                && matrix.alignment as usize >= matrix.dtype.align()
+                && matrix.batch_stride >= 0
+        };
+        let matrices = [Some(gemm.a), Some(gemm.b), gemm.c, Some(gemm.d)];
+        let results = [gemm.c, Some(gemm.d)];
+        if m <= 0
+            || n <= 0
+            || k <= 0
+            || !matrices.iter().flatten().all(known)
+            || results.iter().flatten().any(|matrix| matrix.transposed)
+        {
+            return None;
+        }
+        Some(Shapes {
+            batch: i32::try_from(gemm.batch).ok().filter(|&batch| batch > 0)?,
+            b: seen(&gemm.b, [k, n])?,
+            a: seen(&gemm.a, [m, k])?,
+            c: match &gemm.c {
+                Some(c) => Some(seen(c, [m, n])?),
+                None => None,
+            },
+            d: seen(&gemm.d, [m, n])?,
+        })
+    }
+}
+
+/// A matrix of rows and columns as the library sees its memory: what is a row here, or a column if it is transposed, is
+/// a column there. Nothing where those overlap.
+fn seen(matrix: &Matrix, [rows, columns]: [i64; 2]) -> Option<([i64; 2], i64)> {
+    let (length, count) = if matrix.transposed { (rows, columns) } else { (columns, rows) };
+    // Of a single one the distance to the next says nothing, but it is looked at.
+    let leading = if count == 1 { matrix.leading.max(length) } else { matrix.leading };
+    (leading >= length).then_some(([length, count], leading))
+}

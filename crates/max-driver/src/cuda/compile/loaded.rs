@@ -1,0 +1,248 @@
+//! The functions that a GPU has been given, and how it gets more.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::thread;
+
+use max_core::{Error, Result};
+
+use super::cache::{Cache, Key};
+use super::{Function, Source, nvrtc};
+use crate::cuda::Gpu;
+
+/// The functions in memory, by source. A program is one or more sources that are compiled and loaded together.
+#[derive(Default)]
+pub(crate) struct Modules {
+    functions: RwLock<HashMap<Source, Function>>,
+    /// The programs that somebody is making now: others who want them wait.
+    making: Turns,
+}
+
+/// Deep nesting in a source is deep recursion in the compiler.
+const STACK_BYTES: usize = 16 << 20;
+
+impl Modules {
+    /// The functions of sources, each a program.
+    pub(super) fn one_by_one(&self, gpu: &'static Gpu, sources: &[Source]) -> Result<Vec<Function>> {
+        let missing = self.missing(sources);
+        in_parallel(&missing, |source| self.make(gpu, std::slice::from_ref(*source)))?;
+        self.all(sources)
+    }
+
+    /// The functions of sources, all of one program.
+    pub(super) fn together(&self, gpu: &'static Gpu, sources: &[Source]) -> Result<Vec<Function>> {
+        if !self.missing(sources).is_empty() {
+            self.make(gpu, sources)?;
+        }
+        self.all(sources)
+    }
+
+    /// The sources without a function, each once.
+    fn missing<'a>(&self, sources: &'a [Source]) -> Vec<&'a Source> {
+        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = HashSet::new();
+        sources.iter().filter(|source| !functions.contains_key(source) && seen.insert(*source)).collect()
+    }
+
+    fn all(&self, sources: &[Source]) -> Result<Vec<Function>> {
+        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        let found = sources.iter().map(|source| {
+            let missing = || Error::internal(format!("kernel {} was not made", source.name));
+            functions.get(source).cloned().ok_or_else(missing)
+        });
+        found.collect()
+    }
+
+    /// Makes a program: from disk, or by compiling it.
+    fn make(&self, gpu: &'static Gpu, sources: &[Source]) -> Result<()> {
+        let text = program(sources);
+        let _turn = self.making.take(&text);
+        if self.missing(sources).is_empty() {
+            return Ok(());
+        }
+        let names = || sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>().join(", ");
+        let code = code(gpu, &text).map_err(|error| error.context(format!("in kernel {}", names())))?;
+        let made = load(gpu, &code, sources)?;
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        for (source, function) in sources.iter().zip(made) {
+            functions.entry(source.clone()).or_insert(function);
+        }
+        Ok(())
+    }
+}
+
+/// The text of sources as one program: each prelude once, then the code of each.
+fn program(sources: &[Source]) -> String {
+    let mut seen = HashSet::new();
+    let preludes = sources.iter().map(|source| &*source.prelude).filter(|prelude| seen.insert(*prelude));
+    let mut text = String::new();
+    let mut seen = HashSet::new();
+    let codes = sources.iter().filter(|source| seen.insert(*source)).map(|source| &*source.code);
+    for part in preludes.chain(codes).filter(|part| !part.is_empty()) {
+        text.push_str(part);
+        text.push('\n');
+    }
+    text
+}
+
+/// The code of a program for a GPU.
+fn code(gpu: &Gpu, text: &str) -> Result<Vec<u8>> {
+    static DISK: OnceLock<Cache> = OnceLock::new();
+    let disk = DISK.get_or_init(Cache::of_environment);
+    let compiler = nvrtc::compiler()?;
+    let target = compiler.target(gpu.capability)?;
+    let key = Key::of(&[text.as_bytes(), compiler.facts(target).as_bytes()]);
+    if let Some(code) = disk.get(&key) {
+        return Ok(code);
+    }
+    let code = compiler.compile(text, target)?;
+    disk.put(&key, &code);
+    Ok(code)
+}
+
+/// Gives code to a GPU, for good.
+fn load(gpu: &'static Gpu, code: &[u8], sources: &[Source]) -> Result<Vec<Function>> {
+    gpu.enter()?;
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the image is whole: it is what the compiler made.
+    let status = unsafe { gpu.api.cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
+    gpu.api.check(status, "cuModuleLoadData")?;
+    let functions = sources.iter().map(|source| {
+        let name = CString::new(source.name.as_str()).map_err(|_| {
+            Error::internal(format!("the name {:?} of a kernel has a zero byte", source.name))
+        })?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: writes a handle; the module is alive, and the name ends with a zero.
+        let status = unsafe { gpu.api.cuModuleGetFunction(&raw mut handle, module, name.as_ptr()) };
+        gpu.api.check(status, &format!("cuModuleGetFunction of {}", source.name))?;
+        Function::new(gpu, &source.name, handle)
+    });
+    functions.collect()
+}
+
+/// Does something for each of many, on as many threads as there are cores; the first failure in order is the answer.
+fn in_parallel<T: Sync>(jobs: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
+    if threads <= 1 {
+        return jobs.iter().try_for_each(work);
+    }
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let worker = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(number) else { return };
+            if let Err(error) = work(job) {
+                failures.lock().unwrap_or_else(PoisonError::into_inner).push((number, error));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            // Where the system gives no more threads, those that there are do the work.
+            if thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, worker).is_err() {
+                break;
+            }
+        }
+    });
+    // Nothing is left unless there was no thread at all.
+    worker();
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failures.into_iter().min_by_key(|(number, _)| *number).map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// Names that one thread at a time may have.
+#[derive(Default)]
+struct Turns {
+    taken: Mutex<HashSet<String>>,
+    given_back: Condvar,
+}
+
+/// A name that is taken until this is dropped.
+struct Turn<'a> {
+    turns: &'a Turns,
+    name: &'a str,
+}
+
+impl Turns {
+    /// Takes a name, when nobody else has it.
+    fn take<'a>(&'a self, name: &'a str) -> Turn<'a> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.given_back.wait_while(taken, |taken| taken.contains(name));
+        waited.unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        Turn { turns: self, name }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(self.name);
+        self.turns.given_back.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use max_core::bail;
+    use std::sync::Barrier;
+
+    fn source(name: &str, prelude: &'static str, code: &str) -> Source {
+        Source { name: name.into(), prelude: prelude.into(), code: code.into() }
+    }
+
+    #[test]
+    fn a_program_has_each_prelude_and_each_source_once() {
+        let sources = [
+            source("a", "struct One;", "A"),
+            source("b", "struct Two;", "B"),
+            source("c", "struct One;", "C"),
+            source("d", "", "D"),
+            source("a", "struct One;", "A"),
+        ];
+        assert_eq!(program(&sources), "struct One;\nstruct Two;\nA\nB\nC\nD\n");
+        assert_eq!(program(&sources[..1]), "struct One;\nA\n");
+    }
+
+    #[test]
+    fn work_in_parallel_is_done_once_each_and_fails_in_order() {
+        let jobs: Vec<usize> = (0..100).collect();
+        let done = Mutex::new(Vec::new());
+        in_parallel(&jobs, |job| {
+            done.lock().unwrap().push(*job);
+            Ok(())
+        })
+        .unwrap();
+        let mut done = done.into_inner().unwrap();
+        done.sort_unstable();
+        assert_eq!(done, jobs);
+        let error = in_parallel(&jobs, |job| match job {
+            7 | 40 | 99 => bail!(value, "job {job}"),
+            _ => Ok(()),
+        });
+        assert_eq!(error.unwrap_err().message(), "job 7");
+        in_parallel(&[] as &[usize], |_| bail!(internal, "there is no job")).unwrap();
+    }
+
+    #[test]
+    fn one_thread_at_a_time_has_a_name() {
+        let (turns, start, inside) = (Turns::default(), Barrier::new(8), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    for _ in 0..100 {
+                        let _turn = turns.take("name");
+                        let own = format!("{:?}", thread::current().id());
+                        let _other = turns.take(&own);
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert!(turns.taken.lock().unwrap().is_empty());
+    }
+}

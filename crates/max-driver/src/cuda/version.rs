@@ -1,0 +1,16 @@
+//! Which versions of NVIDIA's libraries go with the driver.
+
+use super::api;
+
+/// The names of a library's file in the order to try them: a driver runs what was made for its own major version and
+/// for older ones, so an older driver wants the names `before` CUDA 13 first.
+pub(crate) fn by_driver(
+    newest: &'static [&'static str],
+    before: &'static [&'static str],
+) -> &'static [&'static str] {
+    let Ok(api) = api::api() else { return newest };
+    let mut version = 0;
+    // SAFETY: writes a number.
+    let status = unsafe { api.cuDriverGetVersion(&raw mut version) };
+    if status == 0 && version < 13000 { before } else { newest }
+}

@@ -1,0 +1,108 @@
+//! What stays the same from one execution to the next: constants and weights, each on the devices of its slots.
+
+use std::collections::HashMap;
+
+use max_compiler::Program;
+use max_compiler::program::Origin;
+use max_core::kernel::Slot;
+use max_core::{Bindings, HostBytes, Result};
+use max_driver::{Buffer, Device};
+use max_kernels::Memory;
+
+/// Constants and weights.
+#[derive(Debug)]
+pub(crate) struct Fixed {
+    /// Their memory by slot; empty for other slots.
+    pub(super) memory: Vec<Memory>,
+    /// What keeps it alive, by slot.
+    places: Vec<Place>,
+    /// The sizes of each weight.
+    sizes: Vec<Vec<usize>>,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    /// The slot is neither constant nor weight.
+    None,
+    Host(HostBytes),
+    Device(Buffer),
+}
+
+impl Fixed {
+    /// Puts constants and weights where they are used. What is there already is not copied.
+    pub(super) fn new(program: &Program, weights: &[Buffer], devices: &[Device]) -> Result<Fixed> {
+        let mut placed: HashMap<(usize, usize), Buffer> = HashMap::new();
+        let mut places = Vec::with_capacity(program.slots.len());
+        for info in &program.slots {
+            let number = program.device_number(info.device);
+            let device = &devices[number];
+            places.push(match &info.origin {
+                Origin::Constant(bytes) if device.is_host() => Place::Host(bytes.clone()),
+                Origin::Constant(bytes) => {
+                    let shape = info.shape.evaluate(&Bindings::new())?;
+                    let host = Buffer::from_host_bytes(bytes.clone(), info.dtype, &shape)?;
+                    Place::Device(host.copy(Some(device))?)
+                }
+                Origin::Weight(weight) if device.is_host() => {
+                    Place::Host(weights[*weight].to(device)?.host_bytes()?)
+                }
+                Origin::Weight(weight) => {
+                    let buffer = match placed.get(&(*weight, number)) {
+                        Some(buffer) => buffer.clone(),
+                        None => on_device(&weights[*weight], device)?,
+                    };
+                    placed.insert((*weight, number), buffer.clone());
+                    Place::Device(buffer)
+                }
+                _ => Place::None,
+            });
+        }
+        let memory = places.iter().map(|place| match place {
+            Place::None => Ok(Memory::EMPTY),
+            Place::Host(bytes) => Ok(Memory::of_bytes(bytes)),
+            Place::Device(buffer) => Memory::of(buffer),
+        });
+        let memory = memory.collect::<Result<_>>()?;
+        let sizes = weights.iter().map(|weight| weight.shape().to_vec()).collect();
+        Ok(Fixed { memory, places, sizes })
+    }
+
+    /// The sizes of a weight.
+    pub(super) fn weight_sizes(&self, weight: usize) -> &[usize] {
+        &self.sizes[weight]
+    }
+
+    /// The bytes of a constant or a weight on the host.
+    pub(super) fn bytes(&self, slot: Slot) -> Option<&HostBytes> {
+        match &self.places[slot.0 as usize] {
+            Place::Host(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// A constant or a weight on an accelerator.
+    pub(super) fn buffer(&self, slot: usize) -> Option<&Buffer> {
+        match &self.places[slot] {
+            Place::Device(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+}
+
+/// A buffer as kernels of an accelerator take it: itself if it is so already.
+fn on_device(buffer: &Buffer, device: &Device) -> Result<Buffer> {
+    if buffer.device() != device {
+        return buffer.copy(Some(device));
+    }
+    let here = buffer.to_stream(&device.default_stream())?;
+    if fits_kernels(&here) { Ok(here) } else { here.contiguous() }
+}
+
+/// Whether kernels can take a buffer as it lies: without gaps, and on an accelerator at a multiple of 16 bytes.
+pub(crate) fn fits_kernels(buffer: &Buffer) -> bool {
+    buffer.is_contiguous()
+        && (buffer.is_host() || buffer.data_ptr().addr().is_multiple_of(ACCELERATOR_ALIGNMENT))
+}
+
+/// Kernels of accelerators load this many bytes at a time.
+const ACCELERATOR_ALIGNMENT: usize = 16;

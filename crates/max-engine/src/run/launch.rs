@@ -1,0 +1,121 @@
+//! Kernels ready to launch, each on its device.
+
+use max_compiler::program::Step;
+use max_core::kernel::{Kernel, Slot};
+use max_core::{Error, HostBytes, Result};
+use max_driver::Stream;
+use max_kernels::{Constant, Memory, Prepared, cuda, prepare_with};
+
+use super::Runtime;
+
+/// A kernel that is ready to launch.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "kernels of the host lie side by side, as they are launched")]
+pub(crate) enum Launch {
+    Host(Prepared),
+    /// On one of the devices of the program.
+    Gpu(usize, cuda::Prepared),
+}
+
+/// The memory of an execution as launches see it.
+pub(super) struct Table<'a> {
+    /// By slot.
+    pub(super) memory: &'a [Memory],
+    /// What kernels have for themselves, by device.
+    pub(super) scratch: &'a [Memory],
+}
+
+impl Launch {
+    /// Runs it on the host, or enqueues it on the default stream of its device.
+    pub(super) fn run(&self, table: &Table, runtime: &Runtime) -> Result<()> {
+        match self {
+            Launch::Host(kernel) => kernel.run(table.memory, &runtime.config.pool),
+            Launch::Gpu(device, kernel) => {
+                kernel.run(table.memory, table.scratch[*device], &runtime.streams[*device])
+            }
+        }
+    }
+
+    /// The stream it is enqueued on; nothing for the host.
+    pub(super) fn stream<'a>(&self, runtime: &'a Runtime) -> Option<&'a Stream> {
+        match self {
+            Launch::Host(_) => None,
+            Launch::Gpu(device, _) => Some(&runtime.streams[*device]),
+        }
+    }
+
+    /// An operand that never changes and that may be kept packed.
+    pub(super) fn constant(&self) -> Option<&Constant> {
+        match self {
+            Launch::Host(kernel) => kernel.constant(),
+            Launch::Gpu(..) => None,
+        }
+    }
+}
+
+impl Runtime {
+    /// Prepares the kernels of steps. Those of a device are prepared at once, so that what has to be compiled for them is
+    /// compiled at the same time.
+    pub(super) fn prepare(
+        &self,
+        steps: &[Step],
+        kernels: &[Option<Kernel<i64>>],
+        constants: &dyn Fn(Slot) -> Option<HostBytes>,
+    ) -> Result<Vec<Option<Launch>>> {
+        let mut launches: Vec<Option<Launch>> = Vec::with_capacity(kernels.len());
+        for (step, kernel) in steps.iter().zip(kernels) {
+            launches.push(match kernel {
+                Some(kernel) if self.is_host(step) => Some(Launch::Host(prepare_with(kernel, constants)?)),
+                _ => None,
+            });
+        }
+        for (number, device) in self.devices.iter().enumerate().filter(|(_, device)| !device.is_host()) {
+            let own = |at: &usize| {
+                kernels[*at].is_some() && self.program.device_number(steps[*at].device) == number
+            };
+            let own: Vec<usize> = (0..steps.len()).filter(own).collect();
+            let given: Vec<&Kernel<i64>> = own.iter().filter_map(|&at| kernels[at].as_ref()).collect();
+            if given.is_empty() {
+                continue;
+            }
+            let prepared = cuda::prepare(&given, device, self.config.cuda)?;
+            if prepared.len() != own.len() {
+                return Err(Error::internal("a kernel was not prepared"));
+            }
+            for (at, kernel) in own.into_iter().zip(prepared) {
+                launches[at] = Some(Launch::Gpu(number, kernel));
+            }
+        }
+        Ok(launches)
+    }
+
+    fn is_host(&self, step: &Step) -> bool {
+        self.devices[self.program.device_number(step.device)].is_host()
+    }
+}
+
+/// The memory that a segment needs on a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Need {
+    /// All of it.
+    pub(crate) bytes: usize,
+    /// Where, behind the temporaries, what kernels have for themselves starts.
+    pub(super) scratch_at: usize,
+}
+
+/// Scratch memory of kernels starts at a multiple of this many bytes.
+const SCRATCH_ALIGNMENT: usize = 256;
+
+/// What a segment needs on each device: its temporaries, and behind them the most that one of its kernels needs.
+pub(super) fn needs(planned: &[usize], launches: &[Option<Launch>]) -> Vec<Need> {
+    let mut needs: Vec<Need> = planned.iter().map(|&bytes| Need { bytes, scratch_at: bytes }).collect();
+    for launch in launches.iter().flatten() {
+        let Launch::Gpu(device, kernel) = launch else { continue };
+        if kernel.scratch_bytes() > 0 {
+            let (need, planned) = (&mut needs[*device], planned[*device]);
+            need.scratch_at = planned.next_multiple_of(SCRATCH_ALIGNMENT);
+            need.bytes = need.bytes.max(need.scratch_at + kernel.scratch_bytes());
+        }
+    }
+    needs
+}

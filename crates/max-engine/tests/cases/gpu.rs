@@ -1,0 +1,142 @@
+//! Graphs of the host as graphs of a GPU, and how their results are compared.
+
+use std::io::Write;
+
+use max_core::{DType, DeviceRef, Element, Error, Result, TensorType, Type, dispatch};
+use max_driver::{Buffer, Device};
+use max_engine::Model;
+use max_graph::attr::Attr;
+use max_graph::ops::transfer::TransferTo;
+use max_graph::{Body, HostTensor, OpKind, ValueId};
+
+/// The first GPU. Where there is none, a line on standard error says why, whatever is done with the output of tests.
+pub fn gpu() -> Option<Device> {
+    match Device::accelerator(None) {
+        Ok(device) => Some(device),
+        Err(why) => {
+            let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", why.message());
+            None
+        }
+    }
+}
+
+/// The same graph with its inputs, its constants and all it computes on another device. What an op puts on the host
+/// wherever its operands are (the sizes of a tensor) is moved where an op wants it elsewhere.
+pub fn moved(body: &Body, device: DeviceRef) -> Result<Body> {
+    let mut new = Body::new(body.name.clone(), []);
+    let mut values: Vec<Option<ValueId>> = vec![None; body.num_values()];
+    for &argument in &body.block.arguments {
+        let ty = match body.type_of(argument) {
+            Type::Tensor(ty) => TensorType { device, ..ty.clone() }.into(),
+            other => other.clone(),
+        };
+        values[argument.0 as usize] = Some(new.add_argument(ty));
+    }
+    let missing = || Error::internal("an op reads a value that is not there");
+    for op in body.ops() {
+        let attrs = op.kind.attrs().into_iter().map(|(name, attr)| match name.as_str() {
+            "device" => (name, Attr::Str(device.to_string())),
+            _ => (name, attr),
+        });
+        let kind = OpKind::from_attrs(op.kind.name(), attrs.collect())?;
+        let operands = op.operands.iter().map(|id| values[id.0 as usize].ok_or_else(missing));
+        let mut operands = operands.collect::<Result<Vec<_>>>()?;
+        let pushed = match new.push(kind.clone(), operands.clone(), op.location.clone()) {
+            Ok(pushed) => pushed,
+            Err(_) => {
+                for operand in &mut operands {
+                    if new.type_of(*operand).device() != Some(device) {
+                        let transfer = new.push(TransferTo { device }.into(), vec![*operand], None)?;
+                        *operand = new.op(transfer).results[0];
+                    }
+                }
+                new.push(kind, operands, op.location.clone())?
+            }
+        };
+        for (old, &new) in op.results.iter().zip(&new.op(pushed).results) {
+            values[old.0 as usize] = Some(new);
+        }
+    }
+    let results = body.block.results.iter().flatten().map(|id| values[id.0 as usize].ok_or_else(missing));
+    new.block.results = Some(results.collect::<Result<_>>()?);
+    Ok(new)
+}
+
+/// Runs a model on inputs from the host, each where the model wants it; the results come back to the host.
+pub fn execute(model: &Model, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
+    let buffers = inputs.iter().zip(model.input_metadata()).map(|(input, spec)| {
+        let buffer = Buffer::from_host_bytes(input.bytes().clone(), input.dtype(), input.shape())?;
+        buffer.to(&Device::from_ref(spec.device)?)
+    });
+    let tensor = |result: &Buffer| {
+        let host = result.to(&Device::cpu())?;
+        HostTensor::new(host.dtype(), host.shape(), host.host_bytes()?)
+    };
+    let results = model.execute(&buffers.collect::<Result<Vec<_>>>()?)?;
+    // What kernels find out while they run is known when they have.
+    model.devices().iter().try_for_each(Device::synchronize)?;
+    results.iter().map(tensor).collect()
+}
+
+/// Whether a GPU does nothing any more in this process, as after some failures. One that is only reported late is not
+/// among them, so it is asked twice.
+pub fn is_gone(device: &Device) -> Option<Error> {
+    let _reported = device.synchronize();
+    device.synchronize().err()
+}
+
+/// Ops that only move elements.
+const MOVES: &[&str] = &[
+    "broadcast_to",
+    "concat",
+    "constant",
+    "dynamic_slice",
+    "gather",
+    "permute",
+    "rebind",
+    "reshape",
+    "shape_to_tensor",
+    "slice",
+    "split",
+    "transfer_to",
+    "where",
+];
+
+/// How far two right results of a graph of one op may be apart, relative to the largest element: what is moved stays as
+/// it is.
+pub fn tolerance(body: &Body, dtype: DType) -> f64 {
+    if body.ops().all(|op| MOVES.contains(&op.kind.name())) { 0.0 } else { unit(dtype) }
+}
+
+/// How far two right results of one op may be apart, relative to the largest element. Where no float is computed they
+/// are the same.
+fn unit(dtype: DType) -> f64 {
+    match dtype {
+        DType::Float64 => 1e-13,
+        DType::Float32 => 1e-5,
+        DType::Float16 => 4e-3,
+        DType::BFloat16 => 0.02,
+        dtype if dtype.is_float() => 0.13,
+        _ => 0.0,
+    }
+}
+
+/// Where a result is not what was expected, in words.
+pub fn difference(expected: &HostTensor, got: &HostTensor, unit: f64) -> Option<String> {
+    if (expected.dtype(), expected.shape()) != (got.dtype(), got.shape()) {
+        let show = |t: &HostTensor| format!("{} {:?}", t.dtype(), t.shape());
+        return Some(format!("expected {}, got {}", show(expected), show(got)));
+    }
+    dispatch!(expected.dtype(), T => {
+        let (expected, got) = (expected.elements::<T>().unwrap(), got.elements::<T>().unwrap());
+        let largest = expected.iter().map(|e| e.to_f64().abs()).filter(|x| x.is_finite()).fold(0.0, f64::max);
+        let same = |a: T, b: T| {
+            let (x, y) = (a.to_f64(), b.to_f64());
+            a == b || x.is_nan() && y.is_nan() || (x - y).abs() <= unit * (largest + x.abs())
+        };
+        let wrong: Vec<usize> = (0..expected.len()).filter(|&at| !same(expected[at], got[at])).collect();
+        let &first = wrong.first()?;
+        let (a, b) = (expected[first].to_f64(), got[first].to_f64());
+        Some(format!("element {first}: expected {a:e}, got {b:e} ({} of {} differ)", wrong.len(), expected.len()))
+    })
+}

@@ -1,0 +1,107 @@
+//! The shared table of op cases (`cases/ops.json`) on a GPU: each case gives what the host gives, up to how exact floats
+//! are, and the same bits when it runs again. All that fails is listed at the end.
+
+#[path = "cases/gpu.rs"]
+mod gpu;
+#[path = "cases/table.rs"]
+mod table;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use max_core::{DType, DeviceRef, Result};
+use max_engine::{InferenceSession, Model};
+use max_graph::{Graph, interpret};
+use serde_json::Value as Json;
+
+use gpu::{difference, execute, moved, tolerance};
+use table::{Case, read, rows};
+
+fn load(graph: &Graph, session: &InferenceSession) -> Result<Model> {
+    session.load(&Graph::from_body(moved(&graph.body(), DeviceRef::gpu(0))?))
+}
+
+/// Loads all cases on many threads, so that their kernels are compiled when they run one after the other.
+fn compile_all(rows: &[(Json, DType)], session: &InferenceSession) {
+    const THREADS: usize = 16;
+    let load_one =
+        |(row, dtype): &(Json, DType)| read(row, *dtype).and_then(|case| load(&case.graph, session));
+    std::thread::scope(|scope| {
+        for first in 0..THREADS {
+            scope.spawn(move || {
+                for row in rows.iter().skip(first).step_by(THREADS) {
+                    // What fails here fails again below.
+                    let _ = catch_unwind(AssertUnwindSafe(|| load_one(row)));
+                }
+            });
+        }
+    });
+}
+
+/// Why a case is wrong, if it is.
+fn check(row: &Json, dtype: DType, session: &InferenceSession) -> std::result::Result<(), String> {
+    let Case { graph, inputs } = read(row, dtype).map_err(|error| format!("cannot be built: {error}"))?;
+    let host = session.load(&graph).and_then(|model| execute(&model, &inputs));
+    let expected = host.map_err(|error| format!("fails on the host: {error}"))?;
+    let body =
+        moved(&graph.body(), DeviceRef::gpu(0)).map_err(|error| format!("cannot be moved: {error}"))?;
+    let model =
+        session.load(&Graph::from_body(body)).map_err(|error| format!("cannot be loaded: {error}"))?;
+    let got = execute(&model, &inputs).map_err(|error| format!("fails: {error}"))?;
+    if got.len() != expected.len() {
+        return Err(format!("expected {} results, got {}", expected.len(), got.len()));
+    }
+    for (number, (expected, got)) in expected.iter().zip(&got).enumerate() {
+        if let Some(difference) = difference(expected, got, tolerance(&graph.body(), expected.dtype())) {
+            return Err(format!("result {number}: {difference}"));
+        }
+    }
+    let again = execute(&model, &inputs).map_err(|error| format!("fails the second time: {error}"))?;
+    let bits = |number: usize| difference(&got[number], &again[number], 0.0);
+    match (0..got.len()).find_map(bits) {
+        Some(difference) => Err(format!("gives other bits the second time: {difference}")),
+        None => Ok(()),
+    }
+}
+
+/// This needs no GPU: what runs there is the same graph.
+#[test]
+fn every_case_can_be_moved() {
+    for (row, dtype) in rows("ops.json") {
+        let Case { graph, inputs } = read(&row, dtype).unwrap();
+        let body = moved(&graph.body(), DeviceRef::gpu(0)).unwrap_or_else(|error| panic!("{row}: {error}"));
+        let results = body.types_of(body.block.results.as_deref().unwrap_or_default());
+        // The sizes of a tensor are on the host, wherever it is.
+        let on_host = graph.body().ops().all(|op| op.kind.name() == "shape_to_tensor");
+        for ty in results {
+            assert!(on_host || ty.device() == Some(DeviceRef::gpu(0)), "{row} gives {ty}");
+        }
+        let both = [graph.body(), body].map(|body| interpret(&body, &inputs, &()).unwrap());
+        assert!(both[0] == both[1], "{row} with {dtype} is another graph on a GPU");
+    }
+}
+
+#[test]
+fn every_case_gives_what_the_host_gives() {
+    let Some(device) = gpu::gpu() else { return };
+    let session = InferenceSession::new([device.clone()]);
+    // Some of them: `OP_CASES=matmul` runs the rows with the word.
+    let wanted = std::env::var("OP_CASES").unwrap_or_default();
+    let mut cases = rows("ops.json");
+    cases.retain(|(row, _)| row.to_string().contains(&wanted));
+    let (count, mut failures) = (cases.len(), Vec::new());
+    compile_all(&cases, &session);
+    for (row, dtype) in cases {
+        let checked = catch_unwind(AssertUnwindSafe(|| check(&row, dtype, &session)));
+        let Err(why) = checked.unwrap_or_else(|_| Err("panics".into())) else { continue };
+        let call = format!("{}({}) {}", row["op"], row["args"], row.get("kwargs").unwrap_or(&Json::Null));
+        failures.push(format!("{} with {dtype}: {why}", call.trim_end_matches(" null")));
+        // After some failures a GPU does nothing any more in this process.
+        if let Some(error) = gpu::is_gone(&device) {
+            failures.push(format!("the GPU is gone, the rest did not run: {error}"));
+            break;
+        }
+    }
+    println!("{} of {count} cases failed", failures.len());
+    assert!(failures.is_empty(), "{} of {count} cases failed:\n{}", failures.len(), failures.join("\n"));
+    assert!(!wanted.is_empty() || count > 2000, "only {count} cases ran");
+}

@@ -1,0 +1,258 @@
+// Attention of 16-bit floats in one pass over the keys, on the matrix units (sm_80 and later).
+//
+// A block has 64 queries, 16 for each of its four warps, and walks the keys 64 at a time. Scores, weights and results
+// stay in registers; weights are relative to the greatest score so far, and what was summed is rescaled when that grows.
+// Keys and values come through shared memory, the next ones while these are worked on. Before this text stand
+// definitions: NAME, HALF (1 for f16, 0 for bf16), DEPTH and WIDTH (multiples of 8), MASK (0 none, 1 bool, 2 added),
+// CAUSAL and WINDOW (0 or 1). Batch axes are four; strides are in elements.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef long long i64;
+
+constexpr int QUERIES = 64, KEYS = 64;
+constexpr int DEEP = (DEPTH + 15) / 16 * 16, WIDE = (WIDTH + 15) / 16 * 16;
+// Rows of shared memory are a bit longer than needed, so that neighbouring rows start in other banks.
+constexpr int KEY_ROW = DEEP + 8, VALUE_ROW = WIDE + 8;
+constexpr float LOG2_E = 1.4426950408889634f;
+
+__device__ __forceinline__ u32 in_shared(const void *place) { return (u32)__cvta_generic_to_shared(place); }
+
+/// Sixteen bytes from global to shared memory, when they come; zeros if they are not there.
+__device__ __forceinline__ void fetch(u32 to, const void *from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
+}
+
+template <int LEFT> __device__ __forceinline__ void fetched() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT));
+}
+
+__device__ __forceinline__ void matrices(u32 (&to)[4], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
+}
+
+__device__ __forceinline__ void matrices_transposed(u32 (&to)[4], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
+}
+
+__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if HALF
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+#endif
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ u32 rounded(float low, float high) {
+    u32 pair;
+#if HALF
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+    return pair;
+}
+
+__device__ __forceinline__ float widened(u16 bits) {
+#if HALF
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
+    return wide;
+#else
+    return __uint_as_float((u32)bits << 16);
+#endif
+}
+
+__device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+NAME(const u16 *query, const u16 *key, const u16 *value, const void *mask, u16 *out,
+     i64 queries, i64 keys, i64 tiles, double scale, i64 shift, i64 window,
+     i64 size1, i64 size2, i64 size3,
+     i64 query0, i64 query1, i64 query2, i64 query3, i64 query_row,
+     i64 key0, i64 key1, i64 key2, i64 key3, i64 key_row,
+     i64 value0, i64 value1, i64 value2, i64 value3, i64 value_row,
+     i64 mask0, i64 mask1, i64 mask2, i64 mask3, i64 mask_row, i64 mask_column,
+     i64 out0, i64 out1, i64 out2, i64 out3, i64 out_row) {
+    extern __shared__ __align__(16) u16 shared[];
+    u16 *const key_tiles = shared, *const value_tiles = shared + 2 * KEYS * KEY_ROW;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    // Where this block is in the batch. With causal attention the last queries see most keys, so they go first.
+    u32 rest = blockIdx.x / (u32)tiles;
+    const u32 tile = CAUSAL ? (u32)tiles - 1 - blockIdx.x % (u32)tiles : blockIdx.x % (u32)tiles;
+    const u32 at3 = rest % (u32)size3;
+    rest /= (u32)size3;
+    const u32 at2 = rest % (u32)size2;
+    rest /= (u32)size2;
+    const u32 at1 = rest % (u32)size1, at0 = rest / (u32)size1;
+    query += at0 * query0 + at1 * query1 + at2 * query2 + at3 * query3;
+    key += at0 * key0 + at1 * key1 + at2 * key2 + at3 * key3;
+    value += at0 * value0 + at1 * value1 + at2 * value2 + at3 * value3;
+    out += at0 * out0 + at1 * out1 + at2 * out2 + at3 * out3;
+    const i64 mask_at = at0 * mask0 + at1 * mask1 + at2 * mask2 + at3 * mask3;
+
+    const i64 first_query = (i64)tile * QUERIES;
+    const i64 rows[2] = {first_query + warp * 16 + lane / 4, first_query + warp * 16 + lane / 4 + 8};
+
+    // The keys that any query of the block sees.
+    i64 first_key = 0, end_key = keys;
+    if (CAUSAL) {
+        end_key = min(keys, first_query + QUERIES + shift);
+        if (WINDOW) first_key = max((i64)0, first_query + shift - window + 1) / KEYS * KEYS;
+    }
+
+    auto load = [&](i64 from, int stage) {
+        u16 *const key_tile = key_tiles + stage * KEYS * KEY_ROW;
+        u16 *const value_tile = value_tiles + stage * KEYS * VALUE_ROW;
+        for (int chunk = threadIdx.x; chunk < KEYS * DEEP / 8; chunk += 128) {
+            const int row = chunk / (DEEP / 8), column = chunk % (DEEP / 8) * 8;
+            const bool there = from + row < keys && column < DEPTH;
+            fetch(in_shared(key_tile + row * KEY_ROW + column),
+                  there ? key + (from + row) * key_row + column : key, there);
+        }
+        for (int chunk = threadIdx.x; chunk < KEYS * WIDE / 8; chunk += 128) {
+            const int row = chunk / (WIDE / 8), column = chunk % (WIDE / 8) * 8;
+            const bool there = from + row < keys && column < WIDTH;
+            fetch(in_shared(value_tile + row * VALUE_ROW + column),
+                  there ? value + (from + row) * value_row + column : value, there);
+        }
+        asm volatile("cp.async.commit_group;");
+    };
+    if (first_key < end_key) load(first_key, 0);
+
+    u32 own[DEEP / 16][4];
+#pragma unroll
+    for (int step = 0; step < DEEP / 16; step++)
+#pragma unroll
+        for (int part = 0; part < 4; part++) {
+            const i64 row = rows[part % 2];
+            const int column = step * 16 + lane % 4 * 2 + part / 2 * 8;
+            own[step][part] = row < queries && column < DEPTH ? *(const u32 *)(query + row * query_row + column) : 0;
+        }
+
+    const float factor = (float)scale * LOG2_E, hidden = -__int_as_float(0x7f800000);
+    float results[WIDE / 8][4] = {}, greatest[2] = {hidden, hidden}, sums[2] = {0.0f, 0.0f};
+
+    for (i64 from = first_key; from < end_key; from += KEYS) {
+        const int stage = (int)((from - first_key) / KEYS % 2);
+        if (from + KEYS < end_key) {
+            load(from + KEYS, stage ^ 1);
+            fetched<1>();
+        } else {
+            fetched<0>();
+        }
+        __syncthreads();
+        const u16 *const key_tile = key_tiles + stage * KEYS * KEY_ROW;
+        const u16 *const value_tile = value_tiles + stage * KEYS * VALUE_ROW;
+
+        float scores[KEYS / 8][4] = {};
+#pragma unroll
+        for (int step = 0; step < DEEP / 16; step++)
+#pragma unroll
+            for (int pair = 0; pair < KEYS / 16; pair++) {
+                u32 b[4];
+                matrices(b, in_shared(key_tile + (pair * 16 + lane / 16 * 8 + lane % 8) * KEY_ROW + step * 16 +
+                                      lane / 8 % 2 * 8));
+                multiply(scores[pair * 2], own[step], b[0], b[1]);
+                multiply(scores[pair * 2 + 1], own[step], b[2], b[3]);
+            }
+
+        const bool edge = from + KEYS > keys || CAUSAL && from + KEYS - 1 > first_query + shift ||
+                          CAUSAL && WINDOW && from <= first_query + QUERIES - 1 + shift - window;
+        float highest[2] = {greatest[0], greatest[1]};
+#pragma unroll
+        for (int tile = 0; tile < KEYS / 8; tile++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float score = scores[tile][i] * factor;
+                const i64 row = rows[i / 2], column = from + tile * 8 + lane % 4 * 2 + i % 2;
+                if (MASK && row < queries && column < keys) {
+                    const i64 at = mask_at + row * mask_row + column * mask_column;
+                    if (MASK == 1) {
+                        if (!((const u8 *)mask)[at]) score = hidden;
+                    } else {
+                        const float add = widened(((const u16 *)mask)[at]);
+                        score = add == hidden ? hidden : score + add * LOG2_E;
+                    }
+                }
+                if (edge) {
+                    bool seen = column < keys;
+                    if (CAUSAL) seen = seen && column <= row + shift;
+                    if (CAUSAL && WINDOW) seen = seen && column > row + shift - window;
+                    if (!seen) score = hidden;
+                }
+                scores[tile][i] = score;
+                highest[i / 2] = fmaxf(highest[i / 2], score);
+            }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            highest[half] = fmaxf(highest[half], __shfl_xor_sync(~0u, highest[half], 1));
+            highest[half] = fmaxf(highest[half], __shfl_xor_sync(~0u, highest[half], 2));
+        }
+        // Where nothing has been seen yet, weights are relative to zero: they are all zero.
+        float base[2], shrink[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            base[half] = highest[half] == hidden ? 0.0f : highest[half];
+            shrink[half] = power_of_two(greatest[half] - base[half]);
+            greatest[half] = highest[half];
+            sums[half] *= shrink[half];
+        }
+#pragma unroll
+        for (int tile = 0; tile < WIDE / 8; tile++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) results[tile][i] *= shrink[i / 2];
+#pragma unroll
+        for (int tile = 0; tile < KEYS / 8; tile++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                scores[tile][i] = power_of_two(scores[tile][i] - base[i / 2]);
+                sums[i / 2] += scores[tile][i];
+            }
+
+#pragma unroll
+        for (int step = 0; step < KEYS / 16; step++) {
+            const u32 weights[4] = {rounded(scores[step * 2][0], scores[step * 2][1]),
+                                    rounded(scores[step * 2][2], scores[step * 2][3]),
+                                    rounded(scores[step * 2 + 1][0], scores[step * 2 + 1][1]),
+                                    rounded(scores[step * 2 + 1][2], scores[step * 2 + 1][3])};
+#pragma unroll
+            for (int pair = 0; pair < WIDE / 16; pair++) {
+                u32 b[4];
+                matrices_transposed(b, in_shared(value_tile + (step * 16 + lane / 8 % 2 * 8 + lane % 8) * VALUE_ROW +
+                                                 pair * 16 + lane / 16 * 8));
+                multiply(results[pair * 2], weights, b[0], b[1]);
+                multiply(results[pair * 2 + 1], weights, b[2], b[3]);
+            }
+        }
+        __syncthreads();
+    }
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        sums[half] += __shfl_xor_sync(~0u, sums[half], 1);
+        sums[half] += __shfl_xor_sync(~0u, sums[half], 2);
+        const float inverse = keys == 0 ? 0.0f : 1.0f / sums[half];
+        const i64 row = rows[half];
+        if (row >= queries) continue;
+#pragma unroll
+        for (int tile = 0; tile < WIDE / 8; tile++) {
+            const int column = tile * 8 + lane % 4 * 2;
+            if (column < WIDTH)
+                *(u32 *)(out + row * out_row + column) =
+                    rounded(results[tile][half * 2] * inverse, results[tile][half * 2 + 1] * inverse);
+        }
+    }
+}

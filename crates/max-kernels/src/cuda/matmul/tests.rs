@@ -1,0 +1,252 @@
+//! What is decided for products, without a GPU.
+
+use max_core::kernel::Slot;
+use max_core::scalar::{NumericOp, RealOp};
+
+use super::*;
+use crate::cuda::nvrtc;
+
+const F32: DType = DType::Float32;
+
+fn access(slot: u32, dtype: DType, offset: i64, strides: &[i64]) -> Access<i64> {
+    Access { slot: Slot(slot), dtype, offset, strides: strides.to_vec() }
+}
+
+/// A product of operands without gaps that is stored without gaps.
+fn product(dtype: DType, batch: &[i64], [m, n, k]: [i64; 3]) -> Matmul<i64> {
+    let place = |slot, last: [i64; 2]| {
+        let (strides, _) = row_major(&[batch, &last].concat()).unwrap();
+        access(slot, dtype, 0, &strides)
+    };
+    Matmul {
+        batch: batch.to_vec(),
+        m,
+        n,
+        k,
+        lhs: place(0, [m, k]),
+        rhs: place(1, [k, n]),
+        epilogue: Loop {
+            shape: [batch, &[m, n]].concat(),
+            reduce: None,
+            accesses: vec![place(2, [m, n])],
+            code: vec![Instr::Product(dtype), Instr::Store(0, Reg(0))],
+        },
+    }
+}
+
+fn way(k: &Matmul<i64>) -> Way {
+    decide(&simplify(k).unwrap()).unwrap()
+}
+
+/// The product that the library is asked for.
+fn library(k: &Matmul<i64>) -> Product {
+    match way(k) {
+        Way::Library(product) => *product,
+        way => panic!("{way:?} for {k:?}"),
+    }
+}
+
+#[test]
+fn plain_products_are_one_call() {
+    let Product { gemm, .. } = library(&product(F32, &[], [4, 6, 8]));
+    assert_eq!((gemm.batch, gemm.m, gemm.n, gemm.k), (1, 4, 6, 8));
+    assert_eq!((gemm.a.leading, gemm.b.leading, gemm.d.leading), (8, 6, 6));
+    assert!(!gemm.a.transposed && !gemm.b.transposed);
+
+    let Product { gemm, .. } = library(&product(DType::BFloat16, &[2, 1, 3], [4, 6, 8]));
+    assert_eq!((gemm.batch, gemm.a.batch_stride, gemm.b.batch_stride, gemm.d.batch_stride), (6, 32, 48, 24));
+}
+
+#[test]
+fn transposed_operands_are_read_as_they_lie() {
+    let mut k = product(F32, &[5], [4, 6, 8]);
+    k.rhs.strides = vec![48, 1, 8];
+    let Product { gemm, .. } = library(&k);
+    assert!(gemm.b.transposed && gemm.b.leading == 8 && !gemm.a.transposed);
+    k.lhs.strides = vec![0, 1, 16];
+    let Product { gemm, .. } = library(&k);
+    assert!(gemm.a.transposed && gemm.a.leading == 16 && gemm.a.batch_stride == 0);
+}
+
+#[test]
+fn a_shared_right_operand_makes_rows_of_batches() {
+    let mut k = product(F32, &[2, 3], [4, 6, 8]);
+    k.rhs.strides = vec![0, 0, 6, 1];
+    let Product { gemm, .. } = library(&k);
+    assert_eq!((gemm.batch, gemm.m), (1, 24));
+}
+
+#[test]
+fn operands_that_cannot_be_read_are_copied() {
+    let mut k = product(F32, &[5], [4, 6, 8]);
+    k.lhs.strides = vec![64, 16, 2];
+    assert_eq!(way(&k), Way::Copies([true, false]));
+    // Rows that overlap, and rows that run backwards.
+    k.lhs.strides = vec![64, 7, 1];
+    assert_eq!(way(&k), Way::Copies([true, false]));
+    k.lhs.strides = vec![32, -8, 1];
+    k.rhs.strides = vec![0, 0, 1];
+    assert_eq!(way(&k), Way::Copies([true, true]));
+    // An odd start.
+    let mut k = product(F32, &[], [4, 6, 8]);
+    k.rhs.offset = 1;
+    assert_eq!(way(&k), Way::Copies([false, true]));
+    // A single row may have any stride.
+    let mut k = product(F32, &[], [1, 6, 8]);
+    k.lhs.strides = vec![-3, 1];
+    assert_eq!(library(&k).gemm.a.leading, 8);
+}
+
+#[test]
+fn batches_that_are_not_one_axis_are_cut_or_copied() {
+    // Heads side by side in each row, of two batches and of many.
+    let heads = |batch: i64| {
+        let mut k = product(F32, &[batch, 5], [4, 8, 8]);
+        k.rhs.strides = vec![8 * 5 * 8, 8, 40, 1];
+        k.epilogue.accesses[0].strides = vec![4 * 5 * 8, 8, 40, 1];
+        k
+    };
+    match way(&heads(2)) {
+        Way::Others(products) => {
+            assert_eq!(products.len(), 2);
+            let second = library(&products[1]);
+            assert_eq!(
+                (second.store.offset, second.gemm.d.leading, second.gemm.d.batch_stride),
+                (160, 40, 8)
+            );
+            assert_eq!((products[1].rhs.offset, second.gemm.b.leading), (320, 40));
+        }
+        way => panic!("{way:?}"),
+    }
+    assert_eq!(way(&heads(20)), Way::Scratch);
+    let mut k = heads(20);
+    k.epilogue = product(F32, &[20, 5], [4, 8, 8]).epilogue;
+    assert_eq!(way(&k), Way::Copies([false, true]));
+}
+
+/// An epilogue of some code, with a bias and a residual to load.
+fn ended(code: &[Instr<i64>], dtype: DType) -> Matmul<i64> {
+    let mut k = product(dtype, &[], [4, 6, 8]);
+    k.epilogue.accesses.push(access(3, dtype, 0, &[0, 1]));
+    k.epilogue.accesses.push(access(4, dtype, 4, &[8, 1]));
+    k.epilogue.code = code.to_vec();
+    k
+}
+
+#[test]
+fn bias_residual_and_activation_are_the_library_s() {
+    let add = |a, b| Instr::Apply(NumericOp::Add.into(), [Reg(a), Reg(b)]);
+    let f32 = |code: &[Instr<i64>]| ended(code, F32);
+    let code = [Instr::Load(1), Instr::Product(F32), add(0, 1), Instr::Store(0, Reg(2))];
+    let biased = library(&f32(&code));
+    assert!(biased.gemm.bias && biased.gemm.c.is_none() && biased.bias.unwrap().slot == Slot(3));
+
+    let relu = Instr::Apply(NumericOp::Relu.into(), [Reg(4), Reg(4)]);
+    let code = [
+        Instr::Product(F32),
+        Instr::Load(1),
+        add(0, 1),
+        Instr::Load(2),
+        add(2, 3),
+        relu.clone(),
+        Instr::Store(0, Reg(5)),
+    ];
+    let all = library(&f32(&code));
+    assert_eq!((all.gemm.bias, all.gemm.ending, all.gemm.c.unwrap().leading), (true, Ending::Relu, 8));
+    assert_eq!(all.residual.unwrap().slot, Slot(4));
+
+    let gelu = Instr::Apply(RealOp::GeluTanh.into(), [Reg(0), Reg(0)]);
+    let code = [Instr::Product(F32), gelu, Instr::Store(0, Reg(1))];
+    assert_eq!(library(&f32(&code)).gemm.ending, Ending::GeluTanh);
+}
+
+#[test]
+fn all_other_endings_are_loops() {
+    let add = |a, b| Instr::Apply(NumericOp::Add.into(), [Reg(a), Reg(b)]);
+    let relu = |a| Instr::Apply(NumericOp::Relu.into(), [Reg(a), Reg(a)]);
+    let after = [Instr::Product(F32), relu(0), Instr::Load(1), add(1, 2), Instr::Store(0, Reg(3))];
+    let twice = [Instr::Product(F32), Instr::Store(0, Reg(0)), Instr::Store(2, Reg(0))];
+    let itself = [Instr::Product(F32), add(0, 0), Instr::Store(0, Reg(1))];
+    let used_later = [Instr::Product(F32), relu(0), Instr::Store(0, Reg(0))];
+    let exp =
+        [Instr::Product(F32), Instr::Apply(RealOp::Exp.into(), [Reg(0), Reg(0)]), Instr::Store(0, Reg(1))];
+    for code in [&after[..], &twice, &itself, &used_later, &exp] {
+        assert_eq!(way(&ended(code, F32)), Way::Scratch, "{code:?}");
+    }
+    // Integers have no library.
+    let code = [Instr::Product(DType::Int8), relu(0), Instr::Store(0, Reg(1))];
+    assert_eq!(way(&ended(&code, DType::Int8)), Way::Scratch);
+    assert!(matches!(way(&product(DType::Int8, &[7], [3, 4, 5])), Way::Own(_)));
+}
+
+#[test]
+fn results_may_be_slices_transposed_or_wider() {
+    let mut k = product(F32, &[], [4, 6, 8]);
+    k.epilogue.accesses[0] = access(2, F32, 4, &[20, 1]);
+    let slice = library(&k);
+    assert_eq!((slice.gemm.d.leading, slice.store.offset), (20, 4));
+    k.epilogue.accesses[0] = access(2, F32, 0, &[1, 4]);
+    match way(&k) {
+        Way::Others(products) => {
+            let turned = library(&products[0]);
+            assert_eq!((turned.gemm.m, turned.gemm.n, turned.gemm.d.leading), (6, 4, 4));
+            assert!(turned.gemm.a.transposed && turned.gemm.b.transposed);
+        }
+        way => panic!("{way:?}"),
+    }
+    k.epilogue.accesses[0] = access(2, F32, 0, &[12, 2]);
+    assert_eq!(way(&k), Way::Scratch);
+    k.epilogue.accesses[0] = access(2, F32, 1, &[6, 1]);
+    assert_eq!(way(&k), Way::Scratch);
+
+    let mut k = product(DType::BFloat16, &[], [4, 6, 8]);
+    k.epilogue.accesses[0].dtype = F32;
+    k.epilogue.code =
+        vec![Instr::Product(DType::BFloat16), Instr::Cast(Reg(0), F32), Instr::Store(0, Reg(1))];
+    assert_eq!(library(&k).gemm.d.dtype, F32);
+}
+
+#[test]
+fn float8_goes_through_wider_types() {
+    let float8 = DType::Float8E4M3FN;
+    let mut k = product(float8, &[], [16, 32, 64]);
+    assert_eq!(way(&k), Way::Scratch);
+    k.epilogue.accesses[0].dtype = F32;
+    k.epilogue.code = vec![Instr::Product(float8), Instr::Cast(Reg(0), F32), Instr::Store(0, Reg(1))];
+    assert_eq!(way(&k), Way::Widened);
+    k.rhs.strides = vec![1, 64];
+    assert_eq!(library(&k).gemm.d.dtype, F32);
+    k.lhs.dtype = DType::Float8E5M2FNUZ;
+    k.rhs.dtype = DType::Float8E5M2FNUZ;
+    assert_eq!(way(&k), Way::Widened);
+
+    let scratch = access(9, F32, 0, &[32, 1]);
+    let relu = Instr::Apply(NumericOp::Relu.into(), [Reg(1), Reg(1)]);
+    let code = [Instr::Load(1), Instr::Product(float8), relu, Instr::Store(0, Reg(2))];
+    let whole = of_wider(&ended(&code, float8).epilogue, scratch);
+    let expected = [
+        Instr::Load(1),
+        Instr::Load(3),
+        Instr::Cast(Reg(1), float8),
+        Instr::Apply(NumericOp::Relu.into(), [Reg(2), Reg(2)]),
+        Instr::Store(0, Reg(3)),
+    ];
+    assert_eq!(whole.code, expected);
+    whole.dtypes().unwrap();
+}
+
+#[test]
+fn nothing_gives_nothing_or_zeros() {
+    assert_eq!(way(&product(F32, &[0], [4, 6, 8])), Way::Nothing);
+    assert_eq!(way(&product(F32, &[], [4, 0, 8])), Way::Nothing);
+    let k = product(F32, &[], [4, 6, 0]);
+    assert_eq!(way(&k), Way::Zeros);
+    assert_eq!(of_zeros(&k.epilogue).code[0], Instr::Literal(Literal { dtype: F32, bits: 0 }));
+}
+
+#[test]
+fn functions_compile() {
+    let dtypes = DType::ALL.iter().copied().filter(|dtype| !dtype.is_float8());
+    let wide = [DType::Float16, DType::BFloat16].map(|dtype| own::source(dtype, F32));
+    nvrtc::check(&dtypes.map(|dtype| own::source(dtype, dtype)).chain(wide).collect::<Vec<_>>());
+}

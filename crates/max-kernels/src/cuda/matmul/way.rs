@@ -1,0 +1,145 @@
+//! Decides how a product is computed.
+
+use max_core::kernel::{Access, Matmul};
+use max_core::{DType, Result, bail};
+use max_driver::cuda::{Compute, Gemm, Matrix};
+
+use super::ending::{self, Ending};
+use super::shape::{is_one_axis, matrix, slices, transposed};
+
+/// The most products that a product whose batch axes are not one is cut into.
+const SLICES: i64 = 4;
+
+/// How a product is computed.
+#[derive(Debug, PartialEq)]
+pub(super) enum Way {
+    /// There is nothing to compute.
+    Nothing,
+    /// Sums of nothing.
+    Zeros,
+    /// As other products.
+    Others(Vec<Matmul<i64>>),
+    /// With copies of the left operand, the right one, or both.
+    Copies([bool; 2]),
+    /// With copies of both operands in a wider dtype.
+    Widened,
+    /// Into scratch memory, with a loop after it.
+    Scratch,
+    /// By a function of our own, to be stored as it is.
+    Own(Access<i64>),
+    /// By the library.
+    Library(Box<Product>),
+}
+
+/// A product by the library.
+#[derive(Debug, PartialEq)]
+pub(super) struct Product {
+    pub(super) gemm: Gemm,
+    pub(super) bias: Option<Access<i64>>,
+    pub(super) residual: Option<Access<i64>>,
+    pub(super) store: Access<i64>,
+}
+
+/// Decides for a product that has been simplified.
+pub(super) fn decide(k: &Matmul<i64>) -> Result<Way> {
+    if k.epilogue.shape.iter().any(|&size| size <= 0) {
+        return Ok(Way::Nothing);
+    }
+    if k.k <= 0 {
+        return Ok(Way::Zeros);
+    }
+    let Some(ending) = ending::read(&k.epilogue) else { return Ok(Way::Scratch) };
+    let dtype = k.lhs.dtype;
+    if !dtype.is_float() {
+        return match several_axes(k) {
+            _ if !ending.is_store() => Ok(Way::Scratch),
+            Some(way) => Ok(way),
+            None => Ok(Way::Own(ending.store)),
+        };
+    }
+    if dtype.is_float8() && (!ending.is_store() || ending.store.dtype != DType::Float32) {
+        return Ok(Way::Scratch);
+    }
+    let Some(places) = Places::new(k, &ending) else {
+        let turned = transposed(k);
+        let ending = ending::read(&turned.epilogue);
+        let can = ending.is_some_and(|ending| Places::new(&turned, &ending).is_some());
+        return Ok(if can { Way::Others(vec![turned]) } else { Way::Scratch });
+    };
+    if let Some(way) = several_axes(k) {
+        return Ok(way);
+    }
+    let operands = [matrix(&k.lhs, [k.m, k.k]), matrix(&k.rhs, [k.k, k.n])];
+    let [Some(a), Some(b)] = operands else {
+        return Ok(Way::Copies(operands.map(|operand| operand.is_none())));
+    };
+    if dtype.is_float8() && !multiplies_float8(k, &a, &b) {
+        return Ok(Way::Widened);
+    }
+    let compute = match dtype {
+        DType::Float64 => Compute::F64,
+        _ if dtype.is_float() => Compute::F32,
+        _ => bail!(internal, "a product of {dtype} by the library"),
+    };
+    let gemm = Gemm {
+        batch: k.batch.first().copied().unwrap_or(1),
+        m: k.m,
+        n: k.n,
+        k: k.k,
+        a,
+        b,
+        c: places.residual,
+        d: places.store,
+        compute,
+        bias: ending.bias.is_some(),
+        ending: ending.activation,
+    };
+    let Ending { bias, residual, store, .. } = ending;
+    Ok(Way::Library(Box::new(Product { gemm, bias, residual, store })))
+}
+
+/// Where the library reads what is added and writes the result.
+struct Places {
+    residual: Option<Matrix>,
+    store: Matrix,
+}
+
+impl Places {
+    /// Nothing if the library cannot.
+    fn new(k: &Matmul<i64>, ending: &Ending) -> Option<Places> {
+        let rows = |access| matrix(access, [k.m, k.n]).filter(|matrix| !matrix.transposed);
+        let residual = match &ending.residual {
+            Some(access) => Some(rows(access)?),
+            None => None,
+        };
+        let aligned = ending.bias.as_ref().is_none_or(super::shape::is_aligned);
+        aligned.then_some(())?;
+        Some(Places { residual, store: rows(&ending.store)? })
+    }
+}
+
+/// What becomes of a product with several batch axes that are not one.
+fn several_axes(k: &Matmul<i64>) -> Option<Way> {
+    let (smallest, largest) = (k.batch.iter().min()?, k.batch.iter().max()?);
+    if k.batch.len() < 2 {
+        return None;
+    }
+    let products = k.batch.iter().try_fold(1i64, |product, &size| product.checked_mul(size));
+    if products.is_some_and(|products| products / largest <= SLICES) {
+        let axis = k.batch.iter().position(|size| size == smallest)?;
+        return Some(Way::Others(slices(k, axis)));
+    }
+    if !k.epilogue.accesses.iter().all(|access| is_one_axis(access, &k.batch)) {
+        return Some(Way::Scratch);
+    }
+    Some(Way::Copies([&k.lhs, &k.rhs].map(|operand| !is_one_axis(operand, &k.batch))))
+}
+
+/// Whether the library may have products of float8 operands that lie like this: sums run along memory, in whole vectors.
+fn multiplies_float8(k: &Matmul<i64>, a: &Matrix, b: &Matrix) -> bool {
+    let known = |dtype| matches!(dtype, DType::Float8E4M3FN | DType::Float8E5M2);
+    let whole = |matrix: &Matrix| matrix.leading % 16 == 0 && matrix.batch_stride % 16 == 0;
+    let known = known(a.dtype) && known(b.dtype) && [a.dtype, b.dtype].contains(&DType::Float8E4M3FN);
+    let along = !a.transposed && b.transposed;
+    known && along && whole(a) && whole(b) && k.k % 16 == 0 && k.n % 16 == 0
+}

@@ -1,0 +1,97 @@
+//! Types in the sources of functions that are written by hand: such a source says `IN`, `SUM_OF_IN` and `OUT_OF`, and what those mean
+//! for a dtype is put before it. Sums are in float for narrow floats, and in unsigned integers that wrap for integers.
+
+use std::fmt::Write;
+
+use max_core::DType;
+use max_driver::cuda::Source;
+
+/// What elements of a dtype are in memory, and how they are read into the type of sums and written from it.
+struct Form {
+    memory: &'static str,
+    load: &'static str,
+    store: &'static str,
+}
+
+fn form(dtype: DType) -> Form {
+    let (memory, load, store) = match dtype {
+        DType::Float64 => ("double", "x", "x"),
+        DType::Float32 => ("float", "x", "x"),
+        DType::Float16 => ("unsigned short", "from_f16(x)", "to_f16(x)"),
+        DType::BFloat16 => ("unsigned short", "from_bf16(x)", "to_bf16(x)"),
+        DType::Bool => ("unsigned char", "x != 0", "x"),
+        DType::Int8 => ("signed char", "x", "x"),
+        DType::Int16 => ("short", "x", "x"),
+        DType::Int32 => ("int", "x", "x"),
+        DType::Int64 => ("long long", "x", "x"),
+        DType::UInt16 => ("unsigned short", "x", "x"),
+        DType::UInt32 => ("unsigned int", "x", "x"),
+        DType::UInt64 => ("unsigned long long", "x", "x"),
+        // Float8 is never computed with in these functions, only moved.
+        _ => ("unsigned char", "x", "x"),
+    };
+    Form { memory, load, store }
+}
+
+/// What sums of a dtype are computed in.
+fn sum_type(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Float64 => "double",
+        _ if dtype.is_float() => "float",
+        DType::Int64 | DType::UInt64 => "unsigned long long",
+        _ => "unsigned int",
+    }
+}
+
+/// A function from its text, with names for dtypes and other words that it uses. `SUM` is what the first of the dtypes is
+/// summed in, and `STEP(x, y, sum)` adds a product.
+pub(super) fn typed(name: &str, dtypes: &[(&str, DType)], words: &[(&str, &str)], text: &str) -> Source {
+    let mut code = String::from(CONVERSIONS);
+    let first = dtypes.first().map_or(DType::Float32, |(_, dtype)| *dtype);
+    let step = match first {
+        DType::Float64 => "fma(x, y, sum)",
+        DType::Bool => "((x) & (y)) | (sum)",
+        _ if first.is_float() => "fmaf(x, y, sum)",
+        _ => "(x) * (y) + (sum)",
+    };
+    // Writing to a string cannot fail.
+    let _ = writeln!(code, "#define NAME {name}\ntypedef {} SUM;", sum_type(first));
+    let _ = writeln!(code, "#define STEP(x, y, sum) ({step})");
+    for (word, dtype) in dtypes {
+        let Form { memory, load, store } = form(*dtype);
+        let _ = writeln!(code, "typedef {memory} {word};");
+        let _ = writeln!(
+            code,
+            "__device__ __forceinline__ SUM SUM_OF_{word}({word} x) {{ return (SUM)({load}); }}"
+        );
+        let _ = writeln!(
+            code,
+            "__device__ __forceinline__ {word} {word}_OF(SUM x) {{ return ({word})({store}); }}"
+        );
+    }
+    for (word, meaning) in words {
+        let _ = writeln!(code, "#define {word} {meaning}");
+    }
+    code.push_str(text);
+    Source { name: name.to_string(), prelude: "".into(), code }
+}
+
+/// The narrow floats and float32; to the nearest, halves to even.
+const CONVERSIONS: &str = r#"
+__device__ __forceinline__ float from_f16(unsigned short x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+__device__ __forceinline__ unsigned short to_f16(float x) {
+    unsigned short y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float from_bf16(unsigned short x) { return __uint_as_float((unsigned int)x << 16); }
+__device__ __forceinline__ unsigned short to_bf16(float x) {
+    const unsigned int bits = __float_as_uint(x);
+    if (x != x) return (unsigned short)(bits >> 16 | 0x40);
+    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+"#;

@@ -1,0 +1,71 @@
+//! Products, convolutions and gathers on a GPU against the kernels of the CPU, if there is a GPU.
+//!
+//! All cases are prepared together, as programs do it, and run twice: the second time must give the same bits. Every
+//! failure is told, not only the first.
+
+#[path = "cuda_products/case.rs"]
+mod case;
+#[path = "cuda_products/conv.rs"]
+mod conv;
+#[path = "cuda_products/gather.rs"]
+mod gather;
+#[path = "cuda_products/matmul.rs"]
+mod matmul;
+
+use std::io::Write;
+
+use case::{Case, check_all};
+use max_driver::Device;
+
+/// The GPU, or a line that says why there is none.
+fn gpu() -> Option<Device> {
+    match Device::accelerator(None) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            // Not by a macro, whose text tests keep to themselves.
+            let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", error.message());
+            None
+        }
+    }
+}
+
+/// All cases, in groups.
+fn groups() -> [(&'static str, Vec<Case>); 10] {
+    [
+        ("plain products", matmul::plain()),
+        ("every type and layout", matmul::layouts()),
+        ("heads and slices", matmul::heads()),
+        ("endings", matmul::endings()),
+        ("thin products", matmul::thin()),
+        ("float8", matmul::float8()),
+        ("convolutions of every type", conv::small()),
+        ("convolutions", conv::large()),
+        ("small groups", conv::groups()),
+        ("gathers", gather::cases()),
+    ]
+}
+
+#[test]
+fn products_and_gathers_are_those_of_the_cpu() {
+    let Some(device) = gpu() else { return };
+    let mut failures = Vec::new();
+    for (name, cases) in groups() {
+        failures.extend(check_all(&device, &cases).into_iter().map(|failure| format!("{name}: {failure}")));
+    }
+    failures.extend(gather::bad_indices(&device));
+    failures.extend(gather::memory_that_starts_anywhere(&device));
+    let shown = failures.iter().take(40).map(String::as_str).collect::<Vec<_>>().join("\n\n");
+    assert!(failures.is_empty(), "{} failures\n{shown}", failures.len());
+}
+
+/// With or without a GPU, the cases are kernels that run.
+#[test]
+fn cases_run_on_the_cpu() {
+    for (name, cases) in groups() {
+        for case in cases {
+            if let Err(error) = case::run_on_cpu(&case) {
+                panic!("{name}: {}\n{:?}", error.message(), case.kernel);
+            }
+        }
+    }
+}
