@@ -24,6 +24,7 @@ use max_driver::{Device, Stream};
 pub use record::Recording;
 
 use crate::Memory;
+use crate::loops::settle;
 use crate::memory::{self, Extent};
 
 /// How kernels are prepared.
@@ -50,7 +51,12 @@ pub fn prepare(kernels: &[&Kernel<i64>], device: &Device, options: Options) -> R
     for kernel in kernels {
         let mut plan = Plan { gpu, options, steps: Vec::new(), scratch: 0 };
         plan.kernel(kernel)?;
-        plans.push((plan, memory::extents(kernel)?));
+        // A row of nothing has a result too, which the extents of the loop as it is do not count.
+        let extents = match kernel {
+            Kernel::Loop(k) => memory::extents(&Kernel::Loop(settle(k.clone())))?,
+            _ => memory::extents(kernel)?,
+        };
+        plans.push((plan, extents));
     }
     let sources = plans.iter().flat_map(|(plan, _)| &plan.steps).filter_map(|step| match step {
         Step::Function(call) => Some(call.source.clone()),

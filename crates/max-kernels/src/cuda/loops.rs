@@ -42,7 +42,7 @@ impl Plan {
 }
 
 /// The calls of a loop on a GPU with so many multiprocessors.
-pub(crate) fn calls(kernel: &Loop<i64>, multiprocessors: u32, scratch: Scratch<'_>) -> Result<Vec<Call>> {
+fn calls(kernel: &Loop<i64>, multiprocessors: u32, scratch: Scratch<'_>) -> Result<Vec<Call>> {
     kernel.dtypes()?;
     if kernel.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
         bail!(internal, "a loop that no kernel ends in uses a product");

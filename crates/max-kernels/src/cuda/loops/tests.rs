@@ -1,9 +1,6 @@
 //! Loops as text: some by heart, and many through the compiler where there is one.
 
-mod nvrtc;
-
 use std::collections::BTreeMap;
-use std::io::Write;
 
 use expect_test::{Expect, expect};
 use max_core::kernel::{Access, Instr, Literal, Loop, Reduction, Reg, Slot};
@@ -11,6 +8,7 @@ use max_core::scalar::{NumericOp, RealOp};
 use max_core::{DType, Distribution, ScalarOp};
 
 use super::*;
+use crate::cuda::nvrtc;
 
 /// The multiprocessors of the GPU that loops are planned for.
 const MANY: u32 = 132;
@@ -335,25 +333,32 @@ fn shapes() -> Vec<Loop<i64>> {
     loops
 }
 
-/// What is written is CUDA C++.
+/// What is written is CUDA C++, also for GPUs that round to bfloat16 by hand.
 #[test]
 fn every_text_compiles() {
-    let compiler = match nvrtc::Compiler::find() {
-        Ok(compiler) => compiler,
-        Err(reason) => {
-            // Not by a macro, whose text tests keep to themselves.
-            let _ = writeln!(std::io::stderr(), "skipped: no NVRTC: {reason}");
-            return;
-        }
-    };
     let loops = [ops(), sources(), rows(), shapes()].concat();
     let calls = loops.iter().flat_map(calls);
     let texts: BTreeMap<String, String> = calls.map(|call| (call.source.name, call.source.code)).collect();
-    for texts in texts.values().collect::<Vec<_>>().chunks(80) {
-        let text = texts.iter().fold(PRELUDE.to_string(), |whole, text| whole + text);
-        if let Err(log) = compiler.compile(&text) {
-            panic!("{log}\n{}", texts.iter().map(|text| text.as_str()).collect::<String>());
-        }
+    let texts: Vec<(String, String)> = texts.into_iter().collect();
+    let modules = texts.chunks(64).map(|texts| Source {
+        name: texts[0].0.clone(),
+        prelude: Cow::Borrowed(""),
+        code: texts.iter().fold(PRELUDE.to_string(), |whole, (_, text)| whole + text),
+    });
+    nvrtc::check_for(&modules.collect::<Vec<_>>(), &["sm_90"]);
+    let cast = add(DType::BFloat16, [1000, 64], [64, 1]);
+    let old = super::calls(&cast, MANY, &mut |_, _| Ok(0)).unwrap().swap_remove(0).source;
+    nvrtc::check_for(&[Source { code: format!("{PRELUDE}{}", old.code), ..old }], &["compute_75"]);
+}
+
+/// Loops that run op by op are found in the modules that are built for them.
+#[test]
+fn eager_ops_are_prebuilt() {
+    for (dtype, count) in [(DType::Float32, 1000), (DType::BFloat16, 1 << 24), (DType::Int64, 77)] {
+        let wanted = calls(&add(dtype, [1, count], [0, 1])).swap_remove(0).source.name;
+        let lists = prebuilt::lists(dtype, MANY).unwrap();
+        let found = lists.iter().filter(|list| list.iter().any(|source| source.name == wanted)).count();
+        assert_eq!(found, 1, "{dtype} {count}");
+        assert!(lists.iter().all(|list| list.len() <= 80));
     }
-    println!("{} functions of {} loops", texts.len(), loops.len());
 }
