@@ -9,6 +9,7 @@ mod own;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod thin;
 mod way;
 
 use max_core::kernel::{Access, Instr, Literal, Loop, Matmul, Reg};
@@ -35,6 +36,7 @@ impl Plan {
             Way::Scratch => self.through_scratch(k),
             Way::Widened => self.with_copies(k, WIDENED),
             Way::Own(store) => self.own_product(k, &store),
+            Way::Thin(lies, ending) => self.thin_product(k, lies, &ending),
             Way::Library(product) => self.by_library(k, &product),
         }
     }
