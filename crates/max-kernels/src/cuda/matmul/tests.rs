@@ -1,7 +1,7 @@
 //! What is decided for products, without a GPU.
 
 use max_core::kernel::Slot;
-use max_core::scalar::{NumericOp, RealOp};
+use max_core::scalar::RealOp;
 
 use super::*;
 use crate::cuda::nvrtc;
@@ -223,7 +223,7 @@ fn float8_goes_through_wider_types() {
     let scratch = access(9, F32, 0, &[32, 1]);
     let relu = Instr::Apply(NumericOp::Relu.into(), [Reg(1), Reg(1)]);
     let code = [Instr::Load(1), Instr::Product(float8), relu, Instr::Store(0, Reg(2))];
-    let whole = of_wider(&ended(&code, float8).epilogue, scratch);
+    let whole = of_parts(&ended(&code, float8).epilogue, vec![scratch]);
     let expected = [
         Instr::Load(1),
         Instr::Load(3),
@@ -232,6 +232,17 @@ fn float8_goes_through_wider_types() {
         Instr::Store(0, Reg(3)),
     ];
     assert_eq!(whole.code, expected);
+    whole.dtypes().unwrap();
+}
+
+#[test]
+fn parts_add_up_in_order() {
+    let part = |slot| access(slot, F32, 0, &[6, 1]);
+    let add = |a, b| Instr::Apply(NumericOp::Add.into(), [Reg(a), Reg(b)]);
+    let code = [Instr::Product(F32), Instr::Load(1), add(0, 1), Instr::Store(0, Reg(2))];
+    let whole = of_parts(&ended(&code, F32).epilogue, vec![part(7), part(8), part(9)]);
+    let sum = [Instr::Load(3), Instr::Load(4), add(0, 1), Instr::Load(5), add(2, 3)];
+    assert_eq!(whole.code, [&sum[..], &[Instr::Load(1), add(4, 5), Instr::Store(0, Reg(6))]].concat());
     whole.dtypes().unwrap();
 }
 
