@@ -10,13 +10,17 @@ use max_core::kernel::{Access, Conv2d, Matmul};
 use max_core::{DType, Result, bail};
 use max_driver::cuda::Source;
 
-use super::matmul::{of_wider, of_zeros, row_major, stored};
+use super::matmul::{of_parts, of_zeros, row_major, stored};
 use super::text::typed;
 use super::{Address, Call, Param, Plan, SCRATCH, Step};
 
 /// The most filters of a group that has no tiles, alone and with as few channels.
 const FEW: i64 = 4;
 const FEW_OF_BOTH: i64 = 16;
+
+/// The shortest part of a window, and the most parts.
+const PART: i64 = 256;
+const PARTS: i64 = 8;
 
 /// How a convolution is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,36 +47,54 @@ impl Plan {
             return self.matmul(&product);
         }
         let dtype = k.input.dtype;
-        match stored(&k.epilogue) {
-            Some(store) if !dtype.is_float8() => self.convolve(k, &store),
-            _ => {
-                let wide = if dtype.is_float8() { DType::Float32 } else { dtype };
-                let (strides, count) = row_major(&k.out)?;
-                let product =
-                    Access { slot: SCRATCH, dtype: wide, offset: self.scratch(wide, count)?, strides };
-                if wide == dtype {
-                    self.convolve(k, &product)?;
-                    return self.epilogue(&k.epilogue, product);
-                }
-                let [height, width, channels] = k.input_size;
-                let input = self.copy(&k.input, &[k.out[0], height, width, channels], DType::BFloat16)?;
-                let shape = [k.filter_size[0], k.filter_size[1], channels / k.groups as i64, k.out[3]];
-                let filter = self.copy(&k.filter, &shape, DType::BFloat16)?;
-                self.convolve(&Conv2d { input, filter, ..k.clone() }, &product)?;
-                self.loop_(&of_wider(&k.epilogue, product))
-            }
+        if dtype.is_float8() {
+            let [height, width, channels] = k.input_size;
+            let input = self.copy(&k.input, &[k.out[0], height, width, channels], DType::BFloat16)?;
+            let shape = [k.filter_size[0], k.filter_size[1], channels / k.groups as i64, k.out[3]];
+            let filter = self.copy(&k.filter, &shape, DType::BFloat16)?;
+            return self.convolve_in_parts(&Conv2d { input, filter, ..k.clone() }, 1);
         }
+        let (capability, multiprocessors) = (self.gpu.compute_capability(), self.gpu.multiprocessors());
+        let parts = parts(k, way(k, capability, multiprocessors), multiprocessors);
+        if parts > 1 {
+            return self.convolve_in_parts(k, parts);
+        }
+        if let Some(store) = stored(&k.epilogue) {
+            return self.convolve(k, &store, 1, 0);
+        }
+        let (strides, count) = row_major(&k.out)?;
+        let product = Access { slot: SCRATCH, dtype, offset: self.scratch(dtype, count)?, strides };
+        self.convolve(k, &product, 1, 0)?;
+        self.epilogue(&k.epilogue, product)
     }
 
-    /// Adds a convolution that is stored as it is.
-    fn convolve(&mut self, k: &Conv2d<i64>, store: &Access<i64>) -> Result<()> {
+    /// Adds a convolution whose windows are cut into so many parts, and the loop that adds them up and ends it.
+    fn convolve_in_parts(&mut self, k: &Conv2d<i64>, parts: i64) -> Result<()> {
+        let dtype = if k.input.dtype == DType::Float64 { DType::Float64 } else { DType::Float32 };
+        let (strides, _) = row_major(&k.out)?;
+        let (_, size) = row_major(&[&k.out[..], &[parts]].concat())?;
+        let apart = size / parts;
+        let offset = self.scratch(dtype, size)?;
+        let part = |number: i64| Access {
+            slot: SCRATCH,
+            dtype,
+            offset: offset + number * apart,
+            strides: strides.clone(),
+        };
+        self.convolve(k, &part(0), parts, apart)?;
+        self.loop_(&of_parts(&k.epilogue, (0..parts).map(part).collect()))
+    }
+
+    /// Adds a convolution that is stored as it is, or so many parts of it that are stored so far apart.
+    fn convolve(&mut self, k: &Conv2d<i64>, store: &Access<i64>, parts: i64, apart: i64) -> Result<()> {
         let way = way(k, self.gpu.compute_capability(), self.gpu.multiprocessors());
         let mut params: Vec<Param> =
             [&k.input, &k.filter, store].map(|access| Param::Address(Address::of(access))).to_vec();
         params.extend(numbers(k, store).into_iter().map(Param::Number));
+        params.extend([part_depth(k, parts), apart].map(Param::Number));
         self.steps.push(Step::Function(Call {
             source: source(way, k.input.dtype, store.dtype),
-            grid: [blocks(k, way), 1, 1],
+            grid: [blocks(k, way), parts as u32, 1],
             block: [256, 1, 1],
             shared: 0,
             params,
@@ -124,22 +146,37 @@ fn of_group(k: &Conv2d<i64>) -> [i64; 2] {
     [k.out[3] / k.groups as i64, k.input_size[2] / k.groups as i64]
 }
 
+/// The length of a window; the sizes of a kernel are such that it can be counted.
+fn depth(k: &Conv2d<i64>) -> i64 {
+    let [_, channels] = of_group(k);
+    k.filter_size[0].saturating_mul(k.filter_size[1]).saturating_mul(channels)
+}
+
+/// Into how many parts windows are cut so that more of the GPU has something to do. Integers are left whole.
+fn parts(k: &Conv2d<i64>, way: Way, multiprocessors: u32) -> i64 {
+    if way == Way::Direct || !k.input.dtype.is_float() {
+        return 1;
+    }
+    let idle = multiprocessors / blocks(k, way).max(1);
+    i64::from(idle).min(depth(k) / PART).clamp(1, PARTS)
+}
+
+/// The length of a part: whole slices of every function.
+fn part_depth(k: &Conv2d<i64>, parts: i64) -> i64 {
+    ((depth(k) as u64).div_ceil(parts as u64).next_multiple_of(32)) as i64
+}
+
 fn way(k: &Conv2d<i64>, capability: (u32, u32), multiprocessors: u32) -> Way {
     let [filters, channels] = of_group(k);
     if filters <= FEW || (filters <= FEW_OF_BOTH && channels <= FEW_OF_BOTH) {
         return Way::Direct;
     }
-    let counts = [k.filter_size[0], k.filter_size[1], channels];
-    let depth = counts.iter().try_fold(1i64, |product, &size| product.checked_mul(size));
     let small = |size: i64| size < 1 << 30;
-    let tensor = k.input.dtype.is_half() && capability >= (8, 0);
-    match depth {
-        Some(depth) if tensor && small(depth) && small(filters) => {
-            let wide = Way::Tensor(128);
-            if filters > 64 && blocks(k, wide) >= multiprocessors { wide } else { Way::Tensor(64) }
-        }
-        _ => Way::Tiles,
+    if !k.input.dtype.is_half() || capability < (8, 0) || !small(depth(k)) || !small(filters) {
+        return Way::Tiles;
     }
+    let wide = Way::Tensor(128);
+    if filters > 64 && blocks(k, wide) >= multiprocessors { wide } else { Way::Tensor(64) }
 }
 
 /// How many blocks there are.

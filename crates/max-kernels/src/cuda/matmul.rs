@@ -9,9 +9,11 @@ mod own;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod thin;
 mod way;
 
 use max_core::kernel::{Access, Instr, Literal, Loop, Matmul, Reg};
+use max_core::scalar::NumericOp;
 use max_core::{DType, Result};
 use max_driver::cuda::{Compute, Ending};
 
@@ -35,6 +37,7 @@ impl Plan {
             Way::Scratch => self.through_scratch(k),
             Way::Widened => self.with_copies(k, WIDENED),
             Way::Own(store) => self.own_product(k, &store),
+            Way::Thin(lies, ending) => self.thin_product(k, lies, &ending),
             Way::Library(product) => self.by_library(k, &product),
         }
     }
@@ -98,7 +101,7 @@ impl Plan {
         if dtype == from {
             self.epilogue(&k.epilogue, product)
         } else {
-            self.loop_(&of_wider(&k.epilogue, product))
+            self.loop_(&of_parts(&k.epilogue, vec![product]))
         }
     }
 
@@ -162,18 +165,28 @@ pub(super) fn of_zeros(epilogue: &Loop<i64>) -> Loop<i64> {
     zeros
 }
 
-/// An epilogue on a product that lies in memory in a wider dtype than it wants.
-pub(super) fn of_wider(epilogue: &Loop<i64>, product: Access<i64>) -> Loop<i64> {
+/// An epilogue on a product that lies in memory in another dtype than it wants, or in parts that add up to it.
+pub(super) fn of_parts(epilogue: &Loop<i64>, parts: Vec<Access<i64>>) -> Loop<i64> {
     let mut whole = epilogue.clone();
-    let number = whole.accesses.len() as u32;
-    whole.accesses.push(product);
+    let (first, count) = (whole.accesses.len() as u32, parts.len() as u32);
+    let from = parts.first().map(|part| part.dtype);
+    whole.accesses.extend(parts);
     whole.code.clear();
     let mut moved = Vec::with_capacity(epilogue.code.len());
     for instr in &epilogue.code {
         let reg = |reg: Reg| moved.get(reg.0 as usize).copied().unwrap_or(reg);
         let instr = match instr {
             Instr::Product(dtype) => {
-                whole.code.push(Instr::Load(number));
+                whole.code.push(Instr::Load(first));
+                for part in 1..count {
+                    let sum = Reg(whole.code.len() as u32 - 1);
+                    whole.code.push(Instr::Load(first + part));
+                    whole.code.push(Instr::Apply(NumericOp::Add.into(), [sum, Reg(sum.0 + 1)]));
+                }
+                if from == Some(*dtype) {
+                    moved.push(Reg(whole.code.len() as u32 - 1));
+                    continue;
+                }
                 Instr::Cast(Reg(whole.code.len() as u32 - 1), *dtype)
             }
             Instr::Apply(op, args) => Instr::Apply(*op, args.map(reg)),

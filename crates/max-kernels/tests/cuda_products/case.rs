@@ -96,7 +96,7 @@ pub(crate) fn check_all(device: &Device, cases: &[Case]) -> Vec<String> {
     let kernels: Vec<&Kernel<i64>> = cases.iter().map(|case| &case.kernel).collect();
     let together = cuda::prepare(&kernels, device, Options::default());
     let mut failures = Vec::new();
-    let mut prepared = together.map_or_else(|_| Vec::new(), |all| all).into_iter();
+    let mut prepared = together.unwrap_or_default().into_iter();
     for (number, case) in cases.iter().enumerate() {
         // Where not all could be prepared together, each alone says which could not.
         let outcome = match prepared.next() {

@@ -1,5 +1,7 @@
-// The sizes of a convolution, as its functions take them. A window is what the taps see from one position, in the order of
-// rows, columns and channels; positions are numbered through batch, height and width.
+// The sizes of a convolution, as its functions take them. A window is what the taps see from one position, in the order
+// of rows, columns and channels; positions are numbered through batch, height and width. Where windows are long and
+// positions few, the second axis of the grid cuts windows into parts, whose sums are results of their own, one after the
+// other in memory.
 
 #define PARAMETERS \
     const IN *input, const IN *filter, OUT *out, long long batch, long long out_height, long long out_width, \
@@ -8,7 +10,8 @@
         long long dilation_across, long long padding_down, long long padding_across, long long groups, \
         long long in_batch, long long in_down, long long in_across, long long in_channel, long long tap_down, \
         long long tap_across, long long tap_channel, long long tap_filter, long long out_batch, long long out_down, \
-        long long out_across, long long out_filter, long long whole_input, long long whole_filter
+        long long out_across, long long out_filter, long long whole_input, long long whole_filter, \
+        long long part, long long part_size
 
 // A quotient and what is left; most numbers have 32 bits, which divide much faster.
 __device__ __forceinline__ long long divide(long long number, long long by, long long &rest) {

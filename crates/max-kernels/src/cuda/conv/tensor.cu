@@ -1,6 +1,6 @@
-// Convolutions of 16-bit floats by tensor cores, as products of windows and filters: a block of eight warps computes tiles
-// of 128 positions and WIDE filters of a group, from slices of 32 along the windows. While a slice is multiplied, the next
-// one is on its way to registers. Elements are read eight at a time where they are neighbours.
+// Convolutions of 16-bit floats by tensor cores, as products of windows and filters: a block of eight warps computes
+// tiles of 128 positions and WIDE filters of a group, from slices of 32 along the windows. While a slice is multiplied,
+// the next one is on its way to registers. Elements are read eight at a time where they are neighbours.
 
 #define TALL 128
 #define DEPTH 32
@@ -46,7 +46,9 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
     const int warp_row = warp / WARPS_ACROSS * WARP_TALL, warp_column = warp % WARPS_ACROSS * 32;
     const long long positions = batch * out_height * out_width;
     const int group_filters = (int)(filters / groups), group_channels = (int)(channels / groups);
-    const int depth = (int)(taps_down * taps_across) * group_channels;
+    const int whole = (int)(taps_down * taps_across) * group_channels, begin = (int)(blockIdx.y * part);
+    const int depth = begin + part < whole ? begin + (int)part : whole;
+    out += blockIdx.y * part_size;
     const long long across = (group_filters + WIDE - 1) / WIDE, down = (positions + TALL - 1) / TALL;
     const bool wide_input = whole_input && (unsigned long long)input % 16 == 0;
     const bool wide_filter = whole_filter && (unsigned long long)filter % 16 == 0;
@@ -138,11 +140,11 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
         };
 
         float sums[WARP_TALL / 16][4][4] = {};
-        read(0);
+        read(begin);
         put(0);
         __syncthreads();
         int side = 0;
-        for (int start = 0; start < depth; start += DEPTH) {
+        for (int start = begin; start < depth; start += DEPTH) {
             const bool more = start + DEPTH < depth;
             if (more) read(start + DEPTH);
 #pragma unroll
@@ -161,7 +163,9 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
 #pragma unroll
                 for (int i = 0; i < WARP_TALL / 16; i++) {
 #pragma unroll
-                    for (int j = 0; j < 4; j++) multiply(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                    for (int j = 0; j < 4; j++) {
+                        multiply(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                    }
                 }
             }
             if (more) put(side ^ 1);

@@ -72,6 +72,18 @@ fn ways_follow_from_types_and_groups() {
 }
 
 #[test]
+fn few_tiles_with_long_windows_are_cut() {
+    let mut k = conv(DType::BFloat16, 256, [3, 3, 64], 1);
+    assert_eq!((depth(&k), blocks(&k, Way::Tensor(64))), (2304, 3));
+    assert_eq!(parts(&k, Way::Tensor(64), 132), 8);
+    assert_eq!(parts(&k, Way::Tensor(64), 8), 2);
+    assert_eq!(parts(&k, Way::Tensor(64), 3), 1);
+    assert_eq!((part_depth(&k, 8), part_depth(&k, 7), part_depth(&k, 1)), (288, 352, 2304));
+    k.input.dtype = DType::Int32;
+    assert_eq!(parts(&k, Way::Tiles, 132), 1);
+}
+
+#[test]
 fn numbers_say_whether_eight_are_read_at_once() {
     let whole = |k: &Conv2d<i64>| {
         let numbers = numbers(k, &k.epilogue.accesses[0]);

@@ -1,5 +1,5 @@
-// Convolutions as products of windows and filters, for every type: a block of 256 threads computes tiles of 64 positions
-// and 64 filters of a group, sixteen elements a thread, from slices of 16 along the windows.
+// Convolutions as products of windows and filters, for every type: a block of 256 threads computes tiles of 64
+// positions and 64 filters of a group, sixteen elements a thread, from slices of 16 along the windows.
 
 #define TILE 64
 #define DEPTH 16
@@ -12,7 +12,9 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
     const long long positions = batch * out_height * out_width;
     const long long group_filters = filters / groups, group_channels = channels / groups;
-    const long long depth = taps_down * taps_across * group_channels;
+    const long long whole = taps_down * taps_across * group_channels, begin = blockIdx.y * part;
+    const long long depth = begin + part < whole ? begin + part : whole;
+    out += blockIdx.y * part_size;
     const long long across = (group_filters + TILE - 1) / TILE, down = (positions + TILE - 1) / TILE;
     for (long long tile = blockIdx.x; tile < across * down * groups; tile += gridDim.x) {
         const long long column = tile % across * TILE, row = tile / across % down * TILE;
@@ -25,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
             windows[threadIdx.x] = window;
         }
         SUM sums[4][4] = {};
-        for (long long start = 0; start < depth; start += DEPTH) {
+        for (long long start = begin; start < depth; start += DEPTH) {
             if (threadIdx.x < DEPTH) {
                 // How far each tap of the slice lies from the start of a window, and from that of the filter.
                 const long long p = start + threadIdx.x;
@@ -44,8 +46,8 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
                 const int i = runs ? at / DEPTH : at % TILE, p = runs ? at % DEPTH : at / TILE;
                 const long long line = windows[i].y + taps[p][0], place = windows[i].x + taps[p][1];
                 const bool inside = within(line, height) && within(place, width);
-                left[p][i] = inside ? SUM_OF_IN(image[windows[i].image + line * in_down + place * in_across + taps[p][2]])
-                                    : SUM(0);
+                const IN *from = image + windows[i].image + line * in_down + place * in_across + taps[p][2];
+                left[p][i] = inside ? SUM_OF_IN(*from) : SUM(0);
             }
             for (int at = threadIdx.x; at < TILE * DEPTH; at += 256) {
                 const bool runs = tap_filter == 1;

@@ -1,7 +1,7 @@
 //! What is decided for products, without a GPU.
 
 use max_core::kernel::Slot;
-use max_core::scalar::{NumericOp, RealOp};
+use max_core::scalar::RealOp;
 
 use super::*;
 use crate::cuda::nvrtc;
@@ -59,7 +59,7 @@ fn plain_products_are_one_call() {
 
 #[test]
 fn transposed_operands_are_read_as_they_lie() {
-    let mut k = product(F32, &[5], [4, 6, 8]);
+    let mut k = product(F32, &[5], [12, 6, 8]);
     k.rhs.strides = vec![48, 1, 8];
     let Product { gemm, .. } = library(&k);
     assert!(gemm.b.transposed && gemm.b.leading == 8 && !gemm.a.transposed);
@@ -92,7 +92,7 @@ fn operands_that_cannot_be_read_are_copied() {
     k.rhs.offset = 1;
     assert_eq!(way(&k), Way::Copies([false, true]));
     // A single row may have any stride.
-    let mut k = product(F32, &[], [1, 6, 8]);
+    let mut k = product(DType::Float64, &[], [1, 6, 8]);
     k.lhs.strides = vec![-3, 1];
     assert_eq!(library(&k).gemm.a.leading, 8);
 }
@@ -181,15 +181,15 @@ fn all_other_endings_are_loops() {
 
 #[test]
 fn results_may_be_slices_transposed_or_wider() {
-    let mut k = product(F32, &[], [4, 6, 8]);
+    let mut k = product(F32, &[], [5, 6, 8]);
     k.epilogue.accesses[0] = access(2, F32, 4, &[20, 1]);
     let slice = library(&k);
     assert_eq!((slice.gemm.d.leading, slice.store.offset), (20, 4));
-    k.epilogue.accesses[0] = access(2, F32, 0, &[1, 4]);
+    k.epilogue.accesses[0] = access(2, F32, 0, &[1, 5]);
     match way(&k) {
         Way::Others(products) => {
             let turned = library(&products[0]);
-            assert_eq!((turned.gemm.m, turned.gemm.n, turned.gemm.d.leading), (6, 4, 4));
+            assert_eq!((turned.gemm.m, turned.gemm.n, turned.gemm.d.leading), (6, 5, 5));
             assert!(turned.gemm.a.transposed && turned.gemm.b.transposed);
         }
         way => panic!("{way:?}"),
@@ -223,7 +223,7 @@ fn float8_goes_through_wider_types() {
     let scratch = access(9, F32, 0, &[32, 1]);
     let relu = Instr::Apply(NumericOp::Relu.into(), [Reg(1), Reg(1)]);
     let code = [Instr::Load(1), Instr::Product(float8), relu, Instr::Store(0, Reg(2))];
-    let whole = of_wider(&ended(&code, float8).epilogue, scratch);
+    let whole = of_parts(&ended(&code, float8).epilogue, vec![scratch]);
     let expected = [
         Instr::Load(1),
         Instr::Load(3),
@@ -236,12 +236,68 @@ fn float8_goes_through_wider_types() {
 }
 
 #[test]
+fn parts_add_up_in_order() {
+    let part = |slot| access(slot, F32, 0, &[6, 1]);
+    let add = |a, b| Instr::Apply(NumericOp::Add.into(), [Reg(a), Reg(b)]);
+    let code = [Instr::Product(F32), Instr::Load(1), add(0, 1), Instr::Store(0, Reg(2))];
+    let whole = of_parts(&ended(&code, F32).epilogue, vec![part(7), part(8), part(9)]);
+    let sum = [Instr::Load(3), Instr::Load(4), add(0, 1), Instr::Load(5), add(2, 3)];
+    assert_eq!(whole.code, [&sum[..], &[Instr::Load(1), add(4, 5), Instr::Store(0, Reg(6))]].concat());
+    whole.dtypes().unwrap();
+}
+
+#[test]
 fn nothing_gives_nothing_or_zeros() {
     assert_eq!(way(&product(F32, &[0], [4, 6, 8])), Way::Nothing);
     assert_eq!(way(&product(F32, &[], [4, 0, 8])), Way::Nothing);
     let k = product(F32, &[], [4, 6, 0]);
     assert_eq!(way(&k), Way::Zeros);
     assert_eq!(of_zeros(&k.epilogue).code[0], Instr::Literal(Literal { dtype: F32, bits: 0 }));
+}
+
+#[test]
+fn thin_products_read_the_right_operand_once() {
+    use thin::Lies;
+    let lies = |k: &Matmul<i64>| match way(k) {
+        Way::Thin(lies, _) => Some(lies),
+        _ => None,
+    };
+    assert_eq!(lies(&product(F32, &[], [1, 4096, 512])), Some(Lies::Rows));
+    assert_eq!(lies(&product(F32, &[], [5, 4096, 512])), None);
+    assert_eq!(lies(&product(DType::Float64, &[], [1, 4096, 512])), None);
+    // Too few strips for a GPU.
+    assert_eq!(lies(&product(DType::BFloat16, &[], [1, 512, 4096])), None);
+    let mut k = product(DType::BFloat16, &[], [4, 512, 4096]);
+    k.rhs.strides = vec![1, 4096];
+    assert_eq!(lies(&k), Some(Lies::Columns));
+    // Rows of a batch are rows, and a column is a row of the transposed product.
+    let mut k = product(F32, &[2], [1, 4096, 512]);
+    k.rhs.strides = vec![0, 4096, 1];
+    assert_eq!(lies(&k), Some(Lies::Rows));
+    match way(&product(F32, &[], [300, 1, 64])) {
+        Way::Others(products) => assert_eq!(lies(&products[0]), Some(Lies::Columns)),
+        way => panic!("{way:?}"),
+    }
+}
+
+#[test]
+fn thin_functions_compile() {
+    let mut sources = Vec::new();
+    for (dtype, to) in [(F32, F32), (DType::BFloat16, DType::BFloat16), (DType::Float16, F32)] {
+        for (at, lies) in [thin::Lies::Columns, thin::Lies::Rows].into_iter().cycle().take(8).enumerate() {
+            let mut k = product(dtype, &[], [[1, 2, 3, 4][at / 2], 4096, 512]);
+            k.epilogue.accesses[0].dtype = to;
+            let store = k.epilogue.accesses[0].clone();
+            let ending = ending::Ending {
+                bias: (at % 3 == 0).then(|| store.clone()),
+                residual: (at % 2 == 0).then(|| store.clone()),
+                activation: [Ending::None, Ending::Relu, Ending::GeluTanh][at % 3],
+                store,
+            };
+            sources.push(thin::source(&k, lies, &ending));
+        }
+    }
+    nvrtc::check(&sources);
 }
 
 #[test]

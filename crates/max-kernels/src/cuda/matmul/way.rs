@@ -5,7 +5,8 @@ use max_core::{DType, Result, bail};
 use max_driver::cuda::{Compute, Gemm, Matrix};
 
 use super::ending::{self, Ending};
-use super::shape::{is_one_axis, matrix, slices, transposed};
+use super::shape::{is_aligned, is_one_axis, matrix, slices, transposed};
+use super::thin::{Lies, lies};
 
 /// The most products that a product whose batch axes are not one is cut into.
 const SLICES: i64 = 4;
@@ -27,6 +28,8 @@ pub(super) enum Way {
     Scratch,
     /// By a function of our own, to be stored as it is.
     Own(Access<i64>),
+    /// By a function for few rows.
+    Thin(Lies, Box<Ending>),
     /// By the library.
     Library(Box<Product>),
 }
@@ -60,8 +63,14 @@ pub(super) fn decide(k: &Matmul<i64>) -> Result<Way> {
     if dtype.is_float8() && (!ending.is_store() || ending.store.dtype != DType::Float32) {
         return Ok(Way::Scratch);
     }
+    if let Some(lies) = lies(k) {
+        return Ok(Way::Thin(lies, Box::new(ending)));
+    }
+    let turned = transposed(k);
+    if k.m > k.n && (ending.bias.is_none() || ending.residual.is_none()) && lies(&turned).is_some() {
+        return Ok(Way::Others(vec![turned]));
+    }
     let Some(places) = Places::new(k, &ending) else {
-        let turned = transposed(k);
         let ending = ending::read(&turned.epilogue);
         let can = ending.is_some_and(|ending| Places::new(&turned, &ending).is_some());
         return Ok(if can { Way::Others(vec![turned]) } else { Way::Scratch });
@@ -112,7 +121,7 @@ impl Places {
             Some(access) => Some(rows(access)?),
             None => None,
         };
-        let aligned = ending.bias.as_ref().is_none_or(super::shape::is_aligned);
+        let aligned = ending.bias.as_ref().is_none_or(is_aligned);
         aligned.then_some(())?;
         Some(Places { residual, store: rows(&ending.store)? })
     }

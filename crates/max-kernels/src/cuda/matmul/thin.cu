@@ -1,0 +1,51 @@
+// What the functions for products of few rows share: out[b, r, j] = ending(sum over p of x[b, r, p] * w[b, p, j]), for
+// up to ROWS rows with unit stride along p.
+
+#define PARAMETERS \
+    const IN *x, const IN *w, OUT *out, const OUT *bias, const OUT *residual, long long batch, long long m, long long n, \
+        long long k, long long x_batch, long long x_row, long long w_batch, long long w_leading, long long out_batch, \
+        long long out_row, long long out_col, long long residual_batch, long long residual_row, \
+        long long residual_col, long long share
+
+// The elements of sixteen bytes.
+#define LANES ((int)(16 / sizeof(IN)))
+
+union Vector {
+    uint4 whole;
+    IN each[16 / sizeof(IN)];
+};
+
+// Elements from a place on, as many as there are before an end; zeros for the rest.
+__device__ __forceinline__ Vector load(const IN *from, long long at, long long end, bool wide) {
+    Vector read;
+    if (wide && at + LANES <= end) {
+        read.whole = __ldg((const uint4 *)(from + at));
+        return read;
+    }
+    read.whole = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int e = 0; e < LANES; e++) {
+        if (at + e < end) read.each[e] = from[at + e];
+    }
+    return read;
+}
+
+#define FINISH(sum, number, row, column) \
+    do { \
+        float value = (sum); \
+        if (HAS_BIAS) value += SUM_OF_OUT(bias[column]); \
+        if (HAS_RESIDUAL) { \
+            value += SUM_OF_OUT(residual[(number)*residual_batch + (row)*residual_row + (column)*residual_col]); \
+        } \
+        if (IS_RELU && value < 0.0f) value = 0.0f; \
+        if (IS_GELU) { \
+            const float inner = 0.7978845608028654f * (value + 0.044715f * value * value * value); \
+            value = 0.5f * value * (1.0f + tanhf(inner)); \
+        } \
+        out[(number)*out_batch + (row)*out_row + (column)*out_col] = OUT_OF(value); \
+    } while (0)
+
+__device__ __forceinline__ bool is_whole(const void *place, long long stride, long long other) {
+    return ((unsigned long long)place | (unsigned long long)(stride * sizeof(IN)) |
+            (unsigned long long)(other * sizeof(IN))) % 16 == 0;
+}
