@@ -177,6 +177,32 @@ fn operands_that_a_type_rule_lets_be_elsewhere_are_moved() {
 }
 
 #[test]
+fn sizes_are_written_where_they_are_wanted() {
+    check(
+        r#"graph "sizes"(%0: int64[n]@gpu:0) {
+          %1 = shape_to_tensor() {dims = [n], scalar = true} : int64[]
+          %2 = transfer_to(%1) {device = "gpu:0"} : int64[]@gpu:0
+          %3 = add(%0, %2) : int64[n]@gpu:0
+          return %3
+        }"#,
+        expect![[r#"
+            program "sizes"
+              s0: int64[] on gpu:0 temporary 0..1
+              s1: int64[n] on gpu:0 output 0
+              s2: int64[n] on gpu:0 input 0
+              0 shape_to_tensor on gpu:0: loop over []
+                r0 = int64 size n
+                store int64 s0 [] r0
+              1 add on gpu:0: loop over [n]
+                r0 = load int64 s2 [1]
+                r1 = load int64 s0 [0]
+                r2 = add r0 r1
+                store int64 s1 [1] r2
+        "#]],
+    );
+}
+
+#[test]
 fn every_device_has_an_arena() {
     let program = program(
         r#"graph "arenas"(%0: float32[100]) {

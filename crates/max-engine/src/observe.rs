@@ -33,7 +33,8 @@ pub(crate) struct Started<'a> {
 }
 
 impl Observer<'_> {
-    /// Begins to time a step of the host, or of a stream; nothing if nobody wants to know.
+    /// Begins to time a step of the host, or of a stream; nothing if nobody wants to know. The number behind the last step
+    /// stands for all of them, recorded.
     pub(crate) fn start<'a>(&self, step: usize, stream: Option<&'a Stream>) -> Result<Option<Started<'a>>> {
         if self.profile.is_none() && !self.tracing {
             return Ok(None);
@@ -58,8 +59,10 @@ impl Observer<'_> {
         }
         if self.tracing {
             let time = started.at.elapsed();
-            self.settings
-                .log(LogLevel::Trace, || format!("step {step} {} took {time:?}", program.step_name(step)));
+            self.settings.log(LogLevel::Trace, || match step < program.steps.len() {
+                true => format!("step {step} {} took {time:?}", program.step_name(step)),
+                false => format!("what was recorded took {time:?}"),
+            });
         }
         Ok(())
     }

@@ -40,6 +40,9 @@ struct Launches {
 /// How many launches are kept.
 const KEPT: usize = 1 << 18;
 
+/// What all steps are called that were recorded and are launched as one, by the number behind the last step.
+const REPLAY: &str = "replay";
+
 /// How many launches of devices wait to be read.
 const MOST_PENDING: usize = 4096;
 
@@ -91,13 +94,17 @@ impl Profile {
             device => format!(" on {device}"),
         };
         let steps = program.steps.iter().enumerate();
-        let names: Vec<_> =
-            steps.map(|(at, step)| format!("{}{}", program.step_name(at), on(step.device))).collect();
+        let names = steps.map(|(at, step)| format!("{}{}", program.step_name(at), on(step.device)));
+        let names: Vec<_> = names.chain([REPLAY.into()]).collect();
         let ranges = match detailed {
             false => names.clone(),
             true => {
                 let all = names.iter().enumerate();
-                all.map(|(at, name)| format!("{name}: {}", ops_of(program, at).join(", "))).collect()
+                let named = |(at, name): (usize, &String)| match at < program.steps.len() {
+                    true => format!("{name}: {}", ops_of(program, at).join(", ")),
+                    false => name.clone(),
+                };
+                all.map(named).collect()
             }
         };
         Profile { began: Instant::now(), names, ranges, launches: Mutex::default() }
@@ -174,7 +181,7 @@ impl Profile {
         let events = self.launches()?.into_iter().map(|launch| {
             let (start, time) = (launch.start.as_secs_f64() * 1e6, launch.time.as_secs_f64() * 1e6);
             let mut arguments = format!("\"step\":{}", launch.step);
-            if detailed {
+            if detailed && launch.step < program.steps.len() {
                 let ops: Vec<_> = ops_of(program, launch.step).iter().map(|op| quote(op)).collect();
                 let _ = write!(arguments, ",\"ops\":[{}]", ops.join(","));
             }

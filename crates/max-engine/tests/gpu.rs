@@ -224,7 +224,9 @@ fn captures_are_replayed_wherever_inputs_lie() {
         let more = ops::mul(&scaled, &x[1])?;
         ops::add(&more, ops::reduce_max(&more, 1)?)
     });
-    let model = load(&device, graph);
+    let session = session(&device);
+    session.gpu_profiling(ProfilingMode::On);
+    let model = session.load(&graph.unwrap()).unwrap();
     assert!(model.kernel_summaries().len() > 1);
     let expected = |x: &[f32], y: &[f32]| {
         let top = |of: &mut dyn Iterator<Item = f32>| of.fold(f32::MIN, f32::max);
@@ -263,6 +265,9 @@ fn captures_are_replayed_wherever_inputs_lie() {
         assert_eq!(values(&output), now);
     }
     model.debug_verify_replay(7, &inputs).unwrap();
+    let table = model.profile_table().unwrap();
+    let replays = table.lines().find(|line| line.ends_with(" replay")).expect(&table);
+    assert_eq!(replays.split_whitespace().nth(1), Some("8"), "{table}");
     let shorter = [matrix(&x[..250], &device), matrix(&y[..250], &device)];
     assert!(model.replay(7, &shorter).unwrap_err().message().contains("captured for inputs of the shapes"));
     assert!(model.debug_verify_replay(7, &shorter).unwrap_err().message().contains("does not match"));

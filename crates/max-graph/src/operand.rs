@@ -1,7 +1,8 @@
 //! Operands: what may stand where an op wants a tensor, and how they meet in one dtype on one device.
 //!
 //! Tensors, dims and shapes are strong: they keep their dtype and promote exactly. Numbers and arrays are
-//! weak: they take the dtype of the tensors beside them, if it can hold their values.
+//! weak: they take the dtype of the tensors beside them, if it can hold their values. All but tensors go to the
+//! device of the tensors beside them.
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::ops::cast::cast_value;
 use crate::ops::constant::{Constant, ShapeToTensor};
+use crate::ops::transfer_to;
 use crate::value::{TensorValue, Value};
 use crate::weight::Weight;
 
@@ -37,6 +39,8 @@ enum Kind {
 /// An operand that has met its graph: a tensor, or still weak.
 enum Resolved {
     Strong(TensorValue),
+    /// Sizes, which are known everywhere.
+    Sizes(TensorValue),
     Number(Number),
     Array(HostTensor),
 }
@@ -59,9 +63,9 @@ impl Operand {
             Kind::Value(value) => Resolved::Strong(value.tensor()?),
             Kind::Object(object) => Resolved::Strong(object.tensor_value()?),
             Kind::Dim(dim) => {
-                Resolved::Strong(record_one(ShapeToTensor { dims: [dim].into(), scalar: true }, [])?)
+                Resolved::Sizes(record_one(ShapeToTensor { dims: [dim].into(), scalar: true }, [])?)
             }
-            Kind::Shape(dims) => Resolved::Strong(record_one(ShapeToTensor { dims, scalar: false }, [])?),
+            Kind::Shape(dims) => Resolved::Sizes(record_one(ShapeToTensor { dims, scalar: false }, [])?),
             Kind::Number(number) => Resolved::Number(number),
             Kind::Array(array) => Resolved::Array(array),
         })
@@ -75,7 +79,7 @@ impl Operand {
     /// As a tensor that was one before: no number and no array.
     pub fn strong(self, what: &str) -> Result<TensorValue> {
         match self.resolve()? {
-            Resolved::Strong(value) => Ok(value),
+            Resolved::Strong(value) | Resolved::Sizes(value) => Ok(value),
             _ => bail!(
                 type_,
                 "{what} must be a tensor, not a number or an array: make a Tensor of it, or a constant of the graph with ops.constant"
@@ -83,7 +87,7 @@ impl Operand {
         }
     }
 
-    /// As a tensor in the dtype and on the device of another one, if it is weak; else as it is.
+    /// As a tensor in the dtype and on the device of another one, if it is weak; else in its own dtype.
     pub fn like(self, other: &TensorValue) -> Result<TensorValue> {
         self.resolve()?.tensor(Some((other.dtype(), other.device())))
     }
@@ -97,19 +101,29 @@ impl Operand {
 }
 
 impl Resolved {
-    /// Makes a weak operand a constant of a dtype and device, or of its own.
+    /// Makes a weak operand a constant of a dtype and device, or of its own; puts sizes on the device.
     fn tensor(self, like: Option<(DType, DeviceRef)>) -> Result<TensorValue> {
         let (dtype, device) = like.unzip();
         let device = device.unwrap_or(DeviceRef::CPU);
         let value = match self {
             Resolved::Strong(value) => return Ok(value),
+            Resolved::Sizes(value) => return transfer_to(&value, device),
             Resolved::Number(n) => HostTensor::scalar(n, dtype.unwrap_or(n.natural_dtype()))?,
             Resolved::Array(a) => a.cast_checked(dtype.unwrap_or(a.dtype()))?,
         };
         record_one(Constant { value, device }, [])
     }
 
+    /// The tensor that keeps its dtype.
     fn strong(&self) -> Option<&TensorValue> {
+        match self {
+            Resolved::Strong(value) | Resolved::Sizes(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The tensor that stays where it is.
+    fn placed(&self) -> Option<&TensorValue> {
         match self {
             Resolved::Strong(value) => Some(value),
             _ => None,
@@ -118,7 +132,7 @@ impl Resolved {
 
     fn dtype(&self) -> DType {
         match self {
-            Resolved::Strong(value) => value.dtype(),
+            Resolved::Strong(value) | Resolved::Sizes(value) => value.dtype(),
             Resolved::Number(n) => n.natural_dtype(),
             Resolved::Array(a) => a.dtype(),
         }
@@ -128,10 +142,12 @@ impl Resolved {
 /// Members of a list as tensors: weak ones take the dtype and the device of the first strong one.
 pub fn together(operands: Operands) -> Result<Vec<TensorValue>> {
     let resolved = operands.0.into_iter().map(Operand::resolve).collect::<Result<Vec<_>>>()?;
-    let like = match resolved.iter().find_map(Resolved::strong) {
-        Some(value) => (value.dtype(), value.device()),
-        None => (weak_dtype(&resolved)?, DeviceRef::CPU),
+    let dtype = match resolved.iter().find_map(Resolved::strong) {
+        Some(value) => value.dtype(),
+        None => weak_dtype(&resolved)?,
     };
+    let device = resolved.iter().find_map(Resolved::placed).map_or(DeviceRef::CPU, TensorValue::device);
+    let like = (dtype, device);
     resolved.into_iter().map(|r| r.tensor(Some(like))).collect()
 }
 
@@ -144,7 +160,7 @@ pub fn promote<const N: usize>(operands: [Operand; N]) -> Result<[TensorValue; N
 pub fn promote_on<const N: usize>(operands: [Operand; N], fallback: DeviceRef) -> Result<[TensorValue; N]> {
     let resolved = operands.into_iter().map(Operand::resolve).collect::<Result<Vec<_>>>()?;
     let strong = resolved.iter().filter_map(Resolved::strong);
-    let device = same_device(strong.clone())?.unwrap_or(fallback);
+    let device = same_device(resolved.iter().filter_map(Resolved::placed))?.unwrap_or(fallback);
     let dtype = match strong.map(|v| Ok(v.dtype())).reduce(|a, b| a?.promote(b?)) {
         Some(dtype) => dtype?,
         None => weak_dtype(&resolved)?,

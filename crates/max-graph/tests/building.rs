@@ -108,6 +108,19 @@ fn errors_name_shapes_ops_and_places() {
 }
 
 #[test]
+fn numbers_and_sizes_go_where_tensors_are() {
+    let far = TensorType::new(DType::Int64, ["a"], DeviceRef::gpu(0));
+    let size = Dim::from("a");
+    let one = |forward: &dyn Fn(&TensorValue) -> Result<TensorValue>| {
+        build(std::slice::from_ref(&far), |x| forward(&x[0])).unwrap().remove(0)
+    };
+    assert_eq!(one(&|x| x + 1), "int64[a]@gpu:0");
+    assert_eq!(one(&|x| ops::mul(x, size.clone())), "int64[a]@gpu:0");
+    assert_eq!(one(&|x| ops::max(size.clone(), x)), "int64[a]@gpu:0");
+    assert_eq!(one(&|_| ops::add(size.clone(), 1)), "int64[]");
+}
+
+#[test]
 fn values_belong_to_the_graph_that_is_being_built() {
     let outside = ops::relu(1.0).unwrap_err();
     assert_eq!((outside.kind(), outside.message().contains("No graph found")), (ErrorKind::Lookup, true));

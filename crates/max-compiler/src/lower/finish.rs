@@ -241,7 +241,9 @@ impl Slots<'_> {
             }
         }
         for (place, reg) in &group.stores {
-            stores.push((self.access(place), *reg));
+            if self.nodes[place.node.0 as usize].stored {
+                stores.push((self.access(place), *reg));
+            }
         }
         if stores.is_empty() {
             return Ok(None);

@@ -94,6 +94,14 @@ impl Group {
         shape
     }
 
+    /// Whether all it does is to write sizes as data.
+    pub(super) fn has_only_sizes(&self) -> bool {
+        matches!(self.work, Work::Loop)
+            && !self.stores.is_empty()
+            && self.regs.is_empty()
+            && self.code.iter().all(|instr| matches!(instr, Instr::Size(..)))
+    }
+
     /// Whether a result fits its space, as a value of each element or of each row.
     fn has_room_for(&self, wanted: &Wanted) -> bool {
         if self.device != wanted.device {

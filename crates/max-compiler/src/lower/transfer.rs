@@ -3,7 +3,7 @@
 use max_core::{DeviceRef, Result, Shape};
 use max_graph::OpId;
 
-use super::group::{Group, Work};
+use super::group::{Group, Use, Work};
 use super::{Lowering, NodeId, Source, View};
 use crate::layout::Layout;
 
@@ -27,6 +27,11 @@ impl Lowering<'_> {
             Source::Weight(_) if all => Some(node.source.clone()),
             _ => None,
         };
+        if let Source::Group(number, _) = node.source
+            && self.groups[number].has_only_sizes()
+        {
+            return Ok(View { node: self.sizes_on(number, view.node, device), ..view });
+        }
         if let Some(source) = there {
             let (dtype, shape) = (node.dtype, node.shape.clone());
             let node = self.add_node(device, dtype, &shape, source);
@@ -38,6 +43,19 @@ impl Lowering<'_> {
         let whole = self.copy(id, &view)?;
         let layout = Layout::contiguous(&view.layout.shape)?;
         Ok(View { node: self.transfer(id, whole, device), layout })
+    }
+
+    /// Sizes as data are written where they are wanted.
+    fn sizes_on(&mut self, number: usize, from: NodeId, device: DeviceRef) -> NodeId {
+        let (dtype, shape) = (self.node(from).dtype, self.node(from).shape.clone());
+        let to = self.add_node(device, dtype, &shape, Source::Group(self.groups.len(), None));
+        let source = &self.groups[number];
+        let mut group = Group::new(device, Work::Loop, &[]);
+        (group.code, group.ops) = (source.code.clone(), source.ops.clone());
+        group.stores =
+            source.stores.iter().map(|(place, reg)| (Use { node: to, ..place.clone() }, *reg)).collect();
+        self.groups.push(group);
+        to
     }
 
     /// A node of the same elements on a device.

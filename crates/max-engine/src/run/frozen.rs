@@ -105,7 +105,7 @@ impl Frozen {
         self.place(runtime, inputs)?;
         if self.recorded.is_some() {
             (observer.checkpoint)()?;
-            return self.launch(runtime);
+            return self.launch(runtime, observer);
         }
         for (step, launch) in self.ready.first.launches.iter().enumerate() {
             let Some(launch) = launch else { continue };
@@ -161,16 +161,19 @@ impl Frozen {
     }
 
     /// Enqueues what was recorded, recorded anew where inputs lie elsewhere now.
-    fn launch(&mut self, runtime: &Runtime) -> Result<()> {
+    fn launch(&mut self, runtime: &Runtime, observer: &Observer) -> Result<()> {
         let Some(mut recorded) = self.recorded.take() else { return Ok(()) };
         if recorded.memory != self.scratch.memory {
             // Half of a recording is none: where this fails, launches go on one by one.
             recorded.recording.again(&recorded.stream, || self.enqueue(&recorded.stream))?;
             recorded.memory.clone_from(&self.scratch.memory);
         }
-        let launched = recorded.recording.launch(&runtime.streams[recorded.device]);
+        let (stream, all) = (&runtime.streams[recorded.device], runtime.program.steps.len());
+        let started = observer.start(all, Some(stream))?;
+        let launched = recorded.recording.launch(stream);
         self.recorded = Some(recorded);
-        launched
+        launched?;
+        observer.finish(&runtime.program, all, started)
     }
 }
 

@@ -99,7 +99,8 @@ impl Limit {
             Limit::Number(number) => {
                 return record_one(Constant { value: HostTensor::scalar(number, dtype)?, device }, []);
             }
-            Limit::Dim(dim) => cast_value(&Operand::from(dim).tensor()?, dtype)?,
+            // Sizes are known everywhere, so they are put where they are wanted before anything is done with them.
+            Limit::Dim(dim) => cast_value(&transfer_to(Operand::from(dim), device)?, dtype)?,
             Limit::Tensor(tensor) => {
                 if tensor.rank() != 0 {
                     bail!(value, "range between tensors needs scalars; got the shape {}", tensor.shape());

@@ -234,7 +234,7 @@ class Model:
     def profile_table(self) -> str:
         """Where the time of all executions and replays went: one line a kernel, the longest first.
 
-        Kernels of a GPU are timed by the GPU. There a replay is launched as a whole, so it is not in the table.
+        Kernels of a GPU are timed by the GPU. There a replay is launched as a whole, and all replays are one line.
 
         >>> from max.dtype import DType
         >>> from max.engine import InferenceSession
