@@ -13,7 +13,7 @@ use max_engine::{InferenceSession, Model};
 use max_graph::{Graph, interpret};
 use serde_json::Value as Json;
 
-use gpu::{difference, execute, moved, tolerance};
+use gpu::{Tolerance, difference, execute, moved};
 use table::{Case, read, rows};
 
 fn load(graph: &Graph, session: &InferenceSession) -> Result<Model> {
@@ -51,14 +51,16 @@ fn check(row: &Json, dtype: DType, session: &InferenceSession) -> std::result::R
         return Err(format!("expected {} results, got {}", expected.len(), got.len()));
     }
     for (number, (expected, got)) in expected.iter().zip(&got).enumerate() {
-        if let Some(difference) = difference(expected, got, tolerance(&graph.body(), expected.dtype())) {
+        if let Some(difference) = difference(expected, got, Tolerance::of(&graph.body(), expected.dtype())) {
             return Err(format!("result {number}: {difference}"));
         }
     }
     let again = execute(&model, &inputs).map_err(|error| format!("fails the second time: {error}"))?;
-    let bits = |number: usize| difference(&got[number], &again[number], 0.0);
-    match (0..got.len()).find_map(bits) {
-        Some(difference) => Err(format!("gives other bits the second time: {difference}")),
+    match (0..got.len()).find(|&number| got[number].bytes() != again[number].bytes()) {
+        Some(number) => {
+            let difference = difference(&got[number], &again[number], Tolerance::NONE);
+            Err(format!("gives other bits the second time: {}", difference.unwrap_or_default()))
+        }
         None => Ok(()),
     }
 }

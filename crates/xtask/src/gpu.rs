@@ -118,10 +118,9 @@ fn test_executables(folder: &Path) -> Result<(), String> {
             let Some(built) = executables.iter().find(|path| test_name(path) == Some(test)) else {
                 return Err(format!("cargo built no test `{test}` of {package}"));
             };
-            // Two crates may have a test of one name.
-            let name =
-                if folder.join(test).exists() { format!("{test}-{package}") } else { (*test).to_string() };
-            copy_as(built, &folder.join(name))?;
+            let file = folder.join(test);
+            copy_as(built, &file)?;
+            exec::run(Command::new("gzip").arg("--force").arg(file))?;
         }
     }
     Ok(())
