@@ -215,7 +215,9 @@ impl Writer<'_> {
                 self.line(&format!("const U item = (U)blockIdx.x * {rows} + threadIdx.x / {group};"));
                 self.row_start();
             }
-            Scheme::Across { across, .. } => {
+            Scheme::Across { across, down } => {
+                let room = (across * down * self.vector() * self.largest_accumulator()).div_ceil(16);
+                self.line(&format!("__shared__ uint4 room[{room}];"));
                 self.line("const U part = threadIdx.y;");
                 self.line(&format!("const U item = (U)blockIdx.x * {across} + threadIdx.x;"));
                 self.row_start();
@@ -229,6 +231,17 @@ impl Writer<'_> {
         }
         self.row_stores();
         Ok(())
+    }
+
+    /// The bytes of the largest accumulator: a position comes with its value.
+    fn largest_accumulator(&self) -> usize {
+        let reductions = self.nest.code.iter().zip(&self.nest.live).filter(|(_, live)| **live);
+        let sizes = reductions.filter_map(|(instr, _)| match instr {
+            Instr::Reduce(kind, _) if kind.gives_index() => Some(16),
+            Instr::Reduce(_, arg) => Some(held(self.nest.dtypes[arg.0 as usize]).size_in_bytes()),
+            _ => None,
+        });
+        sizes.max().unwrap_or(1)
     }
 
     /// Where the row of a thread starts. Threads without one have the first, and write nothing.
@@ -729,10 +742,10 @@ impl Writer<'_> {
             let index = if kind.gives_index() { ".index" } else { "" };
             match self.form.scheme {
                 Scheme::Across { across, down } => {
+                    self.line(&format!("lane::reduce_down<{op}, {across}, {down}>(a{at}, room);"));
                     self.line(&format!("{of} r{at}[{}];", self.vector()));
                     self.each_element();
-                    let call = format!("lane::reduce_down<{op}, {across}, {down}>(a{at}[v])");
-                    self.line(&format!("r{at}[v] = {call}{index};"));
+                    self.line(&format!("r{at}[v] = a{at}[v]{index};"));
                     self.line("}");
                 }
                 Scheme::Along { group } => {
