@@ -7,7 +7,7 @@ use max_core::kernel::{Access, Instr, Loop, Reg, Slot};
 use max_core::{DType, Result, ScalarOp};
 use max_driver::cuda::{Function, Gpu, Source};
 
-use super::text::memory_type;
+use super::words::memory_type;
 
 /// The dtypes that have such modules.
 const COMMON: [DType; 7] = [
