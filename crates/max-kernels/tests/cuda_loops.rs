@@ -77,7 +77,7 @@ fn cases_run_on_the_cpu() {
 fn check_all(device: &Device, cases: &[Case]) -> Vec<String> {
     let kernels: Vec<Kernel<i64>> = cases.iter().map(|case| Kernel::Loop(case.loop_.clone())).collect();
     let together = cuda::prepare(&kernels.iter().collect::<Vec<_>>(), device, Options::default());
-    let mut prepared = together.map_or_else(|_| Vec::new(), |all| all).into_iter();
+    let mut prepared = together.unwrap_or_default().into_iter();
     let mut failures = Vec::new();
     for (case, kernel) in cases.iter().zip(&kernels) {
         // Where not all could be prepared together, each alone says which could not.

@@ -10,6 +10,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 mod text;
+mod words;
 
 use std::borrow::Cow;
 

@@ -402,18 +402,25 @@ template <class Op, int GROUP, class T> T reduce(T x) {
     return x;
 }
 
-// Combines what the threads of a column of a block have, in order. All get the result.
-template <class Op, int ACROSS, int DOWN, class T> T reduce_down(T x) {
-    if (DOWN > 1) {
-        __shared__ T parts[DOWN][ACROSS];
-        __syncthreads();
-        parts[threadIdx.y][threadIdx.x] = x;
-        __syncthreads();
-        x = parts[0][threadIdx.x];
+// Combines what the threads of a column of a block have, in order, vector by vector. All get the result. The room has
+// space for the vectors of all threads.
+template <class Op, int ACROSS, int DOWN, int V, class T> void reduce_down(T (&x)[V], void* room) {
+    if (DOWN == 1) return;
+    const int columns = ACROSS * V;
+    T* parts = (T*)room;
+    __syncthreads();
 #pragma unroll
-        for (int part = 1; part < DOWN; part++) x = Op::of(x, parts[part][threadIdx.x]);
+    for (int v = 0; v < V; v++) parts[threadIdx.y * columns + threadIdx.x * V + v] = x[v];
+    __syncthreads();
+    for (int column = threadIdx.y * ACROSS + threadIdx.x; column < columns; column += ACROSS * DOWN) {
+        T whole = parts[column];
+#pragma unroll
+        for (int part = 1; part < DOWN; part++) whole = Op::of(whole, parts[part * columns + column]);
+        parts[column] = whole;
     }
-    return x;
+    __syncthreads();
+#pragma unroll
+    for (int v = 0; v < V; v++) x[v] = parts[threadIdx.x * V + v];
 }
 
 }  // namespace lane

@@ -266,10 +266,11 @@ fn along(nest: &Nest, reduce: &Axis, enough: i64) -> Form {
 }
 
 fn across(nest: &Nest, last: &Axis, enough: i64) -> Form {
-    let vector = vector(nest, last, false);
+    let vector = vector(nest, last, false).min(8);
     let mut across = 32;
     let items = nest.rows() / vector as i64;
-    while across > 4 && items / across < enough {
+    // Narrow blocks read memory in pieces, and wide ones leave multiprocessors without work.
+    while across > 16 && items / across < enough || across as u64 / 2 >= items as u64 && across > 1 {
         across /= 2;
     }
     let down = (BLOCK / across as usize).min((nest.row_length() as usize).next_power_of_two());

@@ -1,13 +1,14 @@
 //! Modules of loops of one op, for code that runs op by op: after the first op of a kind on a dtype, the others are there.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Mutex, PoisonError};
 
 use max_core::kernel::{Access, Instr, Loop, Reg, Slot};
 use max_core::{DType, Result, ScalarOp};
 use max_driver::cuda::{Function, Gpu, Source};
 
-use super::text::memory_type;
+use super::words::memory_type;
 
 /// The dtypes that have such modules.
 const COMMON: [DType; 7] = [
@@ -23,27 +24,35 @@ const COMMON: [DType; 7] = [
 /// Few elements and many, which have functions of their own.
 const COUNTS: [i64; 2] = [1024, 1 << 26];
 
-/// The functions of modules that have been built, by GPU and name.
-static BUILT: Mutex<Option<HashMap<(u32, String), Function>>> = Mutex::new(None);
+/// What there is of the modules of a GPU and a dtype: their sources, and the functions of those that are built.
+#[derive(Default)]
+struct Modules {
+    lists: HashMap<(u32, DType), Vec<Vec<Source>>>,
+    built: HashMap<(u32, String), Function>,
+}
+
+static MODULES: Mutex<Option<Modules>> = Mutex::new(None);
 
 /// The function of a source, if it is one of a module.
 pub(super) fn function(gpu: &'static Gpu, source: &Source) -> Result<Option<Function>> {
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    let built = built.get_or_insert_default();
-    if let Some(function) = built.get(&(gpu.id(), source.name.clone())) {
+    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Modules { lists, built } = modules.get_or_insert_default();
+    let wanted = (gpu.id(), source.name.clone());
+    if let Some(function) = built.get(&wanted) {
         return Ok(Some(function.clone()));
     }
     let first = |dtype: &DType| source.code.contains(&format!(" {}* p0", memory_type(*dtype)));
     let Some(dtype) = COMMON.into_iter().find(first) else { return Ok(None) };
-    for list in lists(dtype, gpu.multiprocessors())? {
-        if !list.iter().any(|other| other.name == source.name) {
-            continue;
-        }
-        let functions = gpu.module(&list)?;
-        built.extend(list.into_iter().map(|other| (gpu.id(), other.name)).zip(functions));
-        break;
-    }
-    Ok(built.get(&(gpu.id(), source.name.clone())).cloned())
+    let lists = match lists.entry((gpu.id(), dtype)) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(place) => place.insert(self::lists(dtype, gpu.multiprocessors())?),
+    };
+    let Some(list) = lists.iter().find(|list| list.iter().any(|other| other.name == source.name)) else {
+        return Ok(None);
+    };
+    let functions = gpu.module(list)?;
+    built.extend(list.iter().map(|other| (gpu.id(), other.name.clone())).zip(functions));
+    Ok(built.get(&wanted).cloned())
 }
 
 /// The modules of a dtype: arithmetic and questions, functions of real numbers, casts.

@@ -6,6 +6,7 @@ use max_core::{DType, Result, ScalarOp};
 
 use super::form::Scheme;
 use super::nest::Nest;
+use super::words::held;
 use super::{Form, Scratch};
 use crate::cuda::SCRATCH;
 use crate::loops::live;
@@ -81,11 +82,6 @@ struct Splitter<'a> {
     total: i64,
     across: bool,
     places: Vec<Place>,
-}
-
-/// The type in which partial results are kept.
-fn held(dtype: DType) -> DType {
-    if dtype.is_half() || dtype.is_float8() { DType::Float32 } else { dtype }
 }
 
 /// What finds the value of a best element.

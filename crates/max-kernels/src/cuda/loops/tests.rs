@@ -298,8 +298,8 @@ fn rows() -> Vec<Loop<i64>> {
         }
     }
     for dtype in [DType::Float32, DType::BFloat16] {
-        for length in [2, 5, 64, 100, 1000, 4099, 20_000, 32_768, 1 << 20] {
-            for rows in [1, 50, 100_000] {
+        for length in [2, 100, 1000, 4099, 32_768, 1 << 20] {
+            for rows in [1, 100_000] {
                 loops.extend([softmax(dtype, [rows, length], 1), softmax(dtype, [length, rows], 0)]);
                 loops.push(reduction(Sum, dtype, [rows, length], 1));
                 loops.push(reduction(ArgMax, dtype, [length, rows], 0));

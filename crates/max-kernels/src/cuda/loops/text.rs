@@ -6,12 +6,13 @@
 
 use std::fmt::Write;
 
-use max_core::kernel::{Instr, Level, Literal, Reduction};
+use max_core::kernel::{Instr, Level, Reduction};
 use max_core::scalar::source::{self, register_type};
-use max_core::{DType, Element, Result, bail, dispatch};
+use max_core::{DType, Result, bail};
 
 use super::form::{Form, Lies, Scheme, lies_across};
 use super::nest::Nest;
+use super::words::{cast_text, combiner, divisor, held, literal_text, memory_type};
 use crate::cuda::{Address, Param};
 use crate::loops::{args, identity};
 
@@ -61,84 +62,6 @@ struct Writer<'a> {
     kept: Vec<bool>,
     /// Loads that have happened, where memory is read once.
     loaded: Vec<bool>,
-}
-
-/// The type of elements in memory.
-pub(super) fn memory_type(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Bool => "boolean",
-        DType::Float16 => "f16",
-        DType::BFloat16 => "bf16",
-        DType::Float8E4M3FN => "e4m3fn",
-        DType::Float8E4M3FNUZ => "e4m3fnuz",
-        DType::Float8E5M2 => "e5m2",
-        DType::Float8E5M2FNUZ => "e5m2fnuz",
-        native => register_type(native),
-    }
-}
-
-/// A literal as it is held.
-fn literal_text(literal: Literal) -> String {
-    let of = register_type(literal.dtype);
-    let bytes = literal.bits.to_le_bytes();
-    match literal.dtype {
-        DType::Bool => (literal.bits & 0xff != 0).to_string(),
-        DType::Float64 => match f64::from_bits(literal.bits) {
-            value if value.is_finite() => format!("{value:?}"),
-            _ => format!("__longlong_as_double({:#x}ll)", literal.bits),
-        },
-        dtype if dtype.is_float() => match literal.to_f64() as f32 {
-            value if value.is_finite() => format!("{value:?}f"),
-            value => format!("__int_as_float({:#x})", value.to_bits()),
-        },
-        dtype if dtype.is_signed_integral() => {
-            let value =
-                dispatch!(dtype, T => bytemuck::pod_read_unaligned::<T>(&bytes[..size_of::<T>()]).to_i128());
-            match value as i64 {
-                i64::MIN => format!("({of})0x8000000000000000ull"),
-                value => format!("({of}){value}ll"),
-            }
-        }
-        dtype => {
-            let value =
-                dispatch!(dtype, T => bytemuck::pod_read_unaligned::<T>(&bytes[..size_of::<T>()]).to_i128());
-            format!("({of}){value}ull")
-        }
-    }
-}
-
-/// The type in which elements of a dtype are held, as a dtype.
-fn held(dtype: DType) -> DType {
-    if dtype.is_half() || dtype.is_float8() { DType::Float32 } else { dtype }
-}
-
-fn cast_text(from: DType, to: DType, value: &str) -> String {
-    if held(to) != to {
-        return format!("lane::Rounded<{}>::of({value})", memory_type(to));
-    }
-    if held(from) == to {
-        return value.to_string();
-    }
-    format!("lane::Cast<{}>::of({value})", register_type(to))
-}
-
-/// What combines the elements of a reduction.
-fn combiner(kind: Reduction) -> &'static str {
-    match kind {
-        Reduction::Sum => "lane::Sum",
-        Reduction::Prod => "lane::Prod",
-        Reduction::Max => "lane::Max",
-        Reduction::Min => "lane::Min",
-        Reduction::ArgMax => "lane::ArgMax",
-        Reduction::ArgMin => "lane::ArgMin",
-    }
-}
-
-/// A factor and how far to shift, by which numbers below 2^31 are divided.
-fn divisor(size: i64) -> u64 {
-    let shift = 64 - (size.max(1) as u64 - 1).leading_zeros();
-    let factor = (1u128 << (31 + shift)).div_ceil(size.max(1) as u128) as u64;
-    factor | u64::from(31 + shift) << 32
 }
 
 impl Writer<'_> {
@@ -215,7 +138,9 @@ impl Writer<'_> {
                 self.line(&format!("const U item = (U)blockIdx.x * {rows} + threadIdx.x / {group};"));
                 self.row_start();
             }
-            Scheme::Across { across, .. } => {
+            Scheme::Across { across, down } => {
+                let room = (across * down * self.vector() * self.largest_accumulator()).div_ceil(16);
+                self.line(&format!("__shared__ uint4 room[{room}];"));
                 self.line("const U part = threadIdx.y;");
                 self.line(&format!("const U item = (U)blockIdx.x * {across} + threadIdx.x;"));
                 self.row_start();
@@ -229,6 +154,17 @@ impl Writer<'_> {
         }
         self.row_stores();
         Ok(())
+    }
+
+    /// The bytes of the largest accumulator: a position comes with its value.
+    fn largest_accumulator(&self) -> usize {
+        let reductions = self.nest.code.iter().zip(&self.nest.live).filter(|(_, live)| **live);
+        let sizes = reductions.filter_map(|(instr, _)| match instr {
+            Instr::Reduce(kind, _) if kind.gives_index() => Some(16),
+            Instr::Reduce(_, arg) => Some(held(self.nest.dtypes[arg.0 as usize]).size_in_bytes()),
+            _ => None,
+        });
+        sizes.max().unwrap_or(1)
     }
 
     /// Where the row of a thread starts. Threads without one have the first, and write nothing.
@@ -729,10 +665,10 @@ impl Writer<'_> {
             let index = if kind.gives_index() { ".index" } else { "" };
             match self.form.scheme {
                 Scheme::Across { across, down } => {
+                    self.line(&format!("lane::reduce_down<{op}, {across}, {down}>(a{at}, room);"));
                     self.line(&format!("{of} r{at}[{}];", self.vector()));
                     self.each_element();
-                    let call = format!("lane::reduce_down<{op}, {across}, {down}>(a{at}[v])");
-                    self.line(&format!("r{at}[v] = {call}{index};"));
+                    self.line(&format!("r{at}[v] = a{at}[v]{index};"));
                     self.line("}");
                 }
                 Scheme::Along { group } => {

@@ -1,0 +1,83 @@
+//! Types, literals, casts and numbers as CUDA C++.
+
+use max_core::kernel::{Literal, Reduction};
+use max_core::scalar::source::register_type;
+use max_core::{DType, Element, dispatch};
+
+/// The type of elements in memory.
+pub(super) fn memory_type(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "boolean",
+        DType::Float16 => "f16",
+        DType::BFloat16 => "bf16",
+        DType::Float8E4M3FN => "e4m3fn",
+        DType::Float8E4M3FNUZ => "e4m3fnuz",
+        DType::Float8E5M2 => "e5m2",
+        DType::Float8E5M2FNUZ => "e5m2fnuz",
+        native => register_type(native),
+    }
+}
+
+/// A literal as it is held.
+pub(super) fn literal_text(literal: Literal) -> String {
+    let of = register_type(literal.dtype);
+    let bytes = literal.bits.to_le_bytes();
+    match literal.dtype {
+        DType::Bool => (literal.bits & 0xff != 0).to_string(),
+        DType::Float64 => match f64::from_bits(literal.bits) {
+            value if value.is_finite() => format!("{value:?}"),
+            _ => format!("__longlong_as_double({:#x}ll)", literal.bits),
+        },
+        dtype if dtype.is_float() => match literal.to_f64() as f32 {
+            value if value.is_finite() => format!("{value:?}f"),
+            value => format!("__int_as_float({:#x})", value.to_bits()),
+        },
+        dtype if dtype.is_signed_integral() => {
+            let value =
+                dispatch!(dtype, T => bytemuck::pod_read_unaligned::<T>(&bytes[..size_of::<T>()]).to_i128());
+            match value as i64 {
+                i64::MIN => format!("({of})0x8000000000000000ull"),
+                value => format!("({of}){value}ll"),
+            }
+        }
+        dtype => {
+            let value =
+                dispatch!(dtype, T => bytemuck::pod_read_unaligned::<T>(&bytes[..size_of::<T>()]).to_i128());
+            format!("({of}){value}ull")
+        }
+    }
+}
+
+/// The type in which elements of a dtype are held, as a dtype.
+pub(super) fn held(dtype: DType) -> DType {
+    if dtype.is_half() || dtype.is_float8() { DType::Float32 } else { dtype }
+}
+
+pub(super) fn cast_text(from: DType, to: DType, value: &str) -> String {
+    if held(to) != to {
+        return format!("lane::Rounded<{}>::of({value})", memory_type(to));
+    }
+    if held(from) == to {
+        return value.to_string();
+    }
+    format!("lane::Cast<{}>::of({value})", register_type(to))
+}
+
+/// What combines the elements of a reduction.
+pub(super) fn combiner(kind: Reduction) -> &'static str {
+    match kind {
+        Reduction::Sum => "lane::Sum",
+        Reduction::Prod => "lane::Prod",
+        Reduction::Max => "lane::Max",
+        Reduction::Min => "lane::Min",
+        Reduction::ArgMax => "lane::ArgMax",
+        Reduction::ArgMin => "lane::ArgMin",
+    }
+}
+
+/// A factor and how far to shift, by which numbers below 2^31 are divided.
+pub(super) fn divisor(size: i64) -> u64 {
+    let shift = 64 - (size.max(1) as u64 - 1).leading_zeros();
+    let factor = (1u128 << (31 + shift)).div_ceil(size.max(1) as u128) as u64;
+    factor | u64::from(31 + shift) << 32
+}
