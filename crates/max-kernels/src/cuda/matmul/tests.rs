@@ -235,6 +235,74 @@ fn float8_goes_through_wider_types() {
     whole.dtypes().unwrap();
 }
 
+/// Follows a product through all that is decided for it, as a plan does, and counts the steps until it can run.
+fn steps(k: &Matmul<i64>, before: usize) -> usize {
+    assert!(before < 8, "no end: {k:?}");
+    let k = simplify(k).unwrap();
+    let contiguous = |last: [i64; 2], dtype| {
+        let (strides, _) = row_major(&[k.batch.as_slice(), &last].concat()).unwrap();
+        access(9, dtype, 0, &strides)
+    };
+    let (mut next, dtype) = (k.clone(), k.lhs.dtype);
+    match decide(&k).unwrap() {
+        Way::Nothing | Way::Zeros | Way::Own(_) | Way::Thin(..) | Way::Library(_) => return before,
+        Way::Others(others) => return others.iter().map(|other| steps(other, before + 1)).max().unwrap(),
+        Way::Copies(copies) => {
+            assert!(copies.contains(&true), "copies of nothing: {k:?}");
+            // A batch of one matrix stays one.
+            let copy = |from: &Access<i64>, last| {
+                let mut to = contiguous(last, dtype);
+                let batch = k.batch.len();
+                if from.strides[..batch].iter().all(|&stride| stride == 0) {
+                    to.strides[..batch].fill(0);
+                }
+                to
+            };
+            next.lhs = if copies[0] { copy(&k.lhs, [k.m, k.k]) } else { next.lhs };
+            next.rhs = if copies[1] { copy(&k.rhs, [k.k, k.n]) } else { next.rhs };
+        }
+        Way::Widened => {
+            next.lhs = contiguous([k.m, k.k], DType::BFloat16);
+            next.rhs = contiguous([k.k, k.n], DType::BFloat16);
+            next.epilogue.code[0] = Instr::Product(DType::BFloat16);
+        }
+        Way::Scratch => {
+            let wide = if dtype.is_float8() { F32 } else { dtype };
+            next.epilogue.accesses = vec![contiguous([k.m, k.n], wide)];
+            next.epilogue.code = match wide == dtype {
+                true => vec![Instr::Product(dtype), Instr::Store(0, Reg(0))],
+                false => vec![Instr::Product(dtype), Instr::Cast(Reg(0), wide), Instr::Store(0, Reg(1))],
+            };
+        }
+    }
+    steps(&next, before + 1)
+}
+
+#[test]
+fn every_product_gets_to_run() {
+    let mut random = crate::matmul::tests::Random(21);
+    for round in 0..4000 {
+        let dtype = DType::ALL[round % DType::ALL.len()];
+        let rank = random.below(4) as usize;
+        let batch: Vec<i64> = (0..rank).map(|_| random.below(8) as i64).collect();
+        let [m, n, k] = [(); 3].map(|()| [1, 1, 3, 16, 5000][random.below(5) as usize]);
+        let shape = |last: [i64; 2]| [batch.as_slice(), &last].concat();
+        let (lhs, _) = random.access(0, dtype, &shape([m, k]), true);
+        let (rhs, _) = random.access(1, dtype, &shape([k, n]), true);
+        let mut kernel = product(dtype, &batch, [m, n, k]);
+        if round % 3 == 0 {
+            kernel.epilogue.accesses[0] = random.access(2, dtype, &shape([m, n]), false).0;
+        }
+        if round % 2 == 0 {
+            kernel.rhs = rhs;
+        }
+        if round % 5 < 3 {
+            kernel.lhs = lhs;
+        }
+        steps(&kernel, 0);
+    }
+}
+
 #[test]
 fn parts_add_up_in_order() {
     let part = |slot| access(slot, F32, 0, &[6, 1]);
