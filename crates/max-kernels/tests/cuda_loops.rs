@@ -55,6 +55,7 @@ fn loops_are_those_of_the_cpu() {
     let Some(device) = gpu() else { return };
     let mut failures = Vec::new();
     for (group, cases) in groups() {
+        eprintln!("{group}: {} loops", cases.len());
         failures.extend(check_all(&device, &cases).into_iter().map(|failure| format!("{group}: {failure}")));
     }
     let shown = failures.iter().take(40).map(String::as_str).collect::<Vec<_>>().join("\n\n");

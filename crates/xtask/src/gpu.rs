@@ -107,7 +107,7 @@ fn test_executables(folder: &Path) -> Result<(), String> {
             continue;
         }
         let mut build = cargo();
-        build.args(["test", "--release", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
+        build.args(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
         build.args(["--package", package]);
         for test in &tests {
             build.args(["--test", test]);
@@ -120,6 +120,7 @@ fn test_executables(folder: &Path) -> Result<(), String> {
             };
             let file = folder.join(test);
             copy_as(built, &file)?;
+            exec::run(Command::new("strip").arg(&file))?;
             exec::run(Command::new("gzip").arg("--force").arg(file))?;
         }
     }

@@ -41,7 +41,9 @@ impl Types {
             Compute::TF32 if a == Float32 => Types { compute: compute::F32_BY_TF32, scale: Float32 },
             Compute::F32 | Compute::TF32 => Types { compute: compute::F32, scale: Float32 },
         };
-        possible.then_some(types)
+        // The library's gelu has the precision of float32.
+        let exact = gemm.ending != Ending::GeluTanh || gemm.compute != Compute::F64;
+        (possible && exact).then_some(types)
     }
 
     pub(super) fn description(self, library: &'static CublasLt, gemm: &Gemm) -> Result<ProductDescription> {

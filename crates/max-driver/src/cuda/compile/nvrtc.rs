@@ -199,12 +199,14 @@ impl Drop for OpenProgram<'_> {
     }
 }
 
+/// Sums and products round one by one, as on the host: what is fused gives the bits of what is not. Functions that want
+/// both in one say so.
 fn options(target: Target) -> [String; 4] {
     let architecture = match target {
         Target::Real(number) => format!("--gpu-architecture=sm_{number}"),
         Target::Virtual(number) => format!("--gpu-architecture=compute_{number}"),
     };
-    [architecture, "--std=c++17".into(), "-default-device".into(), "--fmad=true".into()]
+    [architecture, "--std=c++17".into(), "-default-device".into(), "--fmad=false".into()]
 }
 
 /// A source with the numbers of its lines, which messages name.
