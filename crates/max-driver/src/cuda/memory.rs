@@ -229,7 +229,7 @@ impl Gpu {
         let device = DeviceRef::gpu(self.id);
         match self.free_and_total() {
             Ok((free, total)) if status == OUT_OF_MEMORY || bytes > total => Error::memory(format!(
-                "{device} has no room for {bytes} bytes more: {free} of its {total} bytes are free"
+                "{device} is out of memory: there is no room for {bytes} bytes more, {free} of its {total} bytes are free"
             )),
             _ => match self.api.check(status, "cuMemAllocAsync") {
                 Err(error) => error.context(format!("{bytes} bytes of {device} could not be allocated")),

@@ -83,8 +83,6 @@ bool abs(bool a) { return a; }
     T div(T a, T b) { return a / b; }                                       \
     T neg(T a) { return -a; }                                               \
     T abs(T a) { return ::fabs##F(a); }                                     \
-    T max(T a, T b) { return a > b || a != a ? a : b; }                     \
-    T min(T a, T b) { return a < b || a != a ? a : b; }                     \
     T floor(T a) { return ::floor##F(a); }                                  \
     T ceil(T a) { return ::ceil##F(a); }                                    \
     T round(T a) { return ::rint##F(a); }                                   \
@@ -119,6 +117,17 @@ bool abs(bool a) { return a; }
 FLOATS(float, f, )
 FLOATS(double, , __noinline__)
 #undef FLOATS
+
+// NaN wins.
+double max(double a, double b) { return a > b || a != a ? a : b; }
+double min(double a, double b) { return a < b || a != a ? a : b; }
+#if __CUDA_ARCH__ >= 800
+float max(float a, float b) { float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }
+float min(float a, float b) { float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }
+#else
+float max(float a, float b) { return a > b || a != a ? a : b; }
+float min(float a, float b) { return a < b || a != a ? a : b; }
+#endif
 
 // ---- Narrow floats: widened when they are loaded, rounded to nearest even when they are stored.
 
@@ -283,29 +292,61 @@ template <> struct Piece<4> { typedef unsigned type; };
 template <> struct Piece<2> { typedef unsigned short type; };
 template <> struct Piece<1> { typedef unsigned char type; };
 
-// A vector of neighbours, of which the first `count` exist.
-template <int V, class S, class R> void load(R (&to)[V], const S* from, i64 count) {
+// Neighbours as they lie in memory, of which the first `count` exist.
+template <int V, class S> struct Pack {
     typedef typename Piece<(sizeof(S) * V > 16 ? 16 : sizeof(S) * V)>::type P;
-    const int pieces = sizeof(S) * V / sizeof(P);
+    static const int pieces = sizeof(S) * V / sizeof(P);
     P raw[pieces];
-    if (count >= V) {
+
+    S get(int v) const { return ((const S*)raw)[v]; }
+    void fetch(const S* from, i64 count) {
+        if (count >= V) {
 #pragma unroll
-        for (int p = 0; p < pieces; p++) raw[p] = ((const P*)from)[p];
+            for (int p = 0; p < pieces; p++) raw[p] = ((const P*)from)[p];
+        } else {
 #pragma unroll
-        for (int v = 0; v < V; v++) to[v] = widen(((const S*)raw)[v]);
-    } else {
-#pragma unroll
-        for (int v = 0; v < V; v++) to[v] = v < count ? widen(from[v]) : (R)0;
+            for (int v = 0; v < V; v++) if (v < count) ((S*)raw)[v] = from[v];
+        }
     }
+};
+
+// Elements at a distance from each other, as they lie in memory.
+template <int V, class S> void fetch_apart(S (&to)[V], const S* from, i64 stride, i64 count) {
+#pragma unroll
+    for (int v = 0; v < V; v++) if (v < count) to[v] = from[v * stride];
 }
+
+// A vector of neighbours.
+template <int V, class S, class R> void load(R (&to)[V], const S* from) {
+    Pack<V, S> pack;
+    pack.fetch(from, V);
+#pragma unroll
+    for (int v = 0; v < V; v++) to[v] = widen(pack.get(v));
+}
+
+// Rounds a vector. Two at a time take no longer than one.
+template <int V, class S, class R> void put_all(S* to, const R (&from)[V]) {
+#pragma unroll
+    for (int v = 0; v < V; v++) put(to[v], from[v]);
+}
+#if __CUDA_ARCH__ >= 800
+#define PAIRS(NAME, INSTRUCTION)                                                                \
+    template <int V> void put_all(NAME* to, const float (&from)[V]) {                           \
+        _Pragma("unroll") for (int v = 0; v + 1 < V; v += 2)                                    \
+            asm(INSTRUCTION " %0, %1, %2;" : "=r"(((unsigned*)to)[v / 2]) : "f"(from[v + 1]), "f"(from[v])); \
+        if (V % 2) put(to[V - 1], from[V - 1]);                                                 \
+    }
+PAIRS(bf16, "cvt.rn.bf16x2.f32")
+PAIRS(f16, "cvt.rn.f16x2.f32")
+#undef PAIRS
+#endif
 
 template <int V, class S, class R> void store(S* to, const R (&from)[V], i64 count) {
     typedef typename Piece<(sizeof(S) * V > 16 ? 16 : sizeof(S) * V)>::type P;
     const int pieces = sizeof(S) * V / sizeof(P);
-    P raw[pieces];
     if (count >= V) {
-#pragma unroll
-        for (int v = 0; v < V; v++) put(((S*)raw)[v], from[v]);
+        P raw[pieces];
+        put_all((S*)raw, from);
 #pragma unroll
         for (int p = 0; p < pieces; p++) ((P*)to)[p] = raw[p];
     } else {
@@ -333,9 +374,9 @@ template <int V, class S, class R> void load_same(R (&to)[V], const S* from) {
 }
 
 // Elements at a distance from each other.
-template <int V, class S, class R> void load_apart(R (&to)[V], const S* from, i64 stride, i64 count) {
+template <int V, class S, class R> void load_apart(R (&to)[V], const S* from, i64 stride) {
 #pragma unroll
-    for (int v = 0; v < V; v++) to[v] = v < count ? widen(from[v * stride]) : (R)0;
+    for (int v = 0; v < V; v++) to[v] = widen(from[v * stride]);
 }
 
 template <int V, class S, class R> void store_apart(S* to, const R (&from)[V], i64 stride, i64 count) {

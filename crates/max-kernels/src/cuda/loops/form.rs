@@ -1,6 +1,5 @@
 //! How a nest is spread over threads: which of them share a row, and how many elements each has.
 
-use max_core::DType;
 use max_core::kernel::{Instr, Level};
 
 use super::nest::{Axis, Nest};
@@ -14,8 +13,8 @@ const WARP: usize = 32;
 const PIECE: usize = 16;
 /// The bytes of shared memory that every block can have.
 const SHARED: usize = 48 << 10;
-/// How many words of a row a thread may hold.
-const HELD: usize = 32;
+/// How many bytes of a row a thread may hold.
+const HELD: usize = 128;
 
 /// What neighbouring threads have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,32 +212,50 @@ fn flat(nest: &Nest, enough: i64) -> Form {
     }
     let vector = vector(nest, last, nest.kept.len() == 1);
     let mut form = Form { scheme: Scheme::Flat, vector, repeat: 1, held: true };
-    let repeat = (PIECE / vector).clamp(1, 8);
+    let repeat = (PIECE / vector).clamp(2, 8) * if vector == 8 { 2 } else { 1 };
     if form.items(nest) / (BLOCK * repeat) as i64 >= enough {
         form.repeat = repeat;
     }
     form
 }
 
-/// The words that a thread holds for each element of a row: what is loaded once and used in several passes.
-fn words(nest: &Nest) -> usize {
-    let spans = |at: usize| {
-        let uses = (0..nest.code.len()).filter(|&user| nest.live[user]);
-        let passes = uses.filter(|&user| args(&nest.code[user]).iter().any(|arg| arg.0 as usize == at));
-        passes.map(|user| nest.ready[user]).any(|pass| pass > nest.ready[at])
+/// The most bytes that a thread holds for each element of a row from one pass to the next: loads that several passes use,
+/// as they are in memory, and what is not computed again.
+fn bytes_held(nest: &Nest) -> usize {
+    // The first and the last pass that want a value of each instruction.
+    let mut wanted: Vec<Option<(usize, usize)>> = vec![None; nest.code.len()];
+    for at in (0..nest.code.len()).rev().filter(|&at| nest.live[at]) {
+        let passes = match nest.code[at] {
+            Instr::Reduce(..) => Some((nest.ready[at] - 1, nest.ready[at] - 1)),
+            Instr::Store(..) => Some((nest.last(), nest.last())),
+            _ if nest.is_costly(at) => wanted[at].map(|_| (nest.ready[at], nest.ready[at])),
+            _ => wanted[at],
+        };
+        let Some((first, last)) = passes else { continue };
+        for arg in args(&nest.code[at]).iter().map(|arg| arg.0 as usize) {
+            if nest.levels[arg] == Level::Element {
+                let own = wanted[arg].get_or_insert((first, last));
+                *own = (own.0.min(first), own.1.max(last));
+            }
+        }
+    }
+    let held = |at: usize, pass: usize| match (&nest.code[at], wanted[at]) {
+        (Instr::Load(access), Some((first, last))) if first <= pass && pass < last => {
+            nest.accesses[*access as usize].dtype.size_in_bytes()
+        }
+        (_, Some((_, last))) if nest.is_costly(at) && nest.ready[at] <= pass && pass < last => {
+            nest.dtypes[at].size_in_bytes().max(4)
+        }
+        _ => 0,
     };
-    let held = (0..nest.code.len()).filter(|&at| {
-        let reduced = matches!(nest.code[at], Instr::Reduce(..) | Instr::Store(..));
-        nest.live[at] && nest.levels[at] == Level::Element && !reduced && spans(at)
-    });
-    let size = |dtype: DType| if dtype.size_in_bytes() == 8 { 2 } else { 1 };
-    held.map(|at| size(nest.dtypes[at])).sum::<usize>().max(1)
+    let after = |pass: usize| (0..nest.code.len()).map(|at| held(at, pass)).sum();
+    (0..nest.last()).map(after).max().unwrap_or(0).max(1)
 }
 
 fn along(nest: &Nest, reduce: &Axis, enough: i64) -> Form {
     let vector = vector(nest, reduce, false);
     let vectors = reduce.size as u64 / vector as u64;
-    let most = (HELD / (vector * words(nest))).clamp(1, 8);
+    let most = (HELD / (vector * bytes_held(nest))).clamp(1, 8);
     let form = |group: usize, repeat: usize| Form {
         scheme: Scheme::Along { group },
         vector,
@@ -258,8 +275,11 @@ fn along(nest: &Nest, reduce: &Axis, enough: i64) -> Form {
         if nest.rows() >= enough { &[64, 128, 256, 512, 1024] } else { &[128, 256, 512, 1024] };
     let repeat_for = |group: usize| (vectors.div_ceil(group as u64) as usize).next_power_of_two();
     let wanted = if nest.rows() >= enough { 4 } else { 1 };
-    let fits = |limit: usize| groups.iter().find(|&&group| repeat_for(group) <= limit);
-    match fits(wanted.min(most)).or_else(|| fits(most)) {
+    // Two blocks on a multiprocessor wait for memory in turn, so one that fills it is the last choice.
+    let fits = |limit: usize, largest: usize| {
+        groups.iter().find(|&&group| group <= largest && repeat_for(group) <= limit)
+    };
+    match fits(wanted.min(most), 512).or_else(|| fits(most, 512)).or_else(|| fits(most, 1024)) {
         Some(&group) => form(group, repeat_for(group)),
         None => form(1024, 4.min(most.max(2))),
     }

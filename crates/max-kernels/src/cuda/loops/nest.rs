@@ -1,8 +1,10 @@
 //! A loop as it is written down: only what is used, axes in the order of the first store, neighbours merged.
 
 use max_core::kernel::{Access, Instr, Level, Literal, Loop};
-use max_core::{DType, Result};
+use max_core::scalar::NumericOp;
+use max_core::{DType, Result, ScalarOp};
 
+use super::words::held;
 use crate::loops::{args, live};
 
 /// An axis and how far apart its elements lie in each walk.
@@ -108,6 +110,36 @@ impl Nest {
         };
         let positions = (0..self.walks.len()).any(|walk| !self.walks[walk].counted && reach(walk) > MOST);
         positions || self.rows().max(self.row_length()) > MOST
+    }
+
+    /// Whether a value is better kept for a later pass than computed again.
+    pub(super) fn is_costly(&self, at: usize) -> bool {
+        match self.code[at] {
+            Instr::Random(..) => true,
+            Instr::Apply(op, _) => match op {
+                ScalarOp::RealOp(_) => true,
+                ScalarOp::NumericOp(op) => {
+                    matches!(op, NumericOp::Pow | NumericOp::FloorDiv | NumericOp::Mod)
+                }
+                ScalarOp::CompareOp(_) | ScalarOp::LogicalOp(_) => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// What is stored, without a rounding to the dtype of the store, which the store does itself.
+    pub(super) fn unrounded(&self, at: usize) -> usize {
+        match self.code[at] {
+            Instr::Cast(arg, to) if held(to) == DType::Float32 && to != DType::Float32 => {
+                let arg = arg.0 as usize;
+                if self.levels[arg] == self.levels[at] && self.dtypes[arg] == DType::Float32 {
+                    arg
+                } else {
+                    at
+                }
+            }
+            _ => at,
+        }
     }
 
     /// The live instructions that touch memory: the place in the code, the access, and whether it is written.

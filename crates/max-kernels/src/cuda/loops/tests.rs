@@ -91,11 +91,11 @@ fn flat_loops_read_well() {
             extern "C" __global__ void __launch_bounds__(256) loop(i64 items, i64 n1, u64 d1, i64 s0_0, bf16* p0, bf16* p1, bf16* p2) {
                 typedef int I;
                 typedef unsigned U;
-                const U first = (U)blockIdx.x * 512 + threadIdx.x;
-                float x0[2][8];
-                float x1[2][8];
+                const U first = (U)blockIdx.x * 1024 + threadIdx.x;
+                lane::Pack<8, bf16> x0[4];
+                lane::Pack<8, bf16> x1[4];
             #pragma unroll
-                for (int i = 0; i < 2; i++) {
+                for (int i = 0; i < 4; i++) {
                     const U item = first + i * 256;
                     if (item < (U)items) {
                         U rest = item;
@@ -105,12 +105,12 @@ fn flat_loops_read_well() {
                         const U i0 = rest;
                         const I w0 = (I)i0 * (I)s0_0 + (I)i1 * 8;
                         const I w1 = (I)i1 * 8;
-                        lane::load<8>(x0[i], p0 + w0, 8);
-                        lane::load<8>(x1[i], p1 + w1, 8);
+                        x0[i].fetch(p0 + w0, 8);
+                        x1[i].fetch(p1 + w1, 8);
                     }
                 }
             #pragma unroll
-                for (int i = 0; i < 2; i++) {
+                for (int i = 0; i < 4; i++) {
                     const U item = first + i * 256;
                     if (item < (U)items) {
                         U rest = item;
@@ -122,14 +122,14 @@ fn flat_loops_read_well() {
                         float o3[8];
             #pragma unroll
                         for (int v = 0; v < 8; v++) {
-                            const float e2 = lane::add(x0[i][v], x1[i][v]);
+                            const float e2 = lane::add(lane::widen(x0[i].get(v)), lane::widen(x1[i].get(v)));
                             o3[v] = e2;
                         }
                         lane::store<8>(p2 + w0, o3, 8);
                     }
                 }
             }
-            [1024, 1, 1] [256, 1, 1] [Number(524288), Number(512), Bits(173946175488), Number(4096), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 }), Address(Address { slot: Slot(2), bytes: 0 })]
+            [512, 1, 1] [256, 1, 1] [Number(524288), Number(512), Bits(173946175488), Number(4096), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 }), Address(Address { slot: Slot(2), bytes: 0 })]
         "#]],
     );
 }
@@ -139,68 +139,68 @@ fn rows_read_well() {
     check(
         &softmax(DType::Float32, [8192, 1000], 1),
         expect![[r#"
-        extern "C" __global__ void __launch_bounds__(64) loop(i64 items, i64 length, i64 s0_0, float* p0, float* p1) {
-            typedef int I;
-            typedef unsigned U;
-            const U part = threadIdx.x % 64;
-            const U item = (U)blockIdx.x * 1 + threadIdx.x / 64;
-            const bool here = item < (U)items;
-            const U i0 = (here ? item : (U)0);
-            const I b0 = (I)i0 * (I)s0_0;
-            float a1 = __int_as_float(0xff800000);
-            const U start = 0;
-            float x0[4][4];
-        #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const U j = start + (i * 64 + part) * 4;
-                if (here && j < (U)length) {
-                    const I w0 = b0 + (I)j;
-                    lane::load<4>(x0[i], p0 + w0, 4);
+            extern "C" __global__ void __launch_bounds__(64) loop(i64 items, i64 length, i64 s0_0, float* p0, float* p1) {
+                typedef int I;
+                typedef unsigned U;
+                const U part = threadIdx.x % 64;
+                const U item = (U)blockIdx.x * 1 + threadIdx.x / 64;
+                const bool here = item < (U)items;
+                const U i0 = (here ? item : (U)0);
+                const I b0 = (I)i0 * (I)s0_0;
+                float a1 = __int_as_float(0xff800000);
+                const U start = 0;
+                lane::Pack<4, float> x0[4];
+            #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const U j = start + (i * 64 + part) * 4;
+                    if (here && j < (U)length) {
+                        const I w0 = b0 + (I)j;
+                        x0[i].fetch(p0 + w0, 4);
+                    }
                 }
-            }
-        #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const U j = start + (i * 64 + part) * 4;
-                if (here && j < (U)length) {
-        #pragma unroll
-                    for (int v = 0; v < 4; v++) {
-                        a1 = lane::Max::of(a1, x0[i][v]);
+            #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const U j = start + (i * 64 + part) * 4;
+                    if (here && j < (U)length) {
+            #pragma unroll
+                        for (int v = 0; v < 4; v++) {
+                            a1 = lane::Max::of(a1, lane::widen(x0[i].get(v)));
+                        }
+                    }
+                }
+                const float r1 = lane::reduce<lane::Max, 64>(a1);
+                float a4 = 0.0f;
+                float k3[4][4];
+            #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const U j = start + (i * 64 + part) * 4;
+                    if (here && j < (U)length) {
+            #pragma unroll
+                        for (int v = 0; v < 4; v++) {
+                            const float e2 = lane::sub(lane::widen(x0[i].get(v)), r1);
+                            k3[i][v] = lane::exp(e2);
+                            a4 = lane::Sum::of(a4, k3[i][v]);
+                        }
+                    }
+                }
+                const float r4 = lane::reduce<lane::Sum, 64>(a4);
+            #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const U j = start + (i * 64 + part) * 4;
+                    if (here && j < (U)length) {
+                        const I w0 = b0 + (I)j;
+                        float o6[4];
+            #pragma unroll
+                        for (int v = 0; v < 4; v++) {
+                            const float e5 = lane::div(k3[i][v], r4);
+                            o6[v] = e5;
+                        }
+                        lane::store<4>(p1 + w0, o6, 4);
                     }
                 }
             }
-            const float r1 = lane::reduce<lane::Max, 64>(a1);
-            float a4 = 0.0f;
-            float k3[4][4];
-        #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const U j = start + (i * 64 + part) * 4;
-                if (here && j < (U)length) {
-        #pragma unroll
-                    for (int v = 0; v < 4; v++) {
-                        const float e2 = lane::sub(x0[i][v], r1);
-                        k3[i][v] = lane::exp(e2);
-                        a4 = lane::Sum::of(a4, k3[i][v]);
-                    }
-                }
-            }
-            const float r4 = lane::reduce<lane::Sum, 64>(a4);
-        #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const U j = start + (i * 64 + part) * 4;
-                if (here && j < (U)length) {
-                    const I w0 = b0 + (I)j;
-                    float o6[4];
-        #pragma unroll
-                    for (int v = 0; v < 4; v++) {
-                        const float e5 = lane::div(k3[i][v], r4);
-                        o6[v] = e5;
-                    }
-                    lane::store<4>(p1 + w0, o6, 4);
-                }
-            }
-        }
-        [8192, 1, 1] [64, 1, 1] [Number(8192), Number(1000), Number(1000), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 })]
-    "#]],
+            [8192, 1, 1] [64, 1, 1] [Number(8192), Number(1000), Number(1000), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 })]
+        "#]],
     );
 }
 

@@ -50,6 +50,17 @@ pub(super) fn write(nest: &Nest, form: &Form) -> Result<Written> {
     Ok(Written { code, params: writer.params })
 }
 
+/// How a load is held until it is used.
+#[derive(Clone, Copy)]
+enum Seen {
+    /// As neighbours in memory.
+    Packed,
+    /// As one element for all.
+    Same,
+    /// As an element each.
+    Apart,
+}
+
 struct Writer<'a> {
     nest: &'a Nest,
     form: &'a Form,
@@ -364,25 +375,48 @@ impl Writer<'_> {
         self.line("__syncthreads();");
     }
 
-    /// Loads a vector at a position.
-    fn load(&mut self, access: usize, to: &str, at: &str) {
+    /// How a load is held until it is used.
+    fn seen(&self, access: usize) -> Seen {
+        match (self.form.scheme, self.form.lies(self.nest, access)) {
+            (Scheme::Tile { axis, .. }, _) if lies_across(self.nest, axis, access) => Seen::Apart,
+            (_, Lies::Together) => Seen::Packed,
+            (_, Lies::Same) => Seen::Same,
+            (_, Lies::Apart) => Seen::Apart,
+        }
+    }
+
+    /// Reads a vector at a position as it lies in memory.
+    fn fetch(&mut self, access: usize, to: &str, at: &str) {
+        let vector = self.vector();
         if let Scheme::Tile { axis, .. } = self.form.scheme
             && lies_across(self.nest, axis, access)
         {
-            let vector = self.vector();
             self.each_element();
-            self.line(&format!("{to}[v] = lane::widen(tile{access}[right * {vector} + v][down]);"));
+            self.line(&format!("{to}[v] = tile{access}[right * {vector} + v][down];"));
             self.line("}");
             return;
         }
-        let (vector, memory, count) = (self.vector(), self.memory(access), self.count());
-        let walk = self.nest.walk_of[access];
+        let (memory, count) = (self.memory(access), self.count());
+        let line = match self.seen(access) {
+            Seen::Packed => format!("{to}.fetch({memory} + {at}, {count});"),
+            Seen::Same => format!("{to} = {memory}[{at}];"),
+            Seen::Apart => {
+                let step = self.step(self.nest.walk_of[access]);
+                format!("lane::fetch_apart<{vector}>({to}, {memory} + {at}, {step}, {count});")
+            }
+        };
+        self.line(&line);
+    }
+
+    /// Reads a vector of values of rows.
+    fn load(&mut self, access: usize, to: &str, at: &str) {
+        let (vector, memory) = (self.vector(), self.memory(access));
         let line = match self.form.lies(self.nest, access) {
-            Lies::Together => format!("lane::load<{vector}>({to}, {memory} + {at}, {count});"),
+            Lies::Together => format!("lane::load<{vector}>({to}, {memory} + {at});"),
             Lies::Same => format!("lane::load_same<{vector}>({to}, {memory} + {at});"),
             Lies::Apart => {
-                let step = self.step(walk);
-                format!("lane::load_apart<{vector}>({to}, {memory} + {at}, {step}, {count});")
+                let step = self.step(self.nest.walk_of[access]);
+                format!("lane::load_apart<{vector}>({to}, {memory} + {at}, {step});")
             }
         };
         self.line(&line);
@@ -408,7 +442,11 @@ impl Writer<'_> {
             _ if self.nest.is_constant(at) => format!("r{at}"),
             _ if row && self.is_across() => format!("r{at}[v]"),
             _ if row => format!("r{at}"),
-            Instr::Load(_) => format!("x{at}[i][v]"),
+            Instr::Load(access) => match self.seen(*access as usize) {
+                Seen::Packed => format!("lane::widen(x{at}[i].get(v))"),
+                Seen::Same => format!("lane::widen(x{at}[i])"),
+                Seen::Apart => format!("lane::widen(x{at}[i][v])"),
+            },
             _ if self.kept[at] => format!("k{at}[i][v]"),
             _ => format!("e{at}"),
         }
@@ -472,8 +510,7 @@ impl Writer<'_> {
                 if !needed[stage][at] {
                     continue;
                 }
-                let from_memory = matches!(nest.code[at], Instr::Load(_) | Instr::Index(_));
-                if !root && self.form.held && !from_memory && nest.ready[at] < stage {
+                if !root && self.form.held && nest.is_costly(at) && nest.ready[at] < stage {
                     self.kept[at] = true;
                     needed[nest.ready[at]][at] = true;
                     continue;
@@ -563,23 +600,28 @@ impl Writer<'_> {
             .collect();
         for &at in &loads {
             self.loaded[at] = true;
-            self.line(&format!("{} x{at}[{}][{vector}];", self.type_of(at), form.repeat));
+            let Instr::Load(access) = nest.code[at] else { continue };
+            let (of, repeat) = (memory_type(nest.accesses[access as usize].dtype), form.repeat);
+            self.line(&match self.seen(access as usize) {
+                Seen::Packed => format!("lane::Pack<{vector}, {of}> x{at}[{repeat}];"),
+                Seen::Same => format!("{of} x{at}[{repeat}];"),
+                Seen::Apart => format!("{of} x{at}[{repeat}][{vector}];"),
+            });
         }
         let kept: Vec<usize> =
             here.iter().copied().filter(|&at| self.kept[at] && nest.ready[at] == stage).collect();
         for at in kept {
             self.line(&format!("{} k{at}[{}][{vector}];", self.type_of(at), form.repeat));
         }
-        if !loads.is_empty() {
-            self.each_vector(&self.walks_of(&loads));
-            for at in loads {
-                let Instr::Load(access) = nest.code[at] else { continue };
-                let walk = nest.walk_of[access as usize];
-                self.load(access as usize, &format!("x{at}[i]"), &format!("w{walk}"));
-            }
+        // What comes from afar is asked for ahead. What a later pass reads for the first time is near, such as the weights
+        // of a norm, which all rows share.
+        let (near, afar) = loads.into_iter().partition::<Vec<_>, _>(|_| form.held && stage > 0);
+        if !afar.is_empty() {
+            self.each_vector(&self.walks_of(&afar));
+            self.fetch_all(&afar);
             self.end_each_vector();
         }
-        self.elements(stage, &here)?;
+        self.elements(stage, &here, &near)?;
         if threads.is_some() && !form.held {
             self.line("}");
         }
@@ -588,12 +630,22 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// What a pass computes of vectors that are loaded.
-    fn elements(&mut self, stage: usize, here: &[usize]) -> Result<()> {
+    fn fetch_all(&mut self, loads: &[usize]) {
+        for &at in loads {
+            let Instr::Load(access) = self.nest.code[at] else { continue };
+            let walk = self.nest.walk_of[access as usize];
+            self.fetch(access as usize, &format!("x{at}[i]"), &format!("w{walk}"));
+        }
+    }
+
+    /// What a pass computes of vectors, of which some are still to be loaded.
+    fn elements(&mut self, stage: usize, here: &[usize], loads: &[usize]) -> Result<()> {
         let (nest, vector) = (self.nest, self.vector());
+        let is_load = |at: usize| matches!(nest.code[at], Instr::Load(_));
         let touched: Vec<usize> =
-            here.iter().copied().filter(|&at| !matches!(nest.code[at], Instr::Load(_))).collect();
+            here.iter().copied().filter(|at| !is_load(*at) || loads.contains(at)).collect();
         self.each_vector(&self.walks_of(&touched));
+        self.fetch_all(loads);
         for &at in here {
             if let Instr::Store(..) = nest.code[at] {
                 self.line(&format!("{} o{at}[{vector}];", self.type_of(at)));
@@ -605,7 +657,7 @@ impl Writer<'_> {
             match nest.code[at] {
                 Instr::Load(_) => {}
                 Instr::Store(_, arg) => {
-                    let value = self.value(arg.0 as usize);
+                    let value = self.value(nest.unrounded(arg.0 as usize));
                     self.line(&format!("o{at}[v] = {value};"));
                 }
                 Instr::Reduce(kind, arg) => self.accumulate(kind, at, arg.0 as usize),
