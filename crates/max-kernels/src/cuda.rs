@@ -2,7 +2,7 @@
 //!
 //! A kernel becomes a list of launches: functions generated as CUDA C++ or written in `*.cu` files beside this one, and
 //! products by cuBLASLt. Kinds of kernels that a GPU has no function for are composed: a matmul with any epilogue is a
-//! product into scratch memory and a loop over it. All of this is data ([`Plan`]) until [`prepare`] compiles the
+//! product into scratch memory and a loop over it. All of this is data (`Plan`) until [`prepare`] compiles the
 //! functions, many at a time. Sources name no sizes, so that other sizes need no other functions: sizes are parameters,
 //! and only what shapes code (ranks, which strides are zero or one, alignment, dtypes) is in the text.
 
