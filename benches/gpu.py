@@ -341,6 +341,42 @@ def matmul(bench: Bench) -> None:
     )
 
 
+@workload
+def attention(bench: Bench) -> None:
+    """Attention as graphs write it, in one kernel; PyTorch's own function beside it."""
+
+    def ours(q: TensorValue, k: TensorValue, v: TensorValue) -> TensorValue:
+        scores = ops.matmul(q, ops.transpose(k, -1, -2)) * int(q.shape[-1]) ** -0.5
+        return ops.matmul(ops.softmax(scores), v)
+
+    for shape in [(32, 12, 128, 64), (8, 16, 1024, 64), (4, 32, 2048, 128)]:
+        inputs = lambda shape=shape: [randn(*shape, dtype=torch.bfloat16) for _ in range(3)]  # noqa: E731
+        flops = 4 * math.prod(shape) * shape[2]
+        name = f"attention {'x'.join(map(str, shape))} bf16"
+        bench.case(Case(name, ours, tF.scaled_dot_product_attention, inputs, flops=flops, compile=False))
+
+
+@workload
+def conv(bench: Bench) -> None:
+    """Convolutions over pixels of channels (NHWC) by filters of taps (RSCF), PyTorch's with its memory in that order."""
+    shapes = [(32, 56, 64, 3, 64), (32, 14, 256, 3, 256), (32, 14, 1024, 1, 256)]
+    for dtype in (torch.bfloat16, torch.float32):
+        for batch, side, channels, taps, filters in shapes:
+            pad = taps // 2
+
+            def inputs(dtype=dtype, x=(batch, side, side, channels), f=(taps, taps, channels, filters)):
+                return [randn(*x, dtype=dtype), randn(*f, dtype=dtype, scale=0.05)]
+
+            def theirs(x, f, pad=pad):
+                out = tF.conv2d(x.permute(0, 3, 1, 2), f.permute(3, 2, 0, 1), padding=pad)
+                return out.permute(0, 2, 3, 1)
+
+            name = f"conv {batch}x{side}x{side}x{channels}, {taps}x{taps} to {filters} {SHORT[dtype]}"
+            flops = 2 * batch * side * side * channels * taps * taps * filters
+            ours = lambda x, f, pad=pad: ops.conv2d(x, f, padding=(pad, pad, pad, pad))  # noqa: E731
+            bench.case(Case(name, ours, theirs, inputs, flops=flops, compile=False))
+
+
 # --- a block of a transformer ---------------------------------------------------------------------------
 
 BATCH, TOKENS, DIM, HEADS, HIDDEN = 32, 128, 768, 12, 3072
@@ -560,12 +596,31 @@ def eager(bench: Bench) -> None:
         bench.add(Row(name, mine, other, error=error, differs=error > 0))
 
 
+def page(rows: list[Row], rounds: int) -> str:
+    """The table as Markdown."""
+    lines = [
+        "Made by `cargo xtask gpu bench --markdown FILE`, on a machine with a GPU.",
+        "",
+        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, medians of {rounds} rounds that take turns, in microseconds. "
+        "A ratio above 1 means that this package is faster than the better of PyTorch's two ways.",
+        "",
+        "| workload | ours | PyTorch | torch.compile | ratio | |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    cell = lambda number: f"{number:.2f}" if number else ""  # noqa: E731
+    for row in rows:
+        cells = [row.name, *map(cell, (row.ours, row.torch, row.compiled, row.ratio)), row.note.strip()]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="workloads whose names have one of the words")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--json", metavar="FILE", help="also write the table to a file")
+    parser.add_argument("--markdown", metavar="FILE", help="also write the table to a page")
     parser.add_argument("--list", action="store_true", help="name the workloads")
     options = parser.parse_args()
     if options.list:
@@ -592,6 +647,9 @@ def main() -> None:
     if options.json:
         with open(options.json, "w") as file:
             json.dump([{**vars(row), "ratio": row.ratio} for row in bench.rows], file, indent=1)
+    if options.markdown:
+        with open(options.markdown, "w") as file:
+            file.write(page(bench.rows, options.rounds))
     differ = [row.name for row in bench.rows if row.differs]
     if failed or differ:
         sys.exit(f"failed: {', '.join(failed) or 'none'}; results differ: {', '.join(differ) or 'none'}")
