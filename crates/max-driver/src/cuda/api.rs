@@ -38,7 +38,6 @@ library! {
     fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) -> Status;
     fn cuDeviceGetPCIBusId(name: *mut c_char, len: c_int, device: c_int) -> Status;
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> Status;
-    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> Status;
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Status;
     fn cuDevicePrimaryCtxRetain(context: *mut Context, device: c_int) -> Status;
     fn cuCtxSetCurrent(context: Context) -> Status;
@@ -54,9 +53,7 @@ library! {
     fn cuMemFreeAsync(address: u64, stream: StreamHandle) -> Status;
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) -> Status;
     fn cuMemFreeHost(address: *mut c_void) -> Status;
-    fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) -> Status;
-    fn cuMemHostGetDevicePointer_v2(device: *mut u64, host: *mut c_void, flags: c_uint) -> Status;
-    fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: StreamHandle) -> Status;
+    fn cuPointerGetAttributes(count: c_uint, attributes: *const c_int, values: *mut *mut c_void, address: u64) -> Status;
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: StreamHandle) -> Status;
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: StreamHandle) -> Status;
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: StreamHandle) -> Status;
@@ -77,7 +74,6 @@ library! {
     fn cuEventSynchronize(event: EventHandle) -> Status;
     fn cuEventElapsedTime(milliseconds: *mut f32, start: EventHandle, end: EventHandle) -> Status;
     fn cuModuleLoadData(module: *mut ModuleHandle, image: *const c_void) -> Status;
-    fn cuModuleUnload(module: ModuleHandle) -> Status;
     fn cuModuleGetFunction(function: *mut FunctionHandle, module: ModuleHandle, name: *const c_char) -> Status;
     fn cuFuncSetAttribute(function: FunctionHandle, attribute: c_int, value: c_int) -> Status;
     fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: FunctionHandle) -> Status;

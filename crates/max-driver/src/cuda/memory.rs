@@ -252,13 +252,15 @@ impl Gpu {
         reaches
     }
 
-    /// Whether the memory at an address of the host is page-locked: copies of it may run on when a call returns.
+    /// Whether the memory at an address of the host is, or may be, page-locked: copies of it may run on when a call returns.
     pub(crate) fn is_page_locked(&self, ptr: *const u8) -> bool {
         let mut kind = 0u32;
-        // SAFETY: writes a number of this size. Of memory the driver does not know it answers with a failure.
+        let (attribute, mut place) = (MEMORY_TYPE, (&raw mut kind).cast());
+        // The form for several attributes: of memory that the driver does not know it answers with zero, not with a failure.
+        // SAFETY: one attribute, and the place for a number of its size.
         let status =
-            unsafe { self.api.cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, ptr as u64) };
-        status == 0 && kind != 0
+            unsafe { self.api.cuPointerGetAttributes(1, &raw const attribute, &raw mut place, ptr as u64) };
+        status != 0 || kind != 0
     }
 
     fn reach(&self, other: &Gpu) -> Result<bool> {
