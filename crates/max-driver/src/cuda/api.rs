@@ -40,6 +40,7 @@ library! {
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> Status;
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Status;
     fn cuDevicePrimaryCtxRetain(context: *mut Context, device: c_int) -> Status;
+    fn cuCtxGetCurrent(context: *mut Context) -> Status;
     fn cuCtxSetCurrent(context: Context) -> Status;
     fn cuCtxSynchronize() -> Status;
     fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) -> Status;

@@ -86,8 +86,8 @@ impl Gpu {
                 "cuDeviceGetName",
             )?;
             api.check(api.cuDevicePrimaryCtxRetain(&raw mut context, device), "cuDevicePrimaryCtxRetain")?;
-            api.check(api.cuCtxSetCurrent(context), "cuCtxSetCurrent")?;
         }
+        let _entered = Entered::new(api, context, id)?;
         // SAFETY: the driver ends the name with a zero, and the last byte is one.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let attribute = |number: c_int| -> Result<u32> {
@@ -151,10 +151,42 @@ impl Gpu {
         self.watch.address()
     }
 
-    /// Makes its context the one that calls from this thread are about.
-    pub(crate) fn enter(&self) -> Result<()> {
+    /// Makes its context the one that calls from this thread are about, as long as the answer is kept.
+    pub(crate) fn enter(&self) -> Result<Entered> {
+        Entered::new(self.api, self.context, self.id)
+    }
+}
+
+/// While this is there, calls from this thread are about a context. Then they are about the one from before again: other
+/// libraries, which know their GPU by it, work on in the same thread.
+#[must_use = "calls are about the context only while this is there"]
+pub(crate) struct Entered {
+    api: &'static Api,
+    before: Option<Context>,
+}
+
+impl Entered {
+    fn new(api: &'static Api, context: Context, id: u32) -> Result<Entered> {
+        let mut before = std::ptr::null_mut();
+        // SAFETY: writes a handle.
+        api.check(unsafe { api.cuCtxGetCurrent(&raw mut before) }, "cuCtxGetCurrent")?;
+        if before == context {
+            return Ok(Entered { api, before: None });
+        }
         // SAFETY: the context lives as long as the process.
-        self.api.check(unsafe { self.api.cuCtxSetCurrent(self.context) }, "cuCtxSetCurrent")
+        api.check(unsafe { api.cuCtxSetCurrent(context) }, "cuCtxSetCurrent")?;
+        // A thread without a context would work on the first GPU, so it may keep that one's: it is entered only once.
+        let before = Some(before).filter(|before| !before.is_null() || id != 0);
+        Ok(Entered { api, before })
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // SAFETY: it was current when this was made, or there was none.
+            let _ = unsafe { self.api.cuCtxSetCurrent(before) };
+        }
     }
 }
 

@@ -56,7 +56,7 @@ impl Graph {
             Some((gpu, handle)) if gpu == self.gpu => (gpu, handle),
             _ => bail!(internal, "a graph of {:?} was given {stream:?}", self.gpu),
         };
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         let launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: both handles are alive; the memory is as the caller promises.
         gpu.api.check(unsafe { gpu.api.cuGraphLaunch(launched.handle, stream) }, "cuGraphLaunch")
@@ -82,6 +82,7 @@ struct UpdateInfo {
 impl Launched {
     /// Takes over the parameters of another recording, if only they differ.
     fn update(&mut self, recorded: &Recorded) -> bool {
+        let Ok(_entered) = self.gpu.enter() else { return false };
         let mut info = UpdateInfo { result: 0, nodes: [std::ptr::null_mut(); 2] };
         // SAFETY: both handles are alive, and there is room for what it writes.
         let status = unsafe {
@@ -93,6 +94,7 @@ impl Launched {
 
 impl Drop for Launched {
     fn drop(&mut self) {
+        let _entered = self.gpu.enter();
         // SAFETY: nobody uses it any more; the driver itself waits for launches that are not done.
         let _ = unsafe { self.gpu.api.cuGraphExecDestroy(self.handle) };
     }
@@ -112,7 +114,7 @@ impl Recorded {
         if handle == gpu.default_stream {
             bail!(value, "the default stream of {gpu:?} is used by everybody: record on a stream of its own");
         }
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         // SAFETY: the handle is alive.
         let status = unsafe { gpu.api.cuStreamBeginCapture_v2(handle, THREAD_LOCAL) };
         gpu.api.check(status, "cuStreamBeginCapture")?;
@@ -132,6 +134,7 @@ impl Recorded {
 
     fn instantiate(&self) -> Result<Launched> {
         let (gpu, mut handle) = (self.gpu, std::ptr::null_mut());
+        let _entered = gpu.enter()?;
         // SAFETY: writes a handle; the graph is alive.
         let status = unsafe { gpu.api.cuGraphInstantiateWithFlags(&raw mut handle, self.handle, 0) };
         gpu.api.check(status, "cuGraphInstantiate")?;

@@ -71,6 +71,7 @@ impl Drop for Block {
         }
         // Memory that somebody may still be using is lost rather than given to the next one.
         if let (Ok(()), Some((gpu, home))) = (self.users.gather(), self.users.home.cuda()) {
+            let _entered = gpu.enter();
             // SAFETY: the block is nobody's any more once the work before this point of its home is done.
             let _ = unsafe { gpu.api.cuMemFreeAsync(self.address, home) };
         }
@@ -149,7 +150,7 @@ impl Gpu {
 
     /// Waits for all work of all streams, of other libraries too. Says nothing of what kernels reported.
     pub(crate) fn finish(&self) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: the context is current.
         self.api.check(unsafe { self.api.cuCtxSynchronize() }, "cuCtxSynchronize")
     }
@@ -175,7 +176,7 @@ impl Gpu {
 
     /// The bytes that are free, and all there are.
     fn free_and_total(&self) -> Result<(usize, usize)> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two numbers.
         let status = unsafe { self.api.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
@@ -199,7 +200,7 @@ impl Gpu {
     /// Sets bytes, in the order of a stream.
     pub(crate) fn set_bytes(&self, address: u64, value: u8, count: usize, stream: &Stream) -> Result<()> {
         let Some((_, stream)) = stream.cuda() else { return Ok(()) };
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: the callers own the memory, and keep it until the work is done.
         let status = unsafe { self.api.cuMemsetD8Async(address, value, count, stream) };
         self.api.check(status, "cuMemsetD8Async")
@@ -217,7 +218,7 @@ impl Gpu {
     }
 
     fn take(&self, bytes: usize, home: &Stream) -> Result<Result<u64, Status>> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let (mut address, stream) = (0, home.cuda().map_or(self.default_stream, |(_, stream)| stream));
         // SAFETY: writes an address.
         let status = unsafe { self.api.cuMemAllocAsync(&raw mut address, bytes, stream) };
@@ -254,7 +255,7 @@ impl Gpu {
 
     /// Whether the memory at an address of the host is, or may be, page-locked: copies of it may run on when a call returns.
     pub(crate) fn is_page_locked(&self, ptr: *const u8) -> bool {
-        let mut kind = 0u32;
+        let (_entered, mut kind) = (self.enter(), 0u32);
         let (attribute, mut place) = (MEMORY_TYPE, (&raw mut kind).cast());
         // The form for several attributes: of memory that the driver does not know it answers with zero, not with a failure.
         // SAFETY: one attribute, and the place for a number of its size.
@@ -271,7 +272,7 @@ impl Gpu {
         if can == 0 {
             return Ok(false);
         }
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: the context lives as long as the process.
         match unsafe { self.api.cuCtxEnablePeerAccess(other.context, 0) } {
             PEER_ACCESS_ALREADY_ENABLED => {}

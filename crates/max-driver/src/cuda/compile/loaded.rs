@@ -105,7 +105,7 @@ fn code(gpu: &Gpu, text: &str) -> Result<Vec<u8>> {
 
 /// Gives code to a GPU, for good.
 fn load(gpu: &'static Gpu, code: &[u8], sources: &[Source]) -> Result<Vec<Function>> {
-    gpu.enter()?;
+    let _entered = gpu.enter()?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is whole: it is what the compiler made.
     let status = unsafe { gpu.api.cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
