@@ -9,6 +9,7 @@ use max_core::{DeviceRef, Error, Result, bail};
 use super::api::{self, Api, Context, MemPool, StreamHandle};
 use super::blas::Blas;
 use super::compile::Modules;
+use super::graph::Recordings;
 use super::memory;
 use super::nvml::Meter;
 use super::strided::Copies;
@@ -27,6 +28,7 @@ pub struct Gpu {
     pub(super) pool: MemPool,
     /// The other GPUs that were asked for, and whether this one reaches their memory.
     pub(super) peers: Mutex<Vec<(u32, bool)>>,
+    pub(super) recordings: Recordings,
     pub(super) copies: Copies,
     pub(super) meter: OnceLock<Option<Meter>>,
     multiprocessors: u32,
@@ -113,6 +115,7 @@ impl Gpu {
             default_stream,
             pool: Gpu::default_pool(api, device)?,
             peers: Mutex::default(),
+            recordings: Recordings::default(),
             copies: Copies::default(),
             meter: OnceLock::new(),
             multiprocessors: attribute(MULTIPROCESSOR_COUNT)?,

@@ -1,7 +1,8 @@
 //! Work recorded once and enqueued as a whole.
 
+use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use max_core::{Result, bail};
 
@@ -115,6 +116,7 @@ impl Recorded {
             bail!(value, "the default stream of {gpu:?} is used by everybody: record on a stream of its own");
         }
         let _entered = gpu.enter()?;
+        let _underway = gpu.recordings.begin();
         // SAFETY: the handle is alive.
         let status = unsafe { gpu.api.cuStreamBeginCapture_v2(handle, THREAD_LOCAL) };
         gpu.api.check(status, "cuStreamBeginCapture")?;
@@ -147,6 +149,42 @@ impl Drop for Recorded {
         if !self.handle.is_null() {
             // SAFETY: nobody uses it any more.
             let _ = unsafe { self.gpu.api.cuGraphDestroy(self.handle) };
+        }
+    }
+}
+
+/// The recordings of a GPU that are under way. Nobody waits for all of its streams meanwhile: the driver would refuse, and
+/// spoil the recordings.
+#[derive(Default)]
+pub(super) struct Recordings(RwLock<()>);
+
+thread_local! {
+    /// Whether this thread records.
+    static RECORDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A recording of this thread, until it is dropped.
+struct Underway<'a> {
+    lock: Option<RwLockReadGuard<'a, ()>>,
+}
+
+impl Recordings {
+    fn begin(&self) -> Underway<'_> {
+        let within = RECORDS.replace(true);
+        Underway { lock: (!within).then(|| self.0.read().unwrap_or_else(PoisonError::into_inner)) }
+    }
+
+    /// Waits until there are none, and lets none begin meanwhile. A thread that records itself would wait for ever: the
+    /// driver tells it what is wrong.
+    pub(super) fn pause(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        (!RECORDS.get()).then(|| self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        if self.lock.is_some() {
+            RECORDS.set(false);
         }
     }
 }
@@ -192,10 +230,30 @@ impl std::fmt::Debug for Graph {
 mod tests {
     use super::*;
     use crate::Device;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn the_host_records_nothing() {
         let error = Graph::record(&Device::cpu().default_stream(), || Ok(())).unwrap_err();
         assert!(error.message().contains("the host records no work"), "{error}");
+    }
+
+    #[test]
+    fn nobody_waits_for_everything_while_a_thread_records() {
+        let (recordings, over) = (Recordings::default(), AtomicBool::new(false));
+        let outer = recordings.begin();
+        drop(recordings.begin());
+        assert!(recordings.pause().is_none(), "a thread that records does not wait for itself");
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let paused = recordings.pause();
+                assert!(paused.is_some() && over.load(Ordering::SeqCst));
+            });
+            std::thread::yield_now();
+            over.store(true, Ordering::SeqCst);
+            drop(outer);
+            other.join().unwrap();
+        });
+        assert!(recordings.pause().is_some());
     }
 }

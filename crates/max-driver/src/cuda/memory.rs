@@ -98,7 +98,11 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        let _ = self.users.gather().and_then(|()| self.users.home.finish());
+        let done = self.users.gather().and_then(|()| self.users.home.finish());
+        if let (Err(_), Some((gpu, _))) = (done, self.users.home.cuda()) {
+            // Where even this fails the context is lost, and no work runs on it any more.
+            let _ = gpu.finish();
+        }
     }
 }
 
@@ -150,7 +154,7 @@ impl Gpu {
 
     /// Waits for all work of all streams, of other libraries too. Says nothing of what kernels reported.
     pub(crate) fn finish(&self) -> Result<()> {
-        let _entered = self.enter()?;
+        let (_entered, _paused) = (self.enter()?, self.recordings.pause());
         // SAFETY: the context is current.
         self.api.check(unsafe { self.api.cuCtxSynchronize() }, "cuCtxSynchronize")
     }
