@@ -19,6 +19,7 @@ pub(crate) type GraphExec = *mut c_void;
 pub(crate) type MemPool = *mut c_void;
 
 pub(crate) const OUT_OF_MEMORY: Status = 2;
+pub(crate) const NOT_INITIALIZED: Status = 3;
 pub(crate) const NO_DEVICE: Status = 100;
 pub(crate) const NOT_READY: Status = 600;
 
@@ -121,11 +122,17 @@ impl Api {
         let mut version = 0;
         // SAFETY: writes a number.
         unsafe { self.cuDriverGetVersion(&raw mut version) };
-        let message = format!(
-            "{call} failed with {name}, {says} (NVIDIA driver for CUDA {}.{})",
-            version / 1000,
-            version % 1000 / 10
-        );
+        let (major, minor) = (version / 1000, version % 1000 / 10);
+        // Everybody initializes the driver first, but it does not follow a fork.
+        let hint = match status {
+            NOT_INITIALIZED => {
+                "; a process made by fork cannot use the GPUs that its parent used: start it anew, as Python's \
+                 multiprocessing does with the start method 'spawn'"
+            }
+            _ => "",
+        };
+        let message =
+            format!("{call} failed with {name}, {says} (NVIDIA driver for CUDA {major}.{minor}){hint}");
         Err(if status == OUT_OF_MEMORY { Error::memory(message) } else { Error::runtime(message) })
     }
 }

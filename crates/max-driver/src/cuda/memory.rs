@@ -213,12 +213,16 @@ impl Gpu {
     /// Takes memory from the pool. If there is none, everything that the pool keeps goes back to the device first.
     fn allocate(&self, bytes: usize, home: &Stream) -> Result<u64> {
         let mut taken = self.take(bytes, home)?;
-        if taken.is_err() && self.finish().is_ok() {
-            // SAFETY: nobody has what the pool keeps.
-            let _ = unsafe { self.api.cuMemPoolTrimTo(self.pool, 0) };
+        if taken.is_err() && self.make_room() {
             taken = self.take(bytes, home)?;
         }
         taken.map_err(|status| self.refusal(bytes, status))
+    }
+
+    /// Gives back to the device what the pool keeps; whether that was possible.
+    pub(super) fn make_room(&self) -> bool {
+        // SAFETY: nobody has what the pool keeps.
+        self.finish().is_ok() && unsafe { self.api.cuMemPoolTrimTo(self.pool, 0) } == 0
     }
 
     fn take(&self, bytes: usize, home: &Stream) -> Result<Result<u64, Status>> {
