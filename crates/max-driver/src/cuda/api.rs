@@ -123,16 +123,37 @@ impl Api {
         // SAFETY: writes a number.
         unsafe { self.cuDriverGetVersion(&raw mut version) };
         let (major, minor) = (version / 1000, version % 1000 / 10);
-        // Everybody initializes the driver first, but it does not follow a fork.
-        let hint = match status {
-            NOT_INITIALIZED => {
-                "; a process made by fork cannot use the GPUs that its parent used: start it anew, as Python's \
-                 multiprocessing does with the start method 'spawn'"
-            }
-            _ => "",
-        };
+        let hint = hint(status);
         let message =
             format!("{call} failed with {name}, {says} (NVIDIA driver for CUDA {major}.{minor}){hint}");
         Err(if status == OUT_OF_MEMORY { Error::memory(message) } else { Error::runtime(message) })
+    }
+}
+
+/// What a failure means for what comes next, where that is not what it says itself.
+fn hint(status: Status) -> &'static str {
+    match status {
+        // Everybody initializes the driver first, but it does not follow a fork.
+        NOT_INITIALIZED => {
+            "; a process made by fork cannot use the GPUs that its parent used: start it anew, as Python's \
+             multiprocessing does with the start method 'spawn'"
+        }
+        // Failures of kernels and of the hardware take the context with them, which other libraries share.
+        214 | 700 | 702 | 710 | 714..=719 => {
+            "; this process cannot use the GPU any more, and work from before may have caused it: start the process anew"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_that_stay_say_so() {
+        assert!(hint(NOT_INITIALIZED).contains("fork"));
+        assert!([700, 716, 719].map(hint).iter().all(|text| text.contains("start the process anew")));
+        assert!([OUT_OF_MEMORY, NO_DEVICE, NOT_READY, 713].map(hint).iter().all(|text| text.is_empty()));
     }
 }
