@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int};
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use max_core::{DeviceRef, Error, Result, bail};
+use max_core::{DeviceRef, Result, bail};
 
 use super::api::{self, Api, Context, MemPool, StreamHandle};
 use super::blas::Blas;
@@ -59,9 +59,11 @@ pub(crate) fn count() -> Result<u32> {
     Ok(count.max(0) as u32)
 }
 
-/// A GPU by number: opened once, then kept.
+/// A GPU by number: opened once, then kept. One that could not be opened, because another program has all of it, say, may
+/// be had later.
 pub(crate) fn open(id: u32) -> Result<&'static Gpu> {
-    static OPENED: Mutex<Vec<&'static OnceLock<Result<Gpu>>>> = Mutex::new(Vec::new());
+    static OPENED: Mutex<Vec<&'static OnceLock<Gpu>>> = Mutex::new(Vec::new());
+    static OPENING: Mutex<()> = Mutex::new(());
     let count = count()?;
     if id >= count {
         let has = if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") };
@@ -73,7 +75,17 @@ pub(crate) fn open(id: u32) -> Result<&'static Gpu> {
     }
     let place = opened[id as usize];
     drop(opened);
-    place.get_or_init(|| Gpu::new(id)).as_ref().map_err(Error::clone)
+    if let Some(gpu) = place.get() {
+        return Ok(gpu);
+    }
+    let _one_by_one = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    match place.get() {
+        Some(gpu) => Ok(gpu),
+        None => {
+            let gpu = Gpu::new(id)?;
+            Ok(place.get_or_init(|| gpu))
+        }
+    }
 }
 
 impl Gpu {
