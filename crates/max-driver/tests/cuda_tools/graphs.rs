@@ -1,5 +1,5 @@
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use max_core::{DType, Result, bail};
 use max_driver::cuda::{Event, Function, Graph};
@@ -70,8 +70,12 @@ fn other_threads_use_the_device_while_one_records() {
     };
     let (recorded, other) = std::thread::scope(|scope| {
         let other = scope.spawn(others);
-        let record = |_| Graph::record(&stream, || add_to(&function, &stream, &out, &b, 20)).map(drop);
-        let recorded: Vec<_> = (0..200).map(record).collect();
+        let work = || {
+            // The other thread has the time to come in between.
+            std::thread::sleep(Duration::from_millis(2));
+            add_to(&function, &stream, &out, &b, 20)
+        };
+        let recorded: Vec<_> = (0..50).map(|_| Graph::record(&stream, work).map(drop)).collect();
         over.store(true, Ordering::SeqCst);
         (recorded, other.join().unwrap())
     });
