@@ -35,7 +35,7 @@ impl Stream {
     /// A new stream of a device.
     pub fn new(device: &Device) -> Result<Stream> {
         let Some(gpu) = device.gpu() else { return Ok(device.into()) };
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: writes a handle.
         gpu.api.check(unsafe { gpu.api.cuStreamCreate(&raw mut handle, NON_BLOCKING) }, "cuStreamCreate")?;
@@ -77,7 +77,7 @@ impl Stream {
     /// Waits until all work given to it is done, and leaves to others what kernels reported.
     pub(crate) fn finish(&self) -> Result<()> {
         let Some((gpu, handle)) = self.cuda() else { return Ok(()) };
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         // SAFETY: the handle is alive.
         gpu.api.check(unsafe { gpu.api.cuStreamSynchronize(handle) }, "cuStreamSynchronize")
     }
@@ -98,6 +98,7 @@ impl Stream {
 impl Drop for Own {
     fn drop(&mut self) {
         if self.ours {
+            let _entered = self.gpu.enter();
             // SAFETY: nobody uses it any more; work that was given to it is done all the same.
             let _ = unsafe { self.gpu.api.cuStreamDestroy_v2(self.handle) };
         }

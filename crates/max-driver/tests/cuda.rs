@@ -1,5 +1,6 @@
 //! Buffers, streams and memory on a GPU; skipped without one.
 
+use std::ffi::{c_int, c_uint, c_void};
 use std::io::Write;
 use std::sync::Once;
 
@@ -469,6 +470,41 @@ fn buffers_move_between_threads_and_end_anywhere() {
     }
     drop(sender);
     assert_eq!(summing.join().unwrap(), 4950);
+}
+
+#[test]
+fn the_contexts_of_others_stay_current() {
+    on_gpu!(device);
+    let (kept, cpu) = (numbers(&[6]).to(&device).unwrap(), Device::cpu());
+    let ended = kept.copy(None).unwrap();
+    let other_library = || {
+        // SAFETY: the driver is loaded already; the types of its functions are the published ones.
+        unsafe {
+            let driver = libloading::Library::new("libcuda.so.1").unwrap();
+            type Create = unsafe extern "C" fn(*mut *mut c_void, c_uint, c_int) -> c_int;
+            type Current = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
+            type Destroy = unsafe extern "C" fn(*mut c_void) -> c_int;
+            let create = driver.get::<Create>("cuCtxCreate_v2").unwrap();
+            let current = driver.get::<Current>("cuCtxGetCurrent").unwrap();
+            let destroy = driver.get::<Destroy>("cuCtxDestroy_v2").unwrap();
+            let (mut theirs, mut now) = (std::ptr::null_mut(), std::ptr::null_mut());
+            assert_eq!(create(&raw mut theirs, 0, 0), 0);
+            let stream = Stream::new(&device).unwrap();
+            let there = kept.to_stream(&stream).unwrap();
+            let odd = there.index(&[slice(None, None, -2)]).unwrap().contiguous().unwrap();
+            assert_eq!(odd.to(&cpu).unwrap().to_vec::<i32>().unwrap(), [5, 3, 1]);
+            let pinned = Buffer::new_pinned(DType::Int32, &[6], &device).unwrap();
+            pinned.copy_from(&there).unwrap();
+            assert_eq!(pinned.to_vec::<i32>().unwrap(), [0, 1, 2, 3, 4, 5]);
+            assert!(Event::record(&stream, false).unwrap().synchronize().is_ok());
+            drop((ended, there, odd, pinned, stream));
+            device.synchronize().unwrap();
+            assert_eq!(current(&raw mut now), 0);
+            assert_eq!(now, theirs);
+            assert_eq!(destroy(theirs), 0);
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(other_library).join().unwrap());
 }
 
 #[test]

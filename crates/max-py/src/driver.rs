@@ -218,9 +218,9 @@ impl PyBuffer {
         let (sizes, place) = (args::sizes(shape)?, self::place(place)?);
         if pinned {
             find_libraries(shape.py())?;
-            return Buffer::new_pinned(dtype.0, &sizes, &place).map(PyBuffer).raise();
         }
-        Buffer::new(dtype.0, &sizes, &place).map(PyBuffer).raise()
+        let make = if pinned { Buffer::new_pinned } else { Buffer::new };
+        shape.py().detach(|| make(dtype.0, &sizes, &place)).map(PyBuffer).raise()
     }
 
     #[staticmethod]
@@ -247,7 +247,7 @@ impl PyBuffer {
             array::from_dlpack(&array)?
         };
         if copy == Some(true) {
-            return buffer.copy(None).map(PyBuffer).raise();
+            return array.py().detach(|| buffer.copy(None)).map(PyBuffer).raise();
         }
         if !buffer.is_contiguous() {
             return Err(PyValueError::new_err(
@@ -339,8 +339,8 @@ impl PyBuffer {
     }
 
     #[getter]
-    fn data_ptr(&self) -> usize {
-        self.0.data_ptr() as usize
+    fn data_ptr(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.0.data_ptr() as usize)
     }
 
     fn get(&self, index: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
@@ -349,15 +349,16 @@ impl PyBuffer {
 
     fn set(&self, index: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let view = self.0.index(&view_indices(index)?).raise()?;
-        let value = native(value)?;
+        let (py, value) = (index.py(), native(value)?);
         if let Ok(buffer) = value.cast::<PyBuffer>() {
-            return view.copy_from(&buffer.get().0).raise();
+            let source = &buffer.get().0;
+            return py.detach(|| view.copy_from(source)).raise();
         }
         if let Some(number) = args::number(&value)? {
-            return view.fill(number).raise();
+            return py.detach(|| view.fill(number)).raise();
         }
         match array::from_any(&value)? {
-            Some(buffer) => view.copy_from(&buffer).raise(),
+            Some(buffer) => py.detach(|| view.copy_from(&buffer)).raise(),
             None => Err(PyTypeError::new_err(format!("cannot assign {} to a buffer", value.get_type()))),
         }
     }
@@ -406,7 +407,7 @@ impl PyBuffer {
         stream: Option<i64>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let versioned = max_version.is_some_and(|(major, _)| major >= 1);
-        let buffer = if copy { self.0.copy(None).raise()? } else { self.0.clone() };
+        let buffer = if copy { py.detach(|| self.0.copy(None)).raise()? } else { self.0.clone() };
         array::hand_over(&buffer, stream)?;
         array::to_dlpack(py, &buffer, versioned, copy)
     }

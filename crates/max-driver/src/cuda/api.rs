@@ -19,6 +19,7 @@ pub(crate) type GraphExec = *mut c_void;
 pub(crate) type MemPool = *mut c_void;
 
 pub(crate) const OUT_OF_MEMORY: Status = 2;
+pub(crate) const NOT_INITIALIZED: Status = 3;
 pub(crate) const NO_DEVICE: Status = 100;
 pub(crate) const NOT_READY: Status = 600;
 
@@ -38,9 +39,9 @@ library! {
     fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) -> Status;
     fn cuDeviceGetPCIBusId(name: *mut c_char, len: c_int, device: c_int) -> Status;
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> Status;
-    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> Status;
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Status;
     fn cuDevicePrimaryCtxRetain(context: *mut Context, device: c_int) -> Status;
+    fn cuCtxGetCurrent(context: *mut Context) -> Status;
     fn cuCtxSetCurrent(context: Context) -> Status;
     fn cuCtxSynchronize() -> Status;
     fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) -> Status;
@@ -54,9 +55,7 @@ library! {
     fn cuMemFreeAsync(address: u64, stream: StreamHandle) -> Status;
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint) -> Status;
     fn cuMemFreeHost(address: *mut c_void) -> Status;
-    fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) -> Status;
-    fn cuMemHostGetDevicePointer_v2(device: *mut u64, host: *mut c_void, flags: c_uint) -> Status;
-    fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: StreamHandle) -> Status;
+    fn cuPointerGetAttributes(count: c_uint, attributes: *const c_int, values: *mut *mut c_void, address: u64) -> Status;
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: StreamHandle) -> Status;
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: StreamHandle) -> Status;
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: StreamHandle) -> Status;
@@ -77,7 +76,6 @@ library! {
     fn cuEventSynchronize(event: EventHandle) -> Status;
     fn cuEventElapsedTime(milliseconds: *mut f32, start: EventHandle, end: EventHandle) -> Status;
     fn cuModuleLoadData(module: *mut ModuleHandle, image: *const c_void) -> Status;
-    fn cuModuleUnload(module: ModuleHandle) -> Status;
     fn cuModuleGetFunction(function: *mut FunctionHandle, module: ModuleHandle, name: *const c_char) -> Status;
     fn cuFuncSetAttribute(function: FunctionHandle, attribute: c_int, value: c_int) -> Status;
     fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: FunctionHandle) -> Status;
@@ -124,11 +122,38 @@ impl Api {
         let mut version = 0;
         // SAFETY: writes a number.
         unsafe { self.cuDriverGetVersion(&raw mut version) };
-        let message = format!(
-            "{call} failed with {name}, {says} (NVIDIA driver for CUDA {}.{})",
-            version / 1000,
-            version % 1000 / 10
-        );
+        let (major, minor) = (version / 1000, version % 1000 / 10);
+        let hint = hint(status);
+        let message =
+            format!("{call} failed with {name}, {says} (NVIDIA driver for CUDA {major}.{minor}){hint}");
         Err(if status == OUT_OF_MEMORY { Error::memory(message) } else { Error::runtime(message) })
+    }
+}
+
+/// What a failure means for what comes next, where that is not what it says itself.
+fn hint(status: Status) -> &'static str {
+    match status {
+        // Everybody initializes the driver first, but it does not follow a fork.
+        NOT_INITIALIZED => {
+            "; a process made by fork cannot use the GPUs that its parent used: start it anew, as Python's \
+             multiprocessing does with the start method 'spawn'"
+        }
+        // Failures of kernels and of the hardware take the context with them, which other libraries share.
+        214 | 700 | 702 | 710 | 714..=719 => {
+            "; this process cannot use the GPU any more, and work from before may have caused it: start the process anew"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_that_stay_say_so() {
+        assert!(hint(NOT_INITIALIZED).contains("fork"));
+        assert!([700, 716, 719].map(hint).iter().all(|text| text.contains("start the process anew")));
+        assert!([OUT_OF_MEMORY, NO_DEVICE, NOT_READY, 713].map(hint).iter().all(|text| text.is_empty()));
     }
 }

@@ -174,7 +174,7 @@ impl Gpu {
         let library = lt::library()?;
         let Some(types) = Types::of(gemm, self.capability) else { return Ok(None) };
         let Some(shapes) = Shapes::of(gemm) else { return Ok(None) };
-        self.enter()?;
+        let _entered = self.enter()?;
         let handle = self.blas.handle(library)?;
         let description = types.description(library, gemm)?;
         let layout = |matrix: &Matrix, (shape, leading): ([i64; 2], i64)| {
@@ -269,7 +269,7 @@ impl GemmPlan {
             bail!(internal, "a product to which nothing is added was given the factor {beta}");
         }
         plan.check_alignment(at)?;
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         let handle = gpu.blas.handle(plan.library)?;
         let (alpha, beta) = (plan.scalar(alpha)?, plan.scalar(beta)?);
         let _bias = if plan.gemm.bias { Some(plan.set_bias(at.bias)?) } else { None };

@@ -117,7 +117,7 @@ impl Function {
         if grid.contains(&0) {
             return Ok(());
         }
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         if shared > USUAL_SHARED.saturating_sub(function.fixed_shared) {
             self.allow_shared()?;
         }

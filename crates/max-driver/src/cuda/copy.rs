@@ -15,7 +15,7 @@ use crate::Stream;
 /// unchanged, if they are page-locked.
 pub(crate) unsafe fn upload(stream: &Stream, to: u64, from: *const u8, bytes: usize) -> Result<()> {
     let Some((gpu, handle)) = stream.cuda().filter(|_| bytes > 0) else { return Ok(()) };
-    gpu.enter()?;
+    let _entered = gpu.enter()?;
     // SAFETY: as the caller promises.
     let status = unsafe { gpu.api.cuMemcpyHtoDAsync_v2(to, from.cast::<c_void>(), bytes, handle) };
     gpu.api.check(status, "cuMemcpyHtoDAsync")
@@ -28,7 +28,7 @@ pub(crate) unsafe fn upload(stream: &Stream, to: u64, from: *const u8, bytes: us
 /// There are so many bytes in both places, and they stay until the work is done.
 pub(crate) unsafe fn download(stream: &Stream, to: *mut u8, from: u64, bytes: usize) -> Result<()> {
     let Some((gpu, handle)) = stream.cuda().filter(|_| bytes > 0) else { return Ok(()) };
-    gpu.enter()?;
+    let _entered = gpu.enter()?;
     // SAFETY: as the caller promises.
     let status = unsafe { gpu.api.cuMemcpyDtoHAsync_v2(to.cast::<c_void>(), from, bytes, handle) };
     gpu.api.check(status, "cuMemcpyDtoHAsync")
@@ -49,7 +49,7 @@ pub(crate) unsafe fn copy(
     let Some((gpu, handle)) = stream.cuda().filter(|_| bytes > 0) else { return Ok(()) };
     // What cannot be reached is copied through the host by the driver.
     let same = gpu == source || gpu.reaches(source);
-    gpu.enter()?;
+    let _entered = gpu.enter()?;
     // SAFETY: as the caller promises.
     let status = unsafe {
         if same {
@@ -97,7 +97,7 @@ impl Fill {
     /// The bytes are memory of the GPU of the stream, and stay until the work is done.
     pub(crate) unsafe fn run(self, stream: &Stream, to: u64, bytes: usize) -> Result<()> {
         let Some((gpu, handle)) = stream.cuda().filter(|_| bytes > 0) else { return Ok(()) };
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         // SAFETY: as the caller promises; the address is a multiple of the size.
         let status = unsafe {
             match self {

@@ -31,7 +31,7 @@ impl Event {
         let Some((gpu, stream)) = stream.cuda() else {
             bail!(value, "the host has no events: its work is done when a call returns")
         };
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         let mut handle = std::ptr::null_mut();
         let flags = if timed { 0 } else { DISABLE_TIMING };
         // SAFETY: writes a handle.
@@ -45,7 +45,7 @@ impl Event {
     /// Lets work given to a stream from now on start only after this point; the host waits itself.
     pub fn hold(&self, stream: &Stream) -> Result<()> {
         let Some((gpu, stream)) = stream.cuda() else { return self.synchronize() };
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         // SAFETY: both handles are alive.
         let status = unsafe { gpu.api.cuStreamWaitEvent(stream, self.0.handle, 0) };
         gpu.api.check(status, "cuStreamWaitEvent")
@@ -53,7 +53,7 @@ impl Event {
 
     /// Waits for it.
     pub fn synchronize(&self) -> Result<()> {
-        let api = self.0.gpu.api;
+        let (api, _entered) = (self.0.gpu.api, self.0.gpu.enter()?);
         // SAFETY: the handle is alive.
         api.check(unsafe { api.cuEventSynchronize(self.0.handle) }, "cuEventSynchronize")
     }
@@ -65,7 +65,7 @@ impl Event {
 
     /// Whether it has been reached.
     pub fn is_done(&self) -> Result<bool> {
-        let api = self.0.gpu.api;
+        let (api, _entered) = (self.0.gpu.api, self.0.gpu.enter()?);
         // SAFETY: the handle is alive.
         match unsafe { api.cuEventQuery(self.0.handle) } {
             NOT_READY => Ok(false),
@@ -75,7 +75,7 @@ impl Event {
 
     /// The microseconds from an earlier event to this one; both with a time, and reached.
     pub fn microseconds_since(&self, earlier: &Event) -> Result<f64> {
-        let (api, mut time) = (self.0.gpu.api, 0.0f32);
+        let (api, _entered, mut time) = (self.0.gpu.api, self.0.gpu.enter()?, 0.0f32);
         // SAFETY: writes a number; both handles are alive.
         let status = unsafe { api.cuEventElapsedTime(&raw mut time, earlier.0.handle, self.0.handle) };
         api.check(status, "cuEventElapsedTime")?;
@@ -85,6 +85,7 @@ impl Event {
 
 impl Drop for Owned {
     fn drop(&mut self) {
+        let _entered = self.gpu.enter();
         // SAFETY: nobody uses it any more; the driver itself waits for work that still does.
         let _ = unsafe { self.gpu.api.cuEventDestroy_v2(self.handle) };
     }

@@ -4,11 +4,12 @@ use std::ffi::{CStr, c_int};
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use max_core::{DeviceRef, Error, Result, bail};
+use max_core::{DeviceRef, Result, bail};
 
 use super::api::{self, Api, Context, MemPool, StreamHandle};
 use super::blas::Blas;
 use super::compile::Modules;
+use super::graph::Recordings;
 use super::memory;
 use super::nvml::Meter;
 use super::strided::Copies;
@@ -27,6 +28,7 @@ pub struct Gpu {
     pub(super) pool: MemPool,
     /// The other GPUs that were asked for, and whether this one reaches their memory.
     pub(super) peers: Mutex<Vec<(u32, bool)>>,
+    pub(super) recordings: Recordings,
     pub(super) copies: Copies,
     pub(super) meter: OnceLock<Option<Meter>>,
     multiprocessors: u32,
@@ -57,9 +59,11 @@ pub(crate) fn count() -> Result<u32> {
     Ok(count.max(0) as u32)
 }
 
-/// A GPU by number: opened once, then kept.
+/// A GPU by number: opened once, then kept. One that could not be opened, because another program has all of it, say, may
+/// be had later.
 pub(crate) fn open(id: u32) -> Result<&'static Gpu> {
-    static OPENED: Mutex<Vec<&'static OnceLock<Result<Gpu>>>> = Mutex::new(Vec::new());
+    static OPENED: Mutex<Vec<&'static OnceLock<Gpu>>> = Mutex::new(Vec::new());
+    static OPENING: Mutex<()> = Mutex::new(());
     let count = count()?;
     if id >= count {
         let has = if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") };
@@ -71,7 +75,17 @@ pub(crate) fn open(id: u32) -> Result<&'static Gpu> {
     }
     let place = opened[id as usize];
     drop(opened);
-    place.get_or_init(|| Gpu::new(id)).as_ref().map_err(Error::clone)
+    if let Some(gpu) = place.get() {
+        return Ok(gpu);
+    }
+    let _one_by_one = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    match place.get() {
+        Some(gpu) => Ok(gpu),
+        None => {
+            let gpu = Gpu::new(id)?;
+            Ok(place.get_or_init(|| gpu))
+        }
+    }
 }
 
 impl Gpu {
@@ -86,8 +100,8 @@ impl Gpu {
                 "cuDeviceGetName",
             )?;
             api.check(api.cuDevicePrimaryCtxRetain(&raw mut context, device), "cuDevicePrimaryCtxRetain")?;
-            api.check(api.cuCtxSetCurrent(context), "cuCtxSetCurrent")?;
         }
+        let _entered = Entered::new(api, context, id)?;
         // SAFETY: the driver ends the name with a zero, and the last byte is one.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let attribute = |number: c_int| -> Result<u32> {
@@ -113,6 +127,7 @@ impl Gpu {
             default_stream,
             pool: Gpu::default_pool(api, device)?,
             peers: Mutex::default(),
+            recordings: Recordings::default(),
             copies: Copies::default(),
             meter: OnceLock::new(),
             multiprocessors: attribute(MULTIPROCESSOR_COUNT)?,
@@ -151,10 +166,42 @@ impl Gpu {
         self.watch.address()
     }
 
-    /// Makes its context the one that calls from this thread are about.
-    pub(crate) fn enter(&self) -> Result<()> {
+    /// Makes its context the one that calls from this thread are about, as long as the answer is kept.
+    pub(crate) fn enter(&self) -> Result<Entered> {
+        Entered::new(self.api, self.context, self.id)
+    }
+}
+
+/// While this is there, calls from this thread are about a context. Then they are about the one from before again: other
+/// libraries, which know their GPU by it, work on in the same thread.
+#[must_use = "calls are about the context only while this is there"]
+pub(crate) struct Entered {
+    api: &'static Api,
+    before: Option<Context>,
+}
+
+impl Entered {
+    fn new(api: &'static Api, context: Context, id: u32) -> Result<Entered> {
+        let mut before = std::ptr::null_mut();
+        // SAFETY: writes a handle.
+        api.check(unsafe { api.cuCtxGetCurrent(&raw mut before) }, "cuCtxGetCurrent")?;
+        if before == context {
+            return Ok(Entered { api, before: None });
+        }
         // SAFETY: the context lives as long as the process.
-        self.api.check(unsafe { self.api.cuCtxSetCurrent(self.context) }, "cuCtxSetCurrent")
+        api.check(unsafe { api.cuCtxSetCurrent(context) }, "cuCtxSetCurrent")?;
+        // A thread without a context would work on the first GPU, so it may keep that one's: it is entered only once.
+        let before = Some(before).filter(|before| !before.is_null() || id != 0);
+        Ok(Entered { api, before })
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // SAFETY: it was current when this was made, or there was none.
+            let _ = unsafe { self.api.cuCtxSetCurrent(before) };
+        }
     }
 }
 

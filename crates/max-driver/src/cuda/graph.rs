@@ -1,7 +1,8 @@
 //! Work recorded once and enqueued as a whole.
 
+use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use max_core::{Result, bail};
 
@@ -56,7 +57,7 @@ impl Graph {
             Some((gpu, handle)) if gpu == self.gpu => (gpu, handle),
             _ => bail!(internal, "a graph of {:?} was given {stream:?}", self.gpu),
         };
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         let launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: both handles are alive; the memory is as the caller promises.
         gpu.api.check(unsafe { gpu.api.cuGraphLaunch(launched.handle, stream) }, "cuGraphLaunch")
@@ -82,6 +83,7 @@ struct UpdateInfo {
 impl Launched {
     /// Takes over the parameters of another recording, if only they differ.
     fn update(&mut self, recorded: &Recorded) -> bool {
+        let Ok(_entered) = self.gpu.enter() else { return false };
         let mut info = UpdateInfo { result: 0, nodes: [std::ptr::null_mut(); 2] };
         // SAFETY: both handles are alive, and there is room for what it writes.
         let status = unsafe {
@@ -93,6 +95,7 @@ impl Launched {
 
 impl Drop for Launched {
     fn drop(&mut self) {
+        let _entered = self.gpu.enter();
         // SAFETY: nobody uses it any more; the driver itself waits for launches that are not done.
         let _ = unsafe { self.gpu.api.cuGraphExecDestroy(self.handle) };
     }
@@ -112,7 +115,8 @@ impl Recorded {
         if handle == gpu.default_stream {
             bail!(value, "the default stream of {gpu:?} is used by everybody: record on a stream of its own");
         }
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
+        let _underway = gpu.recordings.begin();
         // SAFETY: the handle is alive.
         let status = unsafe { gpu.api.cuStreamBeginCapture_v2(handle, THREAD_LOCAL) };
         gpu.api.check(status, "cuStreamBeginCapture")?;
@@ -132,6 +136,7 @@ impl Recorded {
 
     fn instantiate(&self) -> Result<Launched> {
         let (gpu, mut handle) = (self.gpu, std::ptr::null_mut());
+        let _entered = gpu.enter()?;
         // SAFETY: writes a handle; the graph is alive.
         let status = unsafe { gpu.api.cuGraphInstantiateWithFlags(&raw mut handle, self.handle, 0) };
         gpu.api.check(status, "cuGraphInstantiate")?;
@@ -144,6 +149,42 @@ impl Drop for Recorded {
         if !self.handle.is_null() {
             // SAFETY: nobody uses it any more.
             let _ = unsafe { self.gpu.api.cuGraphDestroy(self.handle) };
+        }
+    }
+}
+
+/// The recordings of a GPU that are under way. Nobody waits for all of its streams meanwhile: the driver would refuse, and
+/// spoil the recordings.
+#[derive(Default)]
+pub(super) struct Recordings(RwLock<()>);
+
+thread_local! {
+    /// Whether this thread records.
+    static RECORDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A recording of this thread, until it is dropped.
+struct Underway<'a> {
+    lock: Option<RwLockReadGuard<'a, ()>>,
+}
+
+impl Recordings {
+    fn begin(&self) -> Underway<'_> {
+        let within = RECORDS.replace(true);
+        Underway { lock: (!within).then(|| self.0.read().unwrap_or_else(PoisonError::into_inner)) }
+    }
+
+    /// Waits until there are none, and lets none begin meanwhile. A thread that records itself would wait for ever: the
+    /// driver tells it what is wrong.
+    pub(super) fn pause(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        (!RECORDS.get()).then(|| self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        if self.lock.is_some() {
+            RECORDS.set(false);
         }
     }
 }
@@ -189,10 +230,30 @@ impl std::fmt::Debug for Graph {
 mod tests {
     use super::*;
     use crate::Device;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn the_host_records_nothing() {
         let error = Graph::record(&Device::cpu().default_stream(), || Ok(())).unwrap_err();
         assert!(error.message().contains("the host records no work"), "{error}");
+    }
+
+    #[test]
+    fn nobody_waits_for_everything_while_a_thread_records() {
+        let (recordings, over) = (Recordings::default(), AtomicBool::new(false));
+        let outer = recordings.begin();
+        drop(recordings.begin());
+        assert!(recordings.pause().is_none(), "a thread that records does not wait for itself");
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let paused = recordings.pause();
+                assert!(paused.is_some() && over.load(Ordering::SeqCst));
+            });
+            std::thread::yield_now();
+            over.store(true, Ordering::SeqCst);
+            drop(outer);
+            other.join().unwrap();
+        });
+        assert!(recordings.pause().is_some());
     }
 }

@@ -28,7 +28,8 @@ pub fn search_in(folders: impl IntoIterator<Item = PathBuf>) {
 fn folders() -> Vec<PathBuf> {
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
-        folders.extend(std::env::var_os(variable).map(|home| PathBuf::from(home).join("lib64")));
+        let home = std::env::var_os(variable).map(PathBuf::from).filter(|home| home.is_absolute());
+        folders.extend(home.map(|home| home.join("lib64")));
     }
     folders.push("/usr/local/cuda/lib64".into());
     folders
@@ -46,21 +47,36 @@ pub(crate) struct Wanted {
 
 /// Opens a library, by the first name and in the first place that has it.
 pub(crate) fn open(wanted: &Wanted) -> Result<(Library, String)> {
-    let folders = folders();
+    open_in(&folders(), wanted)
+}
+
+fn open_in(folders: &[PathBuf], wanted: &Wanted) -> Result<(Library, String)> {
     let mut reason = String::new();
+    let mut broken = None;
     for file in wanted.files {
         let places = folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists());
         for place in std::iter::once(OsString::from(file)).chain(places.map(PathBuf::into_os_string)) {
             // SAFETY: these are NVIDIA's libraries, whose initializers may run at any time.
             match unsafe { Library::new(&place) } {
                 Ok(library) => return Ok((library, place.to_string_lossy().into_owned())),
-                // What went wrong is in the cause, if there is one.
-                Err(error) if reason.is_empty() => {
-                    reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                Err(error) => {
+                    // What went wrong is in the cause, if there is one. A file that is there but does not open tells
+                    // more than one that is nowhere.
+                    let says = || error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                    if broken.is_none() && place != **file {
+                        broken = Some(says());
+                    } else if reason.is_empty() {
+                        reason = says();
+                    }
                 }
-                Err(_) => {}
             }
         }
+    }
+    if let Some(reason) = broken {
+        return Err(Error::runtime(format!(
+            "{} could not be loaded: {reason}; {}",
+            wanted.title, wanted.install
+        )));
     }
     let looked: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
     Err(Error::runtime(format!(
@@ -130,3 +146,27 @@ macro_rules! library {
 }
 
 pub(crate) use library;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_does_not_open_says_more_than_one_that_is_missing() {
+        let folder = std::env::temp_dir().join(format!("max-rs-library-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let wanted = Wanted {
+            title: "a library",
+            files: &["libmax-nowhere.so.2", "libmax-nowhere.so.1"],
+            install: "install it",
+        };
+        let error = || open_in(std::slice::from_ref(&folder), &wanted).err().unwrap().message().to_owned();
+        let missing = error();
+        assert!(missing.contains("none of libmax-nowhere.so.2, libmax-nowhere.so.1 was found"), "{missing}");
+        std::fs::write(folder.join("libmax-nowhere.so.1"), "no library").unwrap();
+        let broken = error();
+        assert!(broken.contains(&*folder.to_string_lossy()) && broken.contains("install it"), "{broken}");
+        assert!(!broken.contains("none of"), "{broken}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -71,6 +71,7 @@ impl Drop for Block {
         }
         // Memory that somebody may still be using is lost rather than given to the next one.
         if let (Ok(()), Some((gpu, home))) = (self.users.gather(), self.users.home.cuda()) {
+            let _entered = gpu.enter();
             // SAFETY: the block is nobody's any more once the work before this point of its home is done.
             let _ = unsafe { gpu.api.cuMemFreeAsync(self.address, home) };
         }
@@ -97,7 +98,11 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        let _ = self.users.gather().and_then(|()| self.users.home.finish());
+        let done = self.users.gather().and_then(|()| self.users.home.finish());
+        if let (Err(_), Some((gpu, _))) = (done, self.users.home.cuda()) {
+            // Where even this fails the context is lost, and no work runs on it any more.
+            let _ = gpu.finish();
+        }
     }
 }
 
@@ -149,7 +154,7 @@ impl Gpu {
 
     /// Waits for all work of all streams, of other libraries too. Says nothing of what kernels reported.
     pub(crate) fn finish(&self) -> Result<()> {
-        self.enter()?;
+        let (_entered, _paused) = (self.enter()?, self.recordings.pause());
         // SAFETY: the context is current.
         self.api.check(unsafe { self.api.cuCtxSynchronize() }, "cuCtxSynchronize")
     }
@@ -175,7 +180,7 @@ impl Gpu {
 
     /// The bytes that are free, and all there are.
     fn free_and_total(&self) -> Result<(usize, usize)> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two numbers.
         let status = unsafe { self.api.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
@@ -199,7 +204,7 @@ impl Gpu {
     /// Sets bytes, in the order of a stream.
     pub(crate) fn set_bytes(&self, address: u64, value: u8, count: usize, stream: &Stream) -> Result<()> {
         let Some((_, stream)) = stream.cuda() else { return Ok(()) };
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: the callers own the memory, and keep it until the work is done.
         let status = unsafe { self.api.cuMemsetD8Async(address, value, count, stream) };
         self.api.check(status, "cuMemsetD8Async")
@@ -208,16 +213,20 @@ impl Gpu {
     /// Takes memory from the pool. If there is none, everything that the pool keeps goes back to the device first.
     fn allocate(&self, bytes: usize, home: &Stream) -> Result<u64> {
         let mut taken = self.take(bytes, home)?;
-        if taken.is_err() && self.finish().is_ok() {
-            // SAFETY: nobody has what the pool keeps.
-            let _ = unsafe { self.api.cuMemPoolTrimTo(self.pool, 0) };
+        if taken.is_err() && self.make_room() {
             taken = self.take(bytes, home)?;
         }
         taken.map_err(|status| self.refusal(bytes, status))
     }
 
+    /// Gives back to the device what the pool keeps; whether that was possible.
+    pub(super) fn make_room(&self) -> bool {
+        // SAFETY: nobody has what the pool keeps.
+        self.finish().is_ok() && unsafe { self.api.cuMemPoolTrimTo(self.pool, 0) } == 0
+    }
+
     fn take(&self, bytes: usize, home: &Stream) -> Result<Result<u64, Status>> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let (mut address, stream) = (0, home.cuda().map_or(self.default_stream, |(_, stream)| stream));
         // SAFETY: writes an address.
         let status = unsafe { self.api.cuMemAllocAsync(&raw mut address, bytes, stream) };
@@ -252,13 +261,15 @@ impl Gpu {
         reaches
     }
 
-    /// Whether the memory at an address of the host is page-locked: copies of it may run on when a call returns.
+    /// Whether the memory at an address of the host is, or may be, page-locked: copies of it may run on when a call returns.
     pub(crate) fn is_page_locked(&self, ptr: *const u8) -> bool {
-        let mut kind = 0u32;
-        // SAFETY: writes a number of this size. Of memory the driver does not know it answers with a failure.
+        let (_entered, mut kind) = (self.enter(), 0u32);
+        let (attribute, mut place) = (MEMORY_TYPE, (&raw mut kind).cast());
+        // The form for several attributes: of memory that the driver does not know it answers with zero, not with a failure.
+        // SAFETY: one attribute, and the place for a number of its size.
         let status =
-            unsafe { self.api.cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, ptr as u64) };
-        status == 0 && kind != 0
+            unsafe { self.api.cuPointerGetAttributes(1, &raw const attribute, &raw mut place, ptr as u64) };
+        status != 0 || kind != 0
     }
 
     fn reach(&self, other: &Gpu) -> Result<bool> {
@@ -269,7 +280,7 @@ impl Gpu {
         if can == 0 {
             return Ok(false);
         }
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: the context lives as long as the process.
         match unsafe { self.api.cuCtxEnablePeerAccess(other.context, 0) } {
             PEER_ACCESS_ALREADY_ENABLED => {}

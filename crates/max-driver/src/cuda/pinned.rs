@@ -29,7 +29,7 @@ unsafe impl Sync for Pinned {}
 impl Pinned {
     /// Memory full of zeros, for copies of any GPU.
     pub(crate) fn new(gpu: &'static Gpu, bytes: usize) -> Result<Pinned> {
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         let mut place: *mut c_void = std::ptr::null_mut();
         // SAFETY: writes an address.
         let status = unsafe { gpu.api.cuMemHostAlloc(&raw mut place, bytes.max(1), PORTABLE | MAPPED) };
@@ -88,7 +88,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         // Memory that a copy may still be using is lost rather than given to the next one.
-        if self.wait().is_ok() && self.gpu.enter().is_ok() {
+        if let (Ok(_), Ok(_entered)) = (self.wait(), self.gpu.enter()) {
             // SAFETY: it came from the driver, and nobody uses it any more.
             let _ = unsafe { self.gpu.api.cuMemFreeHost(self.ptr.as_ptr().cast()) };
         }

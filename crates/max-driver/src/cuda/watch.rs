@@ -4,6 +4,7 @@
 //! on without touching memory it must not; the next wait for the device finds the report and makes it an error.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use max_core::{Result, bail};
 
@@ -12,8 +13,8 @@ use super::api::Api;
 /// What a kernel writes, if `seen` was zero: two there, then the rest, then one there.
 #[repr(C)]
 pub(crate) struct Report {
-    /// One once there is something; two while it is being written.
-    seen: u64,
+    /// One once there is something; two while it is being written or read.
+    seen: AtomicU64,
     /// What was found.
     found: i64,
     /// What would have been right.
@@ -35,7 +36,7 @@ impl Watch {
         api.check(status, "cuMemHostAlloc")?;
         let report = place.cast::<Report>();
         // SAFETY: the memory was allocated for it.
-        unsafe { report.write(Report { seen: 0, found: 0, limit: 0, axis: 0 }) };
+        unsafe { report.write(Report { seen: AtomicU64::new(0), found: 0, limit: 0, axis: 0 }) };
         Ok(Watch { report })
     }
 
@@ -46,13 +47,21 @@ impl Watch {
 
     /// The report as an error, once.
     pub(crate) fn check(&self) -> Result<()> {
-        // SAFETY: the memory is there as long as the process; a device writes it meanwhile.
-        let Report { seen, found, limit, axis } = unsafe { self.report.read_volatile() };
-        if seen != 1 {
+        // SAFETY: the memory is there as long as the process, and this part of it is only used as what it is.
+        let seen = unsafe { &(*self.report).seen };
+        // Most of the time there is nothing. One thread gets what there is, and devices leave it alone meanwhile.
+        if seen.load(Ordering::Relaxed) != 1
+            || seen.compare_exchange(1, 2, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
             return Ok(());
         }
-        // SAFETY: as above.
-        unsafe { (&raw mut (*self.report).seen).write_volatile(0) };
+        // SAFETY: the rest was written before the one, and nobody writes it before the zero.
+        let [found, limit, axis] = unsafe {
+            let report = self.report;
+            [&raw const (*report).found, &raw const (*report).limit, &raw const (*report).axis]
+                .map(|field| field.read_volatile())
+        };
+        seen.store(0, Ordering::Release);
         bail!(index, "gather index {found} is out of range for axis {axis} with size {limit}")
     }
 }
@@ -60,3 +69,23 @@ impl Watch {
 /// Flags of page-locked memory: for all contexts, and with an address on the device.
 pub(super) const PORTABLE: u32 = 1;
 pub(super) const MAPPED: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use max_core::ErrorKind;
+
+    #[test]
+    fn a_report_is_told_once() {
+        let mut report = Report { seen: AtomicU64::new(2), found: 7, limit: 5, axis: 1 };
+        let watch = Watch { report: &raw mut report };
+        assert!(watch.check().is_ok(), "it is still being written");
+        report.seen = AtomicU64::new(1);
+        let watch = Watch { report: &raw mut report };
+        let error = watch.check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Index);
+        assert!(error.message().contains("index 7 is out of range for axis 1 with size 5"), "{error}");
+        assert!(watch.check().is_ok());
+        assert_eq!(*report.seen.get_mut(), 0);
+    }
+}

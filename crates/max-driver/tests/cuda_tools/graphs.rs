@@ -1,4 +1,5 @@
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use max_core::{DType, Result, bail};
 use max_driver::cuda::{Event, Function, Graph};
@@ -47,6 +48,39 @@ fn recorded_work_runs_when_it_is_launched() {
     graph.record_again(&stream, || bail!(value, "not this time")).unwrap_err();
     launch(&graph);
     assert_eq!(download(&out), [24.0, 48.0, 72.0]);
+}
+
+#[test]
+fn other_threads_use_the_device_while_one_records() {
+    let Some((device, gpu)) = gpu() else { return };
+    let function = gpu.functions(&[add()]).unwrap().remove(0);
+    let stream = Stream::new(&device).unwrap();
+    let (out, b) = (upload(DType::Float32, &[0.0], &device), upload(DType::Float32, &[1.0], &device));
+    stream.wait_for(&device).unwrap();
+    let over = AtomicBool::new(false);
+    let others = || -> Result<()> {
+        while !over.load(Ordering::SeqCst) {
+            let there = Buffer::new(DType::Float32, &[1000], &device)?;
+            Buffer::new_pinned(DType::Float32, &[1000], &device)?.copy_from(&there)?;
+            drop(there);
+            Event::record(&device.default_stream(), false)?.is_done()?;
+            device.synchronize()?;
+        }
+        Ok(())
+    };
+    let (recorded, other) = std::thread::scope(|scope| {
+        let other = scope.spawn(others);
+        let work = || {
+            // The other thread has the time to come in between.
+            std::thread::sleep(Duration::from_millis(2));
+            add_to(&function, &stream, &out, &b, 20)
+        };
+        let recorded: Vec<_> = (0..50).map(|_| Graph::record(&stream, work).map(drop)).collect();
+        over.store(true, Ordering::SeqCst);
+        (recorded, other.join().unwrap())
+    });
+    other.unwrap();
+    recorded.into_iter().collect::<Result<()>>().unwrap();
 }
 
 #[test]

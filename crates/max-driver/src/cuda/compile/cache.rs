@@ -57,11 +57,12 @@ impl Cache {
 
     /// The content of an entry, if there is one and it is whole. Reading makes it young.
     pub(crate) fn get(&self, key: &Key) -> Option<Vec<u8>> {
-        let mut file = File::open(self.path(key)?).ok()?;
-        // Nothing this large was ever stored.
-        if file.metadata().ok()?.len() > self.limit {
+        let path = self.path(key)?;
+        // Nothing this large was ever stored, and what is no file may have no end, or not even a beginning.
+        if !path.metadata().is_ok_and(|facts| facts.is_file() && facts.len() <= self.limit) {
             return None;
         }
+        let mut file = File::open(path).ok()?;
         let mut header = [0; HEADER];
         file.read_exact(&mut header).ok()?;
         let mut content = Vec::new();

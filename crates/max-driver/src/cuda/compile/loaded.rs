@@ -12,6 +12,7 @@ use max_core::{Error, Result};
 use super::cache::{Cache, Key};
 use super::{Function, Source, nvrtc};
 use crate::cuda::Gpu;
+use crate::cuda::api::OUT_OF_MEMORY;
 
 /// The functions in memory, by source. A program is one or more sources that are compiled and loaded together.
 #[derive(Default)]
@@ -65,7 +66,10 @@ impl Modules {
         }
         let names = || sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>().join(", ");
         let code = code(gpu, &text).map_err(|error| error.context(format!("in kernel {}", names())))?;
-        let made = load(gpu, &code, sources)?;
+        let made = load(gpu, &code, sources).map_err(|error| {
+            let compiler = nvrtc::compiler().map(nvrtc::Compiler::title).unwrap_or_default();
+            error.context(format!("in kernel {}, compiled by {compiler}", names()))
+        })?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
         for (source, function) in sources.iter().zip(made) {
             functions.entry(source.clone()).or_insert(function);
@@ -105,10 +109,15 @@ fn code(gpu: &Gpu, text: &str) -> Result<Vec<u8>> {
 
 /// Gives code to a GPU, for good.
 fn load(gpu: &'static Gpu, code: &[u8], sources: &[Source]) -> Result<Vec<Function>> {
-    gpu.enter()?;
+    let _entered = gpu.enter()?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is whole: it is what the compiler made.
-    let status = unsafe { gpu.api.cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
+    let mut read = || unsafe { gpu.api.cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
+    // Code does not come from the pool, which may have everything.
+    let status = match read() {
+        OUT_OF_MEMORY if gpu.make_room() => read(),
+        status => status,
+    };
     gpu.api.check(status, "cuModuleLoadData")?;
     let functions = sources.iter().map(|source| {
         let name = CString::new(source.name.as_str()).map_err(|_| {

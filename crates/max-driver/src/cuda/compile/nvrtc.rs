@@ -142,7 +142,7 @@ impl Compiler {
         unsafe { CStr::from_ptr(self.nvrtc.nvrtcGetErrorString(status)) }.to_string_lossy().into_owned()
     }
 
-    fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         format!("NVRTC {}.{} ({})", self.version.0, self.version.1, self.nvrtc.file)
     }
 }

@@ -73,6 +73,13 @@ fn an_entry_of_another_key_is_missing() {
     cache.put(&key, b"code");
     assert_eq!(cache.get(&key), None, "a folder is no entry");
     assert_eq!(folder.files().len(), 1, "what could not be renamed is gone");
+    #[cfg(unix)]
+    for endless in ["/dev/zero", "/dev/tty"] {
+        let _ = fs::remove_dir(cache.path(&key).unwrap());
+        let _ = fs::remove_file(cache.path(&key).unwrap());
+        std::os::unix::fs::symlink(endless, cache.path(&key).unwrap()).unwrap();
+        assert_eq!(cache.get(&key), None, "{endless} is no entry");
+    }
 }
 
 #[test]
