@@ -9,6 +9,7 @@ use max_core::{DeviceRef, Error, Result, bail};
 use super::api::{self, Api, Context, MemPool, StreamHandle};
 use super::blas::Blas;
 use super::compile::Modules;
+use super::graph::Turns;
 use super::memory;
 use super::nvml::Meter;
 use super::strided::Copies;
@@ -28,6 +29,7 @@ pub struct Gpu {
     /// The other GPUs that were asked for, and whether this one reaches their memory.
     pub(super) peers: Mutex<Vec<(u32, bool)>>,
     pub(super) copies: Copies,
+    pub(super) turns: Turns,
     pub(super) meter: OnceLock<Option<Meter>>,
     multiprocessors: u32,
     shared_bytes: usize,
@@ -114,6 +116,7 @@ impl Gpu {
             pool: Gpu::default_pool(api, device)?,
             peers: Mutex::default(),
             copies: Copies::default(),
+            turns: Turns::default(),
             meter: OnceLock::new(),
             multiprocessors: attribute(MULTIPROCESSOR_COUNT)?,
             shared_bytes: attribute(SHARED_BYTES_OPT_IN)? as usize,

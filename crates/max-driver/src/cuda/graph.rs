@@ -1,7 +1,8 @@
 //! Work recorded once and enqueued as a whole.
 
+use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use max_core::{Result, bail};
 
@@ -113,6 +114,7 @@ impl Recorded {
             bail!(value, "the default stream of {gpu:?} is used by everybody: record on a stream of its own");
         }
         gpu.enter()?;
+        let _turn = gpu.turns.record();
         // SAFETY: the handle is alive.
         let status = unsafe { gpu.api.cuStreamBeginCapture_v2(handle, THREAD_LOCAL) };
         gpu.api.check(status, "cuStreamBeginCapture")?;
@@ -179,6 +181,43 @@ impl Drop for Recording {
     }
 }
 
+/// Who records, any number of threads, and who waits for a whole GPU: not at the same time. Otherwise the driver would
+/// refuse the wait, and spoil the recordings of other threads.
+#[derive(Default)]
+pub(super) struct Turns(RwLock<()>);
+
+thread_local! {
+    static RECORDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, the thread records.
+pub(super) struct RecordingTurn<'a> {
+    /// Nothing inside a recording of the same thread, which has its turn.
+    turn: Option<RwLockReadGuard<'a, ()>>,
+}
+
+impl Turns {
+    fn record(&self) -> RecordingTurn<'_> {
+        let turn = match RECORDS.get() {
+            true => None,
+            false => Some(self.0.read().unwrap_or_else(PoisonError::into_inner)),
+        };
+        RECORDS.set(true);
+        RecordingTurn { turn }
+    }
+
+    /// Until nobody records. A thread that does so itself would wait for ever: the driver tells it what is wrong.
+    pub(super) fn wait(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        (!RECORDS.get()).then(|| self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for RecordingTurn<'_> {
+    fn drop(&mut self) {
+        RECORDS.set(self.turn.is_none());
+    }
+}
+
 impl std::fmt::Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Graph({} nodes)", self.nodes())
@@ -189,10 +228,41 @@ impl std::fmt::Debug for Graph {
 mod tests {
     use super::*;
     use crate::Device;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
 
     #[test]
     fn the_host_records_nothing() {
         let error = Graph::record(&Device::cpu().default_stream(), || Ok(())).unwrap_err();
         assert!(error.message().contains("the host records no work"), "{error}");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_gpu_that_records() {
+        let (turns, recording) = (Turns::default(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for number in 0..4 {
+                let (turns, recording) = (&turns, &recording);
+                scope.spawn(move || {
+                    for _ in 0..1000 {
+                        if number % 2 == 0 {
+                            let _turn = turns.record();
+                            recording.fetch_add(1, Ordering::SeqCst);
+                            thread::yield_now();
+                            recording.fetch_sub(1, Ordering::SeqCst);
+                        } else {
+                            let _turn = turns.wait();
+                            assert_eq!(recording.load(Ordering::SeqCst), 0);
+                        }
+                    }
+                });
+            }
+        });
+        // A thread does not wait for itself.
+        let outer = turns.record();
+        drop(turns.record());
+        assert!(turns.wait().is_none());
+        drop(outer);
+        assert!(turns.wait().is_some());
     }
 }

@@ -149,6 +149,7 @@ impl Gpu {
 
     /// Waits for all work of all streams, of other libraries too. Says nothing of what kernels reported.
     pub(crate) fn finish(&self) -> Result<()> {
+        let _turn = self.turns.wait();
         self.enter()?;
         // SAFETY: the context is current.
         self.api.check(unsafe { self.api.cuCtxSynchronize() }, "cuCtxSynchronize")

@@ -1,4 +1,6 @@
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use max_core::{DType, Result, bail};
 use max_driver::cuda::{Event, Function, Graph};
@@ -102,4 +104,27 @@ fn five_hundred_kernels_are_replayed() {
     }
     eprintln!("replay of 500 kernels: {:.3} us a kernel, {on_host:.1} us on the host", best / 500.0);
     assert_eq!(download(&out), [500.0 * f64::from(rounds)]);
+}
+
+#[test]
+fn one_thread_records_while_another_waits_for_the_device() {
+    let Some((device, gpu)) = gpu() else { return };
+    let function = gpu.functions(&[add()]).unwrap().remove(0);
+    let (out, b) = (upload(DType::Float32, &[0.0], &device), upload(DType::Float32, &[1.0], &device));
+    let (stream, done) = (Stream::new(&device).unwrap(), AtomicBool::new(false));
+    stream.wait_for(&device).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                device.synchronize()?;
+                thread::sleep(Duration::from_micros(20));
+            }
+            Ok::<(), max_core::Error>(())
+        });
+        let record = || Graph::record(&stream, || add_to(&function, &stream, &out, &b, 20));
+        let recorded: Vec<_> = (0..200).map(|_| record().map(|graph| graph.nodes())).collect();
+        done.store(true, Ordering::Relaxed);
+        waiting.join().unwrap().unwrap();
+        assert!(recorded.iter().all(|nodes| *nodes == Ok(20)), "{recorded:?}");
+    });
 }
