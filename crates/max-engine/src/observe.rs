@@ -26,7 +26,9 @@ pub(crate) struct Observer<'a> {
 /// A step that is being timed.
 pub(crate) struct Started<'a> {
     at: Instant,
-    /// Where a device does it, and the point in its work at which it begins.
+    /// Whether a device does it: then it is not done when it is given to that.
+    on_device: bool,
+    /// Where a device does it, if that is timed, and the point in its work at which it begins.
     enqueued: Option<(&'a Stream, Event)>,
     /// What profilers of NVIDIA show.
     _range: Option<nvtx::Range>,
@@ -44,7 +46,7 @@ impl Observer<'_> {
             Some(stream) => Some((stream, Event::record(stream, true)?)),
             None => None,
         };
-        Ok(Some(Started { at: Instant::now(), enqueued, _range: range }))
+        Ok(Some(Started { at: Instant::now(), on_device: stream.is_some(), enqueued, _range: range }))
     }
 
     pub(crate) fn finish(&self, program: &Program, step: usize, started: Option<Started>) -> Result<()> {
@@ -58,10 +60,11 @@ impl Observer<'_> {
             (None, _) => {}
         }
         if self.tracing {
-            let time = started.at.elapsed();
+            let (time, took) =
+                (started.at.elapsed(), if started.on_device { "was enqueued in" } else { "took" });
             self.settings.log(LogLevel::Trace, || match step < program.steps.len() {
-                true => format!("step {step} {} took {time:?}", program.step_name(step)),
-                false => format!("what was recorded took {time:?}"),
+                true => format!("step {step} {} {took} {time:?}", program.step_name(step)),
+                false => format!("what was recorded {took} {time:?}"),
             });
         }
         Ok(())

@@ -218,16 +218,22 @@ impl Launches {
     fn read(&mut self) -> Result<()> {
         for Pending { step, gpu, begin, end } in std::mem::take(&mut self.pending) {
             end.synchronize()?;
-            let micros = |micros: f64| Duration::from_secs_f64(micros.max(0.0) / 1e6);
-            let time = micros(end.microseconds_since(&begin)?);
+            let time = moved(Duration::ZERO, end.microseconds_since(&begin)?);
             let Some(anchor) = self.anchors.get_mut(&gpu) else { continue };
-            let start = anchor.at + micros(begin.microseconds_since(&anchor.event)?);
+            // What one thread adds last may have begun before what another has added.
+            let start = moved(anchor.at, begin.microseconds_since(&anchor.event)?);
             // Times are told from the launch before, as long ones lose digits.
             *anchor = Anchor { event: begin, at: start };
             self.keep(Launch { step, start, time, track: Track::Gpu(gpu) });
         }
         Ok(())
     }
+}
+
+/// A time some microseconds later, or earlier.
+fn moved(from: Duration, micros: f64) -> Duration {
+    let distance = Duration::from_secs_f64(micros.abs().max(0.0) / 1e6);
+    if micros < 0.0 { from.saturating_sub(distance) } else { from + distance }
 }
 
 /// A text as JSON writes it.
@@ -244,4 +250,19 @@ fn quote(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_move_both_ways() {
+        let at = Duration::from_micros(20);
+        assert_eq!(moved(at, 5.0), Duration::from_micros(25));
+        // There and back again.
+        assert_eq!(moved(moved(at, -10.0), 10.0), at);
+        assert_eq!(moved(at, -30.0), Duration::ZERO);
+        assert_eq!(moved(at, f64::NAN), at);
+    }
 }

@@ -106,9 +106,7 @@ impl InferenceSession {
             Source::Path(path) => read_graph(&path)?,
         };
         let program = self.compile(&graph)?;
-        let bound = program.weights.iter().map(|(name, ty)| bind_weight(name, ty, weights));
-        let bound = bound.collect::<Result<Vec<_>>>()?;
-        self.model(program, bound, Keep::Arenas)
+        self.model(program, weights, Keep::Arenas)
     }
 
     /// Compiles a graph without weights, as data and past the cache of programs: for callers that keep many models
@@ -118,10 +116,12 @@ impl InferenceSession {
         let mut target = self.target();
         target.options.fold_exactly = true;
         let program = self.compile_new(body, &target)?;
-        self.model(program, Vec::new(), Keep::Little)
+        self.model(program, &WeightsRegistry::new(), Keep::Little)
     }
 
-    fn model(&self, program: Arc<Program>, weights: Vec<Buffer>, keep: Keep) -> Result<Model> {
+    fn model(&self, program: Arc<Program>, weights: &WeightsRegistry, keep: Keep) -> Result<Model> {
+        let bound = program.weights.iter().map(|(name, ty)| bind_weight(name, ty, weights));
+        let weights = bound.collect::<Result<Vec<_>>>()?;
         let check_plans = matches!(self.settings.assert_level(), AssertLevel::Safe | AssertLevel::All);
         let cuda = cuda::Options { tf32: self.settings.allow_tf32() };
         let config = Config { pool: self.pool(), keep, check_plans, cuda };

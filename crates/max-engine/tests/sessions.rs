@@ -138,3 +138,14 @@ fn strided_inputs_and_many_threads() {
         }
     });
 }
+
+#[test]
+fn graphs_as_data_bring_no_weights() {
+    let graph = Graph::build("weighted", [f32s([2])], |x| {
+        &x[0] + ops::constant_external("w".to_string(), f32s([2]))?
+    })
+    .unwrap();
+    let error = session().load_body(graph.body()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Value);
+    assert!(error.message().contains("weight 'w'") && error.message().contains("missing"), "{error}");
+}

@@ -209,7 +209,8 @@ impl PyModel {
     }
 
     fn memory_report(&self, inputs: &Bound<'_, PyTuple>) -> PyResult<(usize, usize, usize)> {
-        let report = self.0.memory_report(&self.inputs_from(inputs)?).raise()?;
+        let buffers = self.inputs_from(inputs)?;
+        let report = inputs.py().detach(|| self.0.memory_report(&buffers)).raise()?;
         Ok((report.peak_bytes, report.bytes_without_reuse, report.packed_bytes))
     }
 
@@ -246,8 +247,13 @@ impl PyModel {
     ) -> PyResult<T> {
         let detailed = self.0.profiling() == ProfilingMode::Detailed;
         let _range = detailed.then(|| nvtx::range(&format!("Model.{method}({})", self.0.name())));
-        let buffers = self.inputs_from(inputs)?;
-        interruptible(inputs.py(), |checkpoint| work(&self.0, &buffers, checkpoint))
+        let mut buffers = self.inputs_from(inputs)?;
+        interruptible(inputs.py(), |checkpoint| {
+            let result = work(&self.0, &buffers, checkpoint);
+            // What other libraries lent goes back when its GPU is done with it: no other thread waits for that.
+            buffers.retain(Buffer::is_host);
+            result
+        })
     }
 }
 
@@ -277,7 +283,7 @@ fn graph_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
 fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
     // First what needs no look at attributes: an attribute that is missing costs more than a small model.
     if let Ok(array) = object.cast::<PyUntypedArray>() {
-        return placed(array::from_numpy(array)?, spec);
+        return placed(array.py(), array::from_numpy(array)?, spec);
     }
     let object = native(object)?;
     if let Ok(buffer) = object.cast::<PyBuffer>() {
@@ -285,10 +291,10 @@ fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffe
     }
     if let Some(number) = args::number(&object)? {
         let dtype = spec.map_or(number.natural_dtype(), |spec| spec.dtype);
-        return placed(Buffer::scalar(number, dtype, &Device::cpu()).raise()?, spec);
+        return placed(object.py(), Buffer::scalar(number, dtype, &Device::cpu()).raise()?, spec);
     }
     match array::from_any(&object)? {
-        Some(buffer) => placed(buffer, spec),
+        Some(buffer) => placed(object.py(), buffer, spec),
         None => {
             let name = spec.map_or("an input", |spec| &spec.name);
             Err(PyTypeError::new_err(format!(
@@ -300,10 +306,10 @@ fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffe
 }
 
 /// A buffer of the host where an input is wanted, others as they are.
-fn placed(buffer: Buffer, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
+fn placed(py: Python<'_>, buffer: Buffer, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
     match spec {
         Some(spec) if spec.device != DeviceRef::CPU && buffer.is_host() => {
-            buffer.to(&Device::from_ref(spec.device).raise()?).raise()
+            py.detach(|| buffer.to(&Device::from_ref(spec.device)?)).raise()
         }
         _ => Ok(buffer),
     }

@@ -190,14 +190,14 @@ impl PyTensor {
 
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.realize(py)?;
-        python_number(py, self.0.item().raise()?)
+        python_number(py, py.detach(|| self.0.item()).raise()?)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         if self.0.value().is_none() {
             self.realize(py)?;
         }
-        Ok(self.0.to_string())
+        Ok(py.detach(|| self.0.to_string()))
     }
 }
 

@@ -33,7 +33,7 @@ struct Recorded {
     stream: Stream,
     /// The device it is launched on.
     device: usize,
-    /// The memory they were recorded with.
+    /// The memory they were recorded with; none where they were not.
     memory: Vec<Memory>,
 }
 
@@ -103,7 +103,7 @@ impl Frozen {
             );
         }
         self.place(runtime, inputs)?;
-        if self.recorded.is_some() {
+        if self.follow() {
             (observer.checkpoint)()?;
             return self.launch(runtime, observer);
         }
@@ -160,19 +160,27 @@ impl Frozen {
         })
     }
 
-    /// Enqueues what was recorded, recorded anew where inputs lie elsewhere now.
-    fn launch(&mut self, runtime: &Runtime, observer: &Observer) -> Result<()> {
-        let Some(mut recorded) = self.recorded.take() else { return Ok(()) };
-        if recorded.memory != self.scratch.memory {
-            // Half of a recording is none: where this fails, launches go on one by one.
-            recorded.recording.again(&recorded.stream, || self.enqueue(&recorded.stream))?;
-            recorded.memory.clone_from(&self.scratch.memory);
+    /// Whether what was recorded can be launched. It is recorded anew where inputs lie elsewhere now, which fails if
+    /// another library waits for the whole device meanwhile: then launches go one by one, until a later replay records.
+    fn follow(&mut self) -> bool {
+        let Some(mut recorded) = self.recorded.take() else { return false };
+        let mut fits = recorded.memory == self.scratch.memory;
+        if !fits {
+            fits = recorded.recording.again(&recorded.stream, || self.enqueue(&recorded.stream)).is_ok();
+            // Half of a recording is none.
+            recorded.memory.clear();
+            recorded.memory.extend_from_slice(if fits { &self.scratch.memory } else { &[] });
         }
+        self.recorded = Some(recorded);
+        fits
+    }
+
+    /// Enqueues what was recorded.
+    fn launch(&self, runtime: &Runtime, observer: &Observer) -> Result<()> {
+        let Some(recorded) = &self.recorded else { return Ok(()) };
         let (stream, all) = (&runtime.streams[recorded.device], runtime.program.steps.len());
         let started = observer.start(all, Some(stream))?;
-        let launched = recorded.recording.launch(stream);
-        self.recorded = Some(recorded);
-        launched?;
+        recorded.recording.launch(stream)?;
         observer.finish(&runtime.program, all, started)
     }
 }

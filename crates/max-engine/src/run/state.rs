@@ -183,29 +183,17 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Copies a slot to another device. The host waits for what it is sent; devices wait for each other by themselves.
+    /// Copies a slot to another device. The host waits for what it is sent; devices wait for each other by themselves, also
+    /// before they overwrite what is being copied.
     pub(super) fn transfer(&self, segment: &Segment, from: Slot, to: Slot) -> Result<()> {
         let [from, to] = [from, to].map(|slot| {
             let (shape, place) = self.place(segment, slot.0 as usize)?;
             self.buffer(slot.0 as usize, place, shape)
         });
         let (from, to) = (from?, to?);
-        if to.num_elements() == 0 {
-            return Ok(());
-        }
-        let between = !from.is_host() && !to.is_host();
-        if between {
-            to.stream().wait_for(from.stream())?;
-        }
         to.inplace_copy_from(&from)?;
-        if between {
-            // What comes next on the first device may overwrite what is being copied.
-            return from.stream().wait_for(to.stream());
-        }
-        if to.is_host() {
-            return from.stream().synchronize();
-        }
-        // Pageable memory has been read when the call returns, page-locked memory may not.
+        // Pageable memory has been read when the call returns. Page-locked memory may not, and arrays of other libraries
+        // over it do not wait for that.
         if from.pinned() { to.stream().synchronize() } else { Ok(()) }
     }
 

@@ -20,10 +20,8 @@ __all__ = ["CompiledModule"]
 class CompiledModule:
     """The `forward` of a module as one program; `Module.compile` makes it. It may run on several threads at once."""
 
-    __slots__ = ("__weakref__", "_rebuild", "_there", "graph", "input_types", "model")
+    __slots__ = ("__weakref__", "_rebuild", "graph", "input_types", "model")
     _rebuild: Rebuild
-    _there: dict[int, TensorType]
-    """The types of the inputs that are not on the host, by their number."""
     graph: Graph
     """The graph that was compiled."""
     input_types: tuple[TensorType, ...]
@@ -38,7 +36,8 @@ class CompiledModule:
         """Runs the program.
 
         Args:
-            *inputs: Tensors, arrays, or numbers for inputs of rank zero.
+            *inputs: Tensors, arrays, or numbers for inputs of rank zero. Arrays of the host and numbers are moved to the
+                device that an input is on; a tensor must be there.
 
         Returns:
             What `forward` returned when it was traced, with the results in the place of its tensors.
@@ -47,19 +46,9 @@ class CompiledModule:
             TypeError: If an input is none of these.
             ValueError: If their number, a dtype or a shape is not what the program takes.
         """
-        if self._there:
-            inputs = tuple(map(self._place, range(len(inputs)), inputs))
         given = tuple([_storage(x) if isinstance(x, Tensor) else x for x in inputs])
         outputs = self.model._native.execute(given)
         return self._rebuild(map(wrap, map(_core.Tensor.from_buffer, outputs)))
-
-    def _place(self, number: int, given: Any) -> Any:
-        """An input; an array of NumPy or a number goes where the program takes it, others are there."""
-        type = self._there.get(number)
-        is_number = isinstance(given, (int, float))
-        if type is None or not (is_number or hasattr(given, "__array_interface__")):
-            return given
-        return Tensor(given, dtype=type.dtype if is_number else None, device=type.device)
 
     def __repr__(self) -> str:
         return f"CompiledModule({self.model!r})"
@@ -84,7 +73,6 @@ def load(
     session = session or _shared_session(_devices(trace))
     compiled.model = session.load(trace.graph, weights_registry=registry)
     compiled.graph, compiled.input_types, compiled._rebuild = trace.graph, trace.input_types, trace.rebuild
-    compiled._there = {at: type for at, type in enumerate(trace.input_types) if type.device != DeviceRef.CPU()}
     return compiled
 
 
