@@ -460,6 +460,17 @@ mod tests {
     }
 
     #[test]
+    fn functions_compile() {
+        let masks = [(DType::Float16, None), (DType::BFloat16, Some(DType::Bool))];
+        let masks = masks.into_iter().chain([(DType::BFloat16, Some(DType::BFloat16))]);
+        let sources = masks.map(|(dtype, mask)| {
+            let mask = mask.map(|mask| access(3, mask, &[0, 0, 100, 1]));
+            source(&Attention { mask, ..packed(dtype, true, 7) })
+        });
+        crate::cuda::nvrtc::check_for(&sources.collect::<Vec<_>>(), &["compute_80", "sm_90"]);
+    }
+
+    #[test]
     fn sources_differ_where_the_code_does() {
         let [a, b] = [packed(DType::BFloat16, true, 0), packed(DType::BFloat16, true, 3)].map(|k| source(&k));
         assert!(
