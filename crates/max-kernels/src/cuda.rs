@@ -49,7 +49,7 @@ pub fn prepare(kernels: &[&Kernel<i64>], device: &Device, options: Options) -> R
     let Some(gpu) = device.gpu() else { bail!(internal, "{device} is no GPU") };
     let mut plans = Vec::with_capacity(kernels.len());
     for kernel in kernels {
-        let mut plan = Plan { gpu, options, steps: Vec::new(), scratch: 0 };
+        let mut plan = Plan { gpu, options, steps: Vec::new(), scratch: 0, workspace: None };
         plan.kernel(kernel)?;
         // A row of nothing has a result too, which the extents of the loop as it is do not count.
         let extents = match kernel {
@@ -158,6 +158,8 @@ struct Plan {
     options: Options,
     steps: Vec<Step>,
     scratch: usize,
+    /// Scratch memory that products share, and how many bytes it has.
+    workspace: Option<(Address, usize)>,
 }
 
 enum Step {

@@ -34,6 +34,8 @@ struct Case {
     causal: bool,
     window: usize,
     mask: Option<DType>,
+    /// Whether the first row of the mask hides all keys, with the lowest number.
+    lowest: bool,
     /// Whether heads lie beside each other in a row, as products leave them.
     rows: bool,
     /// Whether something is added to the result.
@@ -60,6 +62,21 @@ fn strides(case: Case, length: i64, size: i64, heads: i64) -> Vec<i64> {
     strides
 }
 
+/// The same elements, the first ones of which are the lowest number.
+fn with_lowest(buffer: &Buffer, count: usize) -> Buffer {
+    let lowest = match buffer.dtype() {
+        DType::Float64 => f64::MIN,
+        DType::Float32 => f32::MIN.into(),
+        DType::BFloat16 => f64::from(f32::from_bits(0xff7f_0000)),
+        _ => -65504.0,
+    };
+    dispatch!(buffer.dtype(), T => {
+        let mut elements = buffer.to_vec::<T>().unwrap();
+        elements[..count].fill(T::from_f64(lowest));
+        Buffer::from(elements)
+    })
+}
+
 fn attention(case: Case, numbers: &mut Numbers) -> (Attention<i64>, Vec<Buffer>) {
     let [batch, groups, heads, queries, keys, depth, width] = case.sizes;
     let mut slots = Vec::new();
@@ -75,6 +92,10 @@ fn attention(case: Case, numbers: &mut Numbers) -> (Attention<i64>, Vec<Buffer>)
         case.mask.map(|dtype| operand(dtype, vec![queries * keys, 0, 0, keys, 1], batch * queries * keys));
     let out = strides(case, queries, width, heads);
     let residual = operand(case.dtype, out.clone(), all * queries * width);
+    if let Some(mask) = mask.as_ref().filter(|_| case.lowest) {
+        let mask = &mut slots[mask.slot.0 as usize];
+        *mask = with_lowest(mask, keys as usize);
+    }
     let place = Access { slot: Slot(slots.len() as u32), dtype: case.dtype, offset: 0, strides: out };
     let mut code = vec![Instr::Product(case.dtype)];
     if case.residual {
@@ -138,6 +159,7 @@ fn results_are_those_of_the_cpu() {
         causal: false,
         window: 0,
         mask: None,
+        lowest: false,
         rows: true,
         residual: false,
     };
@@ -148,6 +170,7 @@ fn results_are_those_of_the_cpu() {
         cases.push(Case { dtype, causal: true, sizes: [1, 1, 2, 70, 200, 128, 128], ..base });
         cases.push(Case { dtype, causal: true, window: 33, sizes: [1, 2, 1, 200, 300, 32, 48], ..base });
         cases.push(Case { dtype, mask: Some(dtype), residual: true, ..base });
+        cases.push(Case { dtype, mask: Some(dtype), lowest: true, ..base });
         cases.push(Case { dtype, mask: Some(DType::Bool), causal: true, ..base });
         cases.push(Case { dtype, sizes: [1, 1, 1, 1, 1, 8, 8], ..base });
         cases.push(Case { dtype, sizes: [3, 1, 4, 1, 513, 80, 80], ..base });
@@ -155,6 +178,9 @@ fn results_are_those_of_the_cpu() {
         cases.push(Case { dtype, sizes: [1, 1, 2, 5, 9, 7, 3], ..base });
         cases.push(Case { dtype, sizes: [1, 1, 1, 4, 0, 16, 16], ..base });
     }
+    // So many scores that they are computed in parts, which are of different sizes.
+    cases.push(Case { dtype: DType::Float32, sizes: [1, 1, 1, 12_001, 11_203, 16, 16], ..base });
+    cases.push(Case { dtype: DType::BFloat16, sizes: [1, 1, 1, 12_001, 11_203, 12, 12], ..base });
     let mut numbers = Numbers(11);
     let mut wrong = Vec::new();
     for case in cases {

@@ -15,7 +15,7 @@ constexpr int QUERIES = 64, KEYS = 64;
 constexpr int DEEP = (DEPTH + 15) / 16 * 16, WIDE = (WIDTH + 15) / 16 * 16;
 // Rows of shared memory are a bit longer than needed, so that neighbouring rows start in other banks.
 constexpr int KEY_ROW = DEEP + 8, VALUE_ROW = WIDE + 8;
-constexpr float LOG2_E = 1.4426950408889634f;
+constexpr float LOG2_E = 1.4426950408889634f, LOWEST = -3.4028234663852886e38f;
 
 __device__ __forceinline__ u32 in_shared(const void *place) { return (u32)__cvta_generic_to_shared(place); }
 
@@ -183,8 +183,9 @@ NAME(const u16 *query, const u16 *key, const u16 *value, const void *mask, u16 *
                     if (MASK == 1) {
                         if (!((const u8 *)mask)[at]) score = hidden;
                     } else {
-                        const float add = widened(((const u16 *)mask)[at]);
-                        score = add == hidden ? hidden : score + add * LOG2_E;
+                        // The lowest numbers stay numbers: a row of nothing else has equal weights.
+                        const float add = widened(((const u16 *)mask)[at]), more = add * LOG2_E;
+                        score = add == hidden ? hidden : score + (more < LOWEST ? LOWEST : more);
                     }
                 }
                 if (edge) {

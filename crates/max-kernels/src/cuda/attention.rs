@@ -49,7 +49,7 @@ impl Plan {
         };
         let mut params: Vec<Param> = operands.iter().map(|access| address(*access)).collect();
         params.extend([number(k.queries), number(k.keys), number(tiles), Param::Bits(k.scale.to_bits())]);
-        params.extend([number(k.keys - k.queries), number(k.window as i64)]);
+        params.extend([number(k.keys - k.queries), number(window(k))]);
         params.extend(batch[1..].iter().map(|axis| number(axis.size)));
         for (operand, access) in operands.iter().enumerate() {
             params.extend(batch.iter().map(|axis| number(axis.strides[operand])));
@@ -143,7 +143,8 @@ impl Plan {
                 half.key.offset += from * half.key.strides[axis];
                 half.value.offset += from * half.value.strides[axis];
             }
-            self.scratch = start;
+            // What the other half used is free again, the memory that its products shared too.
+            (self.scratch, self.workspace) = (start, None);
             self.composed(&half, shift + if queries { from } else { 0 })?;
             most = most.max(self.scratch);
         }
@@ -177,6 +178,11 @@ impl Plan {
     }
 }
 
+/// The window; one that no keys fill is as good as any that is longer.
+fn window(k: &Attention<i64>) -> i64 {
+    k.window.min(1 << 40) as i64
+}
+
 /// How many tiles the queries fill.
 fn tiles(k: &Attention<i64>) -> i64 {
     (k.queries + TILE_QUERIES - 1) / TILE_QUERIES
@@ -186,8 +192,9 @@ fn tiles(k: &Attention<i64>) -> i64 {
 fn fits_one_pass(k: &Attention<i64>) -> bool {
     let small = |size: i64| size > 0 && size % 8 == 0 && size <= MOST_DEPTH;
     let blocks = k.batch.iter().fold(tiles(k), |n, &size| n.saturating_mul(size));
+    let mask = k.mask.as_ref().is_none_or(|mask| [DType::Bool, k.query.dtype].contains(&mask.dtype));
     matches!(k.query.dtype, DType::Float16 | DType::BFloat16)
-        && (small(k.depth) && small(k.width))
+        && (small(k.depth) && small(k.width) && mask)
         && (in_pieces(&k.query, 2) && in_pieces(&k.key, 8) && in_pieces(&k.value, 8))
         && (blocks <= i64::from(i32::MAX) && k.keys <= i64::from(i32::MAX))
 }
@@ -319,7 +326,11 @@ fn softmax(k: &Attention<i64>, scores: &Access<i64>, shape: Vec<i64>, shift: i64
             }
             dtype => {
                 let added = if dtype == wide { kept } else { push(&mut code, Instr::Cast(kept, wide)) };
-                push(&mut code, apply(NumericOp::Add.into(), x, added))
+                let sum = push(&mut code, apply(NumericOp::Add.into(), x, added));
+                // Negative infinity hides whatever the score is.
+                let lowest = push(&mut code, number(f64::NEG_INFINITY));
+                let hidden = push(&mut code, apply(CompareOp::Equal.into(), added, lowest));
+                push(&mut code, Instr::Select([hidden, lowest, sum]))
             }
         };
     }
@@ -339,7 +350,7 @@ fn softmax(k: &Attention<i64>, scores: &Access<i64>, shape: Vec<i64>, shift: i64
         let key = position(&mut code, rank - 1, 0);
         let mut seen = push(&mut code, apply(CompareOp::GreaterEqual.into(), query, key));
         if k.window > 0 {
-            let end = position(&mut code, rank - 1, k.window as i64);
+            let end = position(&mut code, rank - 1, window(k));
             let near = push(&mut code, apply(CompareOp::Greater.into(), end, query));
             seen = push(&mut code, apply(max_core::scalar::LogicalOp::LogicalAnd.into(), seen, near));
         }
@@ -402,6 +413,21 @@ mod tests {
         let mut long = packed(DType::Float16, false, 0);
         long.depth = 136;
         assert!(!fits_one_pass(&long));
+        let masked = |dtype| Attention {
+            mask: Some(access(3, dtype, &[0, 0, 100, 1])),
+            ..packed(DType::Float16, false, 0)
+        };
+        assert!(fits_one_pass(&masked(DType::Bool)) && fits_one_pass(&masked(DType::Float16)));
+        assert!(!fits_one_pass(&masked(DType::Float32)));
+    }
+
+    #[test]
+    fn windows_of_any_length_can_be_counted_on_from_any_position() {
+        let scores = access(7, DType::Float32, &[12 * 10_000, 10_000, 100, 1]);
+        for (longest, expected) in [(7, 7), (usize::MAX, 1 << 40)] {
+            let loop_ = softmax(&packed(DType::Float32, true, longest), &scores, vec![2, 12, 100, 100], 0);
+            assert!(loop_.accesses.iter().any(|access| access.offset == expected), "{loop_:?}");
+        }
     }
 
     #[test]
@@ -431,6 +457,17 @@ mod tests {
         let loop_ = rounded(&k.epilogue, access(7, DType::Float32, &[76_800, 6_400, 64, 1]));
         assert!(loop_.dtypes().is_ok(), "{loop_:?}");
         assert!(without_product(&k.epilogue).dtypes().is_ok());
+    }
+
+    #[test]
+    fn functions_compile() {
+        let masks = [(DType::Float16, None), (DType::BFloat16, Some(DType::Bool))];
+        let masks = masks.into_iter().chain([(DType::BFloat16, Some(DType::BFloat16))]);
+        let sources = masks.map(|(dtype, mask)| {
+            let mask = mask.map(|mask| access(3, mask, &[0, 0, 100, 1]));
+            source(&Attention { mask, ..packed(dtype, true, 7) })
+        });
+        crate::cuda::nvrtc::check_for(&sources.collect::<Vec<_>>(), &["compute_80", "sm_90"]);
     }
 
     #[test]

@@ -138,14 +138,13 @@ impl Plan {
         if bytes == 0 {
             return Ok(None);
         }
-        let shared = self.steps.iter().find_map(|step| match step {
-            Step::Gemm(call) if call.plan.workspace_bytes() >= bytes => call.workspace,
-            _ => None,
-        });
-        match shared {
-            Some(place) => Ok(Some(place)),
-            None => Ok(Some(Address { slot: SCRATCH, bytes: self.scratch(DType::UInt8, bytes as i64)? })),
-        }
+        let place = match self.workspace {
+            Some((place, size)) if size >= bytes => place,
+            _ => Address { slot: SCRATCH, bytes: self.scratch(DType::UInt8, bytes as i64)? },
+        };
+        let size = self.workspace.map_or(bytes, |(_, size)| size.max(bytes));
+        self.workspace = Some((place, size));
+        Ok(Some(place))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Products.
 
-use max_core::DType;
 use max_core::kernel::{Access, Instr, Kernel, Literal, Loop, Matmul, Reg, Slot};
 use max_core::scalar::{NumericOp, RealOp};
+use max_core::{DType, Element, dispatch};
 use max_driver::Buffer;
 
 use super::case::{Case, Random, ordered, row_major, untouched};
@@ -154,7 +154,8 @@ pub(crate) fn endings() -> Vec<Case> {
         }
     }
     cases.extend([DType::BFloat16, DType::Float16].map(|dtype| widened(&mut random, dtype)));
-    cases.push(of_not_a_number());
+    cases.extend(FLOATS.map(|dtype| of_not_a_number(dtype, 16)));
+    cases.extend(FLOATS.map(|dtype| of_not_a_number(dtype, 256)));
     cases
 }
 
@@ -175,14 +176,10 @@ fn widened(random: &mut Random, dtype: DType) -> Case {
 }
 
 /// The relu of what is not a number is not a number.
-fn of_not_a_number() -> Case {
-    let dtype = DType::Float32;
-    let (lhs, rhs, (out, count)) =
-        (row_major(0, dtype, &[16, 16]), row_major(1, dtype, &[16, 16]), row_major(2, dtype, &[16, 16]));
-    let mut left = vec![1f32; 256];
-    left[40] = f32::NAN;
+fn of_not_a_number(dtype: DType, size: i64) -> Case {
+    let [lhs, rhs, (out, count)] = [0, 1, 2].map(|slot| row_major(slot, dtype, &[size, size]));
     let epilogue = Loop {
-        shape: vec![16, 16],
+        shape: vec![size, size],
         reduce: None,
         accesses: vec![out],
         code: vec![
@@ -191,8 +188,14 @@ fn of_not_a_number() -> Case {
             Instr::Store(0, Reg(1)),
         ],
     };
-    let kernel = Matmul { batch: vec![], m: 16, n: 16, k: 16, lhs: lhs.0, rhs: rhs.0, epilogue };
-    let buffers = vec![Buffer::from(left), Buffer::from(vec![1f32; 256]), untouched(dtype, count)];
+    let kernel = Matmul { batch: vec![], m: size, n: size, k: size, lhs: lhs.0, rhs: rhs.0, epilogue };
+    let [left, right] = dispatch!(dtype, T => {
+        let ones = vec![T::from_f64(1.0); count];
+        let mut left = ones.clone();
+        left[40] = T::from_f64(f64::NAN);
+        [left, ones].map(Buffer::from)
+    });
+    let buffers = vec![left, right, untouched(dtype, count)];
     Case::new(Kernel::Matmul(kernel), buffers, 1)
 }
 

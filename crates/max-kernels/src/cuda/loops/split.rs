@@ -56,7 +56,7 @@ pub(super) fn split(
     if rest > 0 {
         // The rest starts where whole parts end.
         let (tail, _) = &mut loops[1];
-        for access in tail.accesses.iter_mut().filter(|access| access.slot != SCRATCH) {
+        for access in tail.accesses.iter_mut().take(loop_.accesses.len()) {
             let along = access.strides[tail.shape.len() - 1];
             access.offset += along * parts * part;
         }
