@@ -8,6 +8,7 @@
 
 mod attention;
 mod conv;
+mod epilogue;
 mod gather;
 mod loops;
 mod matmul;
@@ -16,7 +17,7 @@ mod nvrtc;
 mod record;
 mod text;
 
-use max_core::kernel::{Access, Instr, Kernel, Loop, Slot};
+use max_core::kernel::{Access, Kernel, Slot};
 use max_core::{DType, DeviceRef, Error, Result, bail};
 use max_driver::cuda::{Function, GemmAddresses, GemmPlan, Gpu, Source};
 use max_driver::{Device, Stream};
@@ -236,26 +237,5 @@ impl Plan {
         };
         self.scratch = end;
         Ok((start / dtype.size_in_bytes()) as i64)
-    }
-
-    /// An epilogue as a loop of its own: what the kernel computed lies at an access over the shape of the epilogue.
-    fn epilogue(&mut self, epilogue: &Loop<i64>, product: Access<i64>) -> Result<()> {
-        let mut whole = epilogue.clone();
-        let number = whole.accesses.len() as u32;
-        let wanted = whole.code.iter().find_map(|instr| match instr {
-            Instr::Product(dtype) => Some(*dtype),
-            _ => None,
-        });
-        let from = product.dtype;
-        whole.accesses.push(product);
-        for instr in &mut whole.code {
-            if let Instr::Product(_) = instr {
-                *instr = Instr::Load(number);
-            }
-        }
-        if wanted.is_some_and(|wanted| wanted != from) {
-            bail!(internal, "a product of {from} for an epilogue that wants {wanted:?}");
-        }
-        self.loop_(&whole)
     }
 }

@@ -6,6 +6,8 @@ use max_core::scalar::{CompareOp, NumericOp, RealOp};
 use max_core::{DType, Result, ScalarOp};
 use max_driver::cuda::Source;
 
+use super::epilogue::of_zeros;
+use super::matmul::row_major;
 use super::{Address, Call, Param, Plan, SCRATCH, Step};
 
 /// The most bytes of scores that are in memory at a time where attention is composed.
@@ -26,7 +28,7 @@ impl Plan {
             return Ok(());
         }
         if k.keys == 0 {
-            return self.loop_(&without_product(&k.epilogue));
+            return self.loop_(&of_zeros(&k.epilogue));
         }
         let parallel = self.gpu.compute_capability() >= (8, 0);
         if parallel && fits_one_pass(k) { self.one_pass(k) } else { self.composed(k, k.keys - k.queries) }
@@ -118,7 +120,7 @@ impl Plan {
         })?;
         match product {
             None => Ok(()),
-            Some(product) => self.loop_(&rounded(&k.epilogue, product)),
+            Some(product) => self.epilogue(&k.epilogue, product),
         }
     }
 
@@ -154,11 +156,7 @@ impl Plan {
 
     /// Scratch memory for all elements of a shape, in order.
     fn in_scratch(&mut self, dtype: DType, shape: &[i64]) -> Result<Access<i64>> {
-        let mut strides = vec![1i64; shape.len()];
-        for axis in (0..shape.len().saturating_sub(1)).rev() {
-            strides[axis] = strides[axis + 1].saturating_mul(shape[axis + 1]);
-        }
-        let elements = shape.iter().fold(1i64, |count, &size| count.saturating_mul(size));
+        let (strides, elements) = row_major(shape)?;
         Ok(Access { slot: SCRATCH, dtype, offset: self.scratch(dtype, elements)?, strides })
     }
 
@@ -259,47 +257,6 @@ fn store(shape: &[i64], to: Access<i64>) -> Loop<i64> {
     Loop { shape: shape.to_vec(), reduce: None, accesses: vec![to], code }
 }
 
-/// An epilogue for a product of zeros.
-fn without_product(epilogue: &Loop<i64>) -> Loop<i64> {
-    let mut zeros = epilogue.clone();
-    for instr in &mut zeros.code {
-        if let Instr::Product(dtype) = *instr {
-            *instr = Instr::Literal(Literal { dtype, bits: 0 });
-        }
-    }
-    zeros
-}
-
-/// An epilogue as a loop over a product that lies in memory in a wider dtype.
-fn rounded(epilogue: &Loop<i64>, product: Access<i64>) -> Loop<i64> {
-    let mut whole = epilogue.clone();
-    let number = whole.accesses.len() as u32;
-    whole.accesses.push(product);
-    whole.code.clear();
-    let mut renamed: Vec<Reg> = Vec::with_capacity(epilogue.code.len());
-    for instr in &epilogue.code {
-        let name = |reg: &Reg| renamed[reg.0 as usize];
-        let instr = match instr {
-            Instr::Product(dtype) => {
-                whole.code.push(Instr::Load(number));
-                Instr::Cast(Reg(whole.code.len() as u32 - 1), *dtype)
-            }
-            Instr::Apply(op, args) => Instr::Apply(*op, args.each_ref().map(name)),
-            Instr::Select(args) => Instr::Select(args.each_ref().map(name)),
-            Instr::Cast(arg, dtype) => Instr::Cast(name(arg), *dtype),
-            Instr::Random(distribution, dtype, args) => {
-                Instr::Random(*distribution, *dtype, args.each_ref().map(name))
-            }
-            Instr::Reduce(kind, arg) => Instr::Reduce(*kind, name(arg)),
-            Instr::Store(access, arg) => Instr::Store(*access, name(arg)),
-            other => other.clone(),
-        };
-        renamed.push(Reg(whole.code.len() as u32));
-        whole.code.push(instr);
-    }
-    whole
-}
-
 /// Scores become weights, in place.
 fn softmax(k: &Attention<i64>, scores: &Access<i64>, shape: Vec<i64>, shift: i64) -> Loop<i64> {
     let (rank, wide) = (shape.len(), scores.dtype);
@@ -371,6 +328,7 @@ fn softmax(k: &Attention<i64>, scores: &Access<i64>, shape: Vec<i64>, shift: i64
 mod tests {
     use max_core::kernel::Slot;
 
+    use super::super::epilogue::of_parts;
     use super::*;
 
     fn access(slot: u32, dtype: DType, strides: &[i64]) -> Access<i64> {
@@ -454,9 +412,9 @@ mod tests {
             }
         }
         let k = packed(DType::BFloat16, false, 0);
-        let loop_ = rounded(&k.epilogue, access(7, DType::Float32, &[76_800, 6_400, 64, 1]));
+        let loop_ = of_parts(&k.epilogue, vec![access(7, DType::Float32, &[76_800, 6_400, 64, 1])]);
         assert!(loop_.dtypes().is_ok(), "{loop_:?}");
-        assert!(without_product(&k.epilogue).dtypes().is_ok());
+        assert!(of_zeros(&k.epilogue).dtypes().is_ok());
     }
 
     #[test]

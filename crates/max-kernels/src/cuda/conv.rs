@@ -10,7 +10,8 @@ use max_core::kernel::{Access, Conv2d, Matmul};
 use max_core::{DType, Result, bail};
 use max_driver::cuda::Source;
 
-use super::matmul::{of_parts, of_zeros, row_major, stored};
+use super::epilogue::{of_parts, of_zeros};
+use super::matmul::{row_major, stored};
 use super::text::typed;
 use super::{Address, Call, Param, Plan, SCRATCH, Step};
 

@@ -12,11 +12,11 @@ mod tests;
 mod thin;
 mod way;
 
-use max_core::kernel::{Access, Instr, Literal, Loop, Matmul, Reg};
-use max_core::scalar::NumericOp;
+use max_core::kernel::{Access, Instr, Loop, Matmul, Reg};
 use max_core::{DType, Result};
 use max_driver::cuda::{Compute, Ending};
 
+use super::epilogue::of_zeros;
 use super::{Address, GemmCall, Plan, SCRATCH, Step};
 pub(super) use shape::row_major;
 use shape::simplify;
@@ -98,11 +98,7 @@ impl Plan {
         };
         let epilogue = Loop { shape: shape.clone(), reduce: None, accesses: vec![product.clone()], code };
         self.matmul(&Matmul { epilogue, ..k.clone() })?;
-        if dtype == from {
-            self.epilogue(&k.epilogue, product)
-        } else {
-            self.loop_(&of_parts(&k.epilogue, vec![product]))
-        }
+        if dtype == from { self.epilogue(&k.epilogue, product) } else { self.epilogue(&k.epilogue, product) }
     }
 
     /// Adds a product by the library, or by other means where the library has none.
@@ -151,53 +147,4 @@ impl Plan {
 /// Where an epilogue stores the product, if that is all it does; maybe as float32.
 pub(super) fn stored(epilogue: &Loop<i64>) -> Option<Access<i64>> {
     ending::read(epilogue).filter(ending::Ending::is_store).map(|ending| ending.store)
-}
-
-/// An epilogue on sums of nothing.
-pub(super) fn of_zeros(epilogue: &Loop<i64>) -> Loop<i64> {
-    let mut zeros = epilogue.clone();
-    for instr in &mut zeros.code {
-        if let Instr::Product(dtype) = *instr {
-            *instr = Instr::Literal(Literal { dtype, bits: 0 });
-        }
-    }
-    zeros
-}
-
-/// An epilogue on a product that lies in memory in another dtype than it wants, or in parts that add up to it.
-pub(super) fn of_parts(epilogue: &Loop<i64>, parts: Vec<Access<i64>>) -> Loop<i64> {
-    let mut whole = epilogue.clone();
-    let (first, count) = (whole.accesses.len() as u32, parts.len() as u32);
-    let from = parts.first().map(|part| part.dtype);
-    whole.accesses.extend(parts);
-    whole.code.clear();
-    let mut moved = Vec::with_capacity(epilogue.code.len());
-    for instr in &epilogue.code {
-        let reg = |reg: Reg| moved.get(reg.0 as usize).copied().unwrap_or(reg);
-        let instr = match instr {
-            Instr::Product(dtype) => {
-                whole.code.push(Instr::Load(first));
-                for part in 1..count {
-                    let sum = Reg(whole.code.len() as u32 - 1);
-                    whole.code.push(Instr::Load(first + part));
-                    whole.code.push(Instr::Apply(NumericOp::Add.into(), [sum, Reg(sum.0 + 1)]));
-                }
-                if from == Some(*dtype) {
-                    moved.push(Reg(whole.code.len() as u32 - 1));
-                    continue;
-                }
-                Instr::Cast(Reg(whole.code.len() as u32 - 1), *dtype)
-            }
-            Instr::Apply(op, args) => Instr::Apply(*op, args.map(reg)),
-            Instr::Select(args) => Instr::Select(args.map(reg)),
-            Instr::Cast(arg, dtype) => Instr::Cast(reg(*arg), *dtype),
-            Instr::Random(distribution, dtype, args) => Instr::Random(*distribution, *dtype, args.map(reg)),
-            Instr::Reduce(kind, arg) => Instr::Reduce(*kind, reg(*arg)),
-            Instr::Store(access, arg) => Instr::Store(*access, reg(*arg)),
-            Instr::Load(_) | Instr::Index(_) | Instr::Literal(_) | Instr::Size(..) => instr.clone(),
-        };
-        whole.code.push(instr);
-        moved.push(Reg(whole.code.len() as u32 - 1));
-    }
-    whole
 }

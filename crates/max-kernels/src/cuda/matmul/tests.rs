@@ -1,9 +1,10 @@
 //! What is decided for products, without a GPU.
 
-use max_core::kernel::Slot;
-use max_core::scalar::RealOp;
+use max_core::kernel::{Literal, Slot};
+use max_core::scalar::{NumericOp, RealOp};
 
 use super::*;
+use crate::cuda::epilogue::of_parts;
 use crate::cuda::nvrtc;
 
 const F32: DType = DType::Float32;
