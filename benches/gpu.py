@@ -631,7 +631,7 @@ def main() -> None:
     if not chosen:
         sys.exit(f"no workload is called {' or '.join(options.words)}; there are {', '.join(WORKLOADS)}")
     torch.set_grad_enabled(False)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
     bench = Bench(options.rounds, not options.no_compile)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, medians of {options.rounds} rounds")

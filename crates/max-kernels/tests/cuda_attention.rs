@@ -172,6 +172,9 @@ fn results_are_those_of_the_cpu() {
         cases.push(Case { dtype, mask: Some(dtype), residual: true, ..base });
         cases.push(Case { dtype, mask: Some(dtype), lowest: true, ..base });
         cases.push(Case { dtype, mask: Some(DType::Bool), causal: true, ..base });
+        cases.push(Case { dtype, causal: true, sizes: [2, 1, 3, 300, 333, 64, 64], ..base });
+        cases.push(Case { dtype, causal: true, window: 77, sizes: [1, 1, 2, 400, 400, 48, 64], ..base });
+        cases.push(Case { dtype, sizes: [1, 1, 2, 257, 130, 64, 32], rows: false, ..base });
         cases.push(Case { dtype, sizes: [1, 1, 1, 1, 1, 8, 8], ..base });
         cases.push(Case { dtype, sizes: [3, 1, 4, 1, 513, 80, 80], ..base });
         cases.push(Case { dtype, sizes: [1, 2, 2, 65, 129, 40, 72], rows: false, ..base });

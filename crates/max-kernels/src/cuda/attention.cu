@@ -1,9 +1,9 @@
 // Attention of 16-bit floats in one pass over the keys, on the matrix units (sm_80 and later).
 //
-// A block has 64 queries, 16 for each of its four warps, and walks the keys 64 at a time. Scores, weights and results
+// A block has four warps with ROWS times 16 queries each, and walks the keys 64 at a time. Scores, weights and results
 // stay in registers; weights are relative to the greatest score so far, and what was summed is rescaled when that grows.
 // Keys and values come through shared memory, the next ones while these are worked on. Before this text stand
-// definitions: NAME, HALF (1 for f16, 0 for bf16), DEPTH and WIDTH (multiples of 8), MASK (0 none, 1 bool, 2 added),
+// definitions: NAME, ROWS (1 or 2), HALF (1 for f16, 0 for bf16), DEPTH and WIDTH (multiples of 8), MASK (0 none, 1 bool, 2 added),
 // CAUSAL and WINDOW (0 or 1). Batch axes are four; strides are in elements.
 
 typedef unsigned char u8;
@@ -11,7 +11,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef long long i64;
 
-constexpr int QUERIES = 64, KEYS = 64;
+constexpr int QUERIES = 64 * ROWS, KEYS = 64;
 constexpr int DEEP = (DEPTH + 15) / 16 * 16, WIDE = (WIDTH + 15) / 16 * 16;
 // Rows of shared memory are a bit longer than needed, so that neighbouring rows start in other banks.
 constexpr int KEY_ROW = DEEP + 8, VALUE_ROW = WIDE + 8;
@@ -104,7 +104,7 @@ NAME(const u16 *query, const u16 *key, const u16 *value, const void *mask, u16 *
     const i64 mask_at = at0 * mask0 + at1 * mask1 + at2 * mask2 + at3 * mask3;
 
     const i64 first_query = (i64)tile * QUERIES;
-    const i64 rows[2] = {first_query + warp * 16 + lane / 4, first_query + warp * 16 + lane / 4 + 8};
+    const i64 first_row = first_query + warp * 16 * ROWS + lane / 4;
 
     // The keys that any query of the block sees.
     i64 first_key = 0, end_key = keys;
@@ -132,18 +132,26 @@ NAME(const u16 *query, const u16 *key, const u16 *value, const void *mask, u16 *
     };
     if (first_key < end_key) load(first_key, 0);
 
-    u32 own[DEEP / 16][4];
+    u32 own[ROWS][DEEP / 16][4];
 #pragma unroll
-    for (int step = 0; step < DEEP / 16; step++)
+    for (int r = 0; r < ROWS; r++)
 #pragma unroll
-        for (int part = 0; part < 4; part++) {
-            const i64 row = rows[part % 2];
-            const int column = step * 16 + lane % 4 * 2 + part / 2 * 8;
-            own[step][part] = row < queries && column < DEPTH ? *(const u32 *)(query + row * query_row + column) : 0;
-        }
+        for (int step = 0; step < DEEP / 16; step++)
+#pragma unroll
+            for (int part = 0; part < 4; part++) {
+                const i64 row = first_row + r * 16 + part % 2 * 8;
+                const int column = step * 16 + lane % 4 * 2 + part / 2 * 8;
+                own[r][step][part] =
+                    row < queries && column < DEPTH ? *(const u32 *)(query + row * query_row + column) : 0;
+            }
 
     const float factor = (float)scale * LOG2_E, hidden = -__int_as_float(0x7f800000);
-    float results[WIDE / 8][4] = {}, greatest[2] = {hidden, hidden}, sums[2] = {0.0f, 0.0f};
+    float results[ROWS][WIDE / 8][4] = {}, greatest[ROWS][2], sums[ROWS][2];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        greatest[r][0] = greatest[r][1] = hidden;
+        sums[r][0] = sums[r][1] = 0.0f;
+    }
 
     for (i64 from = first_key; from < end_key; from += KEYS) {
         const int stage = (int)((from - first_key) / KEYS % 2);
@@ -157,7 +165,7 @@ NAME(const u16 *query, const u16 *key, const u16 *value, const void *mask, u16 *
         const u16 *const key_tile = key_tiles + stage * KEYS * KEY_ROW;
         const u16 *const value_tile = value_tiles + stage * KEYS * VALUE_ROW;
 
-        float scores[KEYS / 8][4] = {};
+        float scores[ROWS][KEYS / 8][4] = {};
 #pragma unroll
         for (int step = 0; step < DEEP / 16; step++)
 #pragma unroll
@@ -165,95 +173,109 @@ NAME(const u16 *query, const u16 *key, const u16 *value, const void *mask, u16 *
                 u32 b[4];
                 matrices(b, in_shared(key_tile + (pair * 16 + lane / 16 * 8 + lane % 8) * KEY_ROW + step * 16 +
                                       lane / 8 % 2 * 8));
-                multiply(scores[pair * 2], own[step], b[0], b[1]);
-                multiply(scores[pair * 2 + 1], own[step], b[2], b[3]);
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    multiply(scores[r][pair * 2], own[r][step], b[0], b[1]);
+                    multiply(scores[r][pair * 2 + 1], own[r][step], b[2], b[3]);
+                }
             }
 
         const bool edge = from + KEYS > keys || CAUSAL && from + KEYS - 1 > first_query + shift ||
                           CAUSAL && WINDOW && from <= first_query + QUERIES - 1 + shift - window;
-        float highest[2] = {greatest[0], greatest[1]};
 #pragma unroll
-        for (int tile = 0; tile < KEYS / 8; tile++)
+        for (int r = 0; r < ROWS; r++) {
+            float highest[2] = {greatest[r][0], greatest[r][1]};
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float score = scores[tile][i] * factor;
-                const i64 row = rows[i / 2], column = from + tile * 8 + lane % 4 * 2 + i % 2;
-                if (MASK && row < queries && column < keys) {
-                    const i64 at = mask_at + row * mask_row + column * mask_column;
-                    if (MASK == 1) {
-                        if (!((const u8 *)mask)[at]) score = hidden;
-                    } else {
-                        // The lowest numbers stay numbers: a row of nothing else has equal weights.
-                        const float add = widened(((const u16 *)mask)[at]), more = add * LOG2_E;
-                        score = add == hidden ? hidden : score + (more < LOWEST ? LOWEST : more);
+            for (int tile = 0; tile < KEYS / 8; tile++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float score = scores[r][tile][i] * factor;
+                    const i64 row = first_row + r * 16 + i / 2 * 8;
+                    const i64 column = from + tile * 8 + lane % 4 * 2 + i % 2;
+                    if (MASK && row < queries && column < keys) {
+                        const i64 at = mask_at + row * mask_row + column * mask_column;
+                        if (MASK == 1) {
+                            if (!((const u8 *)mask)[at]) score = hidden;
+                        } else {
+                            // The lowest numbers stay numbers: a row of nothing else has equal weights.
+                            const float add = widened(((const u16 *)mask)[at]), more = add * LOG2_E;
+                            score = add == hidden ? hidden : score + (more < LOWEST ? LOWEST : more);
+                        }
                     }
+                    if (edge) {
+                        bool seen = column < keys;
+                        if (CAUSAL) seen = seen && column <= row + shift;
+                        if (CAUSAL && WINDOW) seen = seen && column > row + shift - window;
+                        if (!seen) score = hidden;
+                    }
+                    scores[r][tile][i] = score;
+                    highest[i / 2] = fmaxf(highest[i / 2], score);
                 }
-                if (edge) {
-                    bool seen = column < keys;
-                    if (CAUSAL) seen = seen && column <= row + shift;
-                    if (CAUSAL && WINDOW) seen = seen && column > row + shift - window;
-                    if (!seen) score = hidden;
-                }
-                scores[tile][i] = score;
-                highest[i / 2] = fmaxf(highest[i / 2], score);
+            // Where nothing has been seen yet, weights are relative to zero: they are all zero.
+            float base[2], shrink[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                highest[half] = fmaxf(highest[half], __shfl_xor_sync(~0u, highest[half], 1));
+                highest[half] = fmaxf(highest[half], __shfl_xor_sync(~0u, highest[half], 2));
+                base[half] = highest[half] == hidden ? 0.0f : highest[half];
+                shrink[half] = power_of_two(greatest[r][half] - base[half]);
+                greatest[r][half] = highest[half];
+                sums[r][half] *= shrink[half];
             }
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            highest[half] = fmaxf(highest[half], __shfl_xor_sync(~0u, highest[half], 1));
-            highest[half] = fmaxf(highest[half], __shfl_xor_sync(~0u, highest[half], 2));
+            for (int tile = 0; tile < WIDE / 8; tile++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) results[r][tile][i] *= shrink[i / 2];
+#pragma unroll
+            for (int tile = 0; tile < KEYS / 8; tile++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    scores[r][tile][i] = power_of_two(scores[r][tile][i] - base[i / 2]);
+                    sums[r][i / 2] += scores[r][tile][i];
+                }
         }
-        // Where nothing has been seen yet, weights are relative to zero: they are all zero.
-        float base[2], shrink[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            base[half] = highest[half] == hidden ? 0.0f : highest[half];
-            shrink[half] = power_of_two(greatest[half] - base[half]);
-            greatest[half] = highest[half];
-            sums[half] *= shrink[half];
-        }
-#pragma unroll
-        for (int tile = 0; tile < WIDE / 8; tile++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) results[tile][i] *= shrink[i / 2];
-#pragma unroll
-        for (int tile = 0; tile < KEYS / 8; tile++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                scores[tile][i] = power_of_two(scores[tile][i] - base[i / 2]);
-                sums[i / 2] += scores[tile][i];
-            }
 
 #pragma unroll
         for (int step = 0; step < KEYS / 16; step++) {
-            const u32 weights[4] = {rounded(scores[step * 2][0], scores[step * 2][1]),
-                                    rounded(scores[step * 2][2], scores[step * 2][3]),
-                                    rounded(scores[step * 2 + 1][0], scores[step * 2 + 1][1]),
-                                    rounded(scores[step * 2 + 1][2], scores[step * 2 + 1][3])};
+            u32 weights[ROWS][4];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int part = 0; part < 4; part++) {
+                    const float(&pair)[4] = scores[r][step * 2 + part / 2];
+                    weights[r][part] = rounded(pair[part % 2 * 2], pair[part % 2 * 2 + 1]);
+                }
 #pragma unroll
             for (int pair = 0; pair < WIDE / 16; pair++) {
                 u32 b[4];
                 matrices_transposed(b, in_shared(value_tile + (step * 16 + lane / 8 % 2 * 8 + lane % 8) * VALUE_ROW +
                                                  pair * 16 + lane / 16 * 8));
-                multiply(results[pair * 2], weights, b[0], b[1]);
-                multiply(results[pair * 2 + 1], weights, b[2], b[3]);
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    multiply(results[r][pair * 2], weights[r], b[0], b[1]);
+                    multiply(results[r][pair * 2 + 1], weights[r], b[2], b[3]);
+                }
             }
         }
         __syncthreads();
     }
 
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        sums[half] += __shfl_xor_sync(~0u, sums[half], 1);
-        sums[half] += __shfl_xor_sync(~0u, sums[half], 2);
-        const float inverse = keys == 0 ? 0.0f : 1.0f / sums[half];
-        const i64 row = rows[half];
-        if (row >= queries) continue;
+    for (int r = 0; r < ROWS; r++)
 #pragma unroll
-        for (int tile = 0; tile < WIDE / 8; tile++) {
-            const int column = tile * 8 + lane % 4 * 2;
-            if (column < WIDTH)
-                *(u32 *)(out + row * out_row + column) =
-                    rounded(results[tile][half * 2] * inverse, results[tile][half * 2 + 1] * inverse);
+        for (int half = 0; half < 2; half++) {
+            float sum = sums[r][half];
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            const float inverse = keys == 0 ? 0.0f : 1.0f / sum;
+            const i64 row = first_row + r * 16 + half * 8;
+            if (row >= queries) continue;
+#pragma unroll
+            for (int tile = 0; tile < WIDE / 8; tile++) {
+                const int column = tile * 8 + lane % 4 * 2;
+                const float *const pair = results[r][tile] + half * 2;
+                if (column < WIDTH)
+                    *(u32 *)(out + row * out_row + column) = rounded(pair[0] * inverse, pair[1] * inverse);
+            }
         }
-    }
 }

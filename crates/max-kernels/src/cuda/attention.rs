@@ -181,9 +181,17 @@ fn window(k: &Attention<i64>) -> i64 {
     k.window.min(1 << 40) as i64
 }
 
+/// How many times 16 queries a warp has. Two share what is read of keys and values, where there are enough queries and
+/// registers.
+fn rows(k: &Attention<i64>) -> i64 {
+    let small = k.depth.max(k.width) <= 64 && k.mask.is_none();
+    if small && k.queries >= 4 * TILE_QUERIES { 2 } else { 1 }
+}
+
 /// How many tiles the queries fill.
 fn tiles(k: &Attention<i64>) -> i64 {
-    (k.queries + TILE_QUERIES - 1) / TILE_QUERIES
+    let queries = rows(k) * TILE_QUERIES;
+    (k.queries + queries - 1) / queries
 }
 
 /// Whether the one pass over the keys can do an attention: 16-bit floats in rows that can be read 16 bytes at a time.
@@ -234,10 +242,10 @@ fn source(k: &Attention<i64>) -> Source {
         Some(_) => 2,
     };
     let (causal, window) = (u8::from(k.causal), u8::from(k.causal && k.window > 0));
-    let (depth, width) = (k.depth, k.width);
-    let name = format!("attention_{half}_{depth}_{width}_{mask}{causal}{window}");
+    let (depth, width, rows) = (k.depth, k.width, rows(k));
+    let name = format!("attention_{half}_{depth}_{width}_{mask}{causal}{window}_{rows}");
     let definitions = format!(
-        "#define NAME {name}\n#define HALF {half}\n#define DEPTH {depth}\n#define WIDTH {width}\n#define MASK {mask}\n\
+        "#define NAME {name}\n#define ROWS {rows}\n#define HALF {half}\n#define DEPTH {depth}\n#define WIDTH {width}\n#define MASK {mask}\n\
          #define CAUSAL {causal}\n#define WINDOW {window}\n"
     );
     Source { code: definitions + include_str!("attention.cu"), prelude: "".into(), name }
