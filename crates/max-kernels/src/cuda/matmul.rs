@@ -98,7 +98,7 @@ impl Plan {
         };
         let epilogue = Loop { shape: shape.clone(), reduce: None, accesses: vec![product.clone()], code };
         self.matmul(&Matmul { epilogue, ..k.clone() })?;
-        if dtype == from { self.epilogue(&k.epilogue, product) } else { self.epilogue(&k.epilogue, product) }
+        self.epilogue(&k.epilogue, product)
     }
 
     /// Adds a product by the library, or by other means where the library has none.
