@@ -26,8 +26,8 @@ use plan::{Plan, Uses};
 pub(crate) use program::{args, live};
 use rows::PreparedRows;
 use run::{Base, Walk};
+pub(crate) use space::{Axis, identity, merge, register, settle};
 use space::{Space, View};
-pub(crate) use space::{identity, settle};
 
 /// A loop that has been checked and is ready to run.
 #[derive(Debug)]

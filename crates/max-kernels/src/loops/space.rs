@@ -44,10 +44,12 @@ pub(super) struct Space {
     pub(super) views: Vec<View>,
 }
 
-pub(super) struct Axis {
-    pub(super) size: i64,
-    /// One for each access; zero for those that are not used.
-    pub(super) strides: Vec<i64>,
+/// An axis and how far apart its elements lie.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Axis {
+    pub(crate) size: i64,
+    /// One for each access, or for each way through the axes; zero for those that are not used.
+    pub(crate) strides: Vec<i64>,
 }
 
 impl Space {
@@ -228,7 +230,8 @@ pub(super) fn kept_axis(loop_: &Loop<i64>) -> Option<Axis> {
     }
 }
 
-fn merge(axes: Vec<Axis>) -> Vec<Axis> {
+/// Neighbours become one axis where all strides allow it.
+pub(crate) fn merge(axes: Vec<Axis>) -> Vec<Axis> {
     let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
     for axis in axes {
         if let Some(outer) = merged.last_mut() {
@@ -244,7 +247,7 @@ fn merge(axes: Vec<Axis>) -> Vec<Axis> {
 }
 
 /// The dtype of the elements of a register in memory: narrow floats are held as f32.
-pub(super) fn register(dtype: DType) -> DType {
+pub(crate) fn register(dtype: DType) -> DType {
     let narrow = dtype.is_float() && tile::register_size(dtype) != dtype.size_in_bytes();
     if narrow { DType::Float32 } else { dtype }
 }

@@ -2,8 +2,8 @@
 
 use max_core::kernel::{Instr, Level};
 
-use super::nest::{Axis, Nest};
-use crate::loops::args;
+use super::nest::Nest;
+use crate::loops::{Axis, args};
 
 /// The threads of a block, where nothing else decides.
 const BLOCK: usize = 256;

@@ -4,15 +4,7 @@ use max_core::kernel::{Access, Instr, Level, Literal, Loop};
 use max_core::scalar::NumericOp;
 use max_core::{DType, Result, ScalarOp};
 
-use super::words::held;
-use crate::loops::{args, live};
-
-/// An axis and how far apart its elements lie in each walk.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Axis {
-    pub(super) size: i64,
-    pub(super) strides: Vec<i64>,
-}
+use crate::loops::{Axis, args, live, merge, register};
 
 /// A way through the axes that accesses share. Positions are counted in 64 bits where they are asked for themselves.
 #[derive(Clone, Debug)]
@@ -130,7 +122,7 @@ impl Nest {
     /// What is stored, without a rounding to the dtype of the store, which the store does itself.
     pub(super) fn unrounded(&self, at: usize) -> usize {
         match self.code[at] {
-            Instr::Cast(arg, to) if held(to) == DType::Float32 && to != DType::Float32 => {
+            Instr::Cast(arg, to) if register(to) == DType::Float32 && to != DType::Float32 => {
                 let arg = arg.0 as usize;
                 if self.levels[arg] == self.levels[at] && self.dtypes[arg] == DType::Float32 {
                     arg
@@ -225,20 +217,4 @@ fn walks(loop_: &Loop<i64>, live: &[bool]) -> (Vec<Walk>, Vec<usize>, Vec<usize>
         };
     }
     (walks, walk_of, examples)
-}
-
-/// Neighbours become one axis where every walk allows it.
-fn merge(axes: Vec<Axis>) -> Vec<Axis> {
-    let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
-    for axis in axes {
-        if let Some(outer) = merged.last_mut() {
-            let mut strides = outer.strides.iter().zip(&axis.strides);
-            if strides.all(|(outer, inner)| *outer == inner.wrapping_mul(axis.size)) {
-                *outer = Axis { size: outer.size.saturating_mul(axis.size), strides: axis.strides };
-                continue;
-            }
-        }
-        merged.push(axis);
-    }
-    merged
 }

@@ -6,10 +6,9 @@ use max_core::{DType, Result, ScalarOp};
 
 use super::form::Scheme;
 use super::nest::Nest;
-use super::words::held;
 use super::{Form, Scratch};
 use crate::cuda::SCRATCH;
-use crate::loops::live;
+use crate::loops::{live, register};
 
 /// A loop and the dtypes of its registers. What is narrow is held as float32 anyway, so a sum of float32 partial
 /// results may be of a narrow dtype.
@@ -96,7 +95,7 @@ impl Splitter<'_> {
         let live = live(&self.loop_.code);
         for (at, instr) in self.loop_.code.iter().enumerate().filter(|(at, _)| live[*at]) {
             let Instr::Reduce(kind, arg) = *instr else { continue };
-            let dtype = held(self.dtypes[arg.0 as usize]);
+            let dtype = register(self.dtypes[arg.0 as usize]);
             let value = (dtype, scratch(dtype, count)?);
             let index = if kind.gives_index() { scratch(DType::Int64, count)? } else { 0 };
             self.places.push(Place { at, kind, arg, value, index });

@@ -12,9 +12,9 @@ use max_core::{DType, Result, bail};
 
 use super::form::{Form, Lies, Scheme, lies_across};
 use super::nest::Nest;
-use super::words::{cast_text, combiner, divisor, held, literal_text, memory_type};
+use super::words::{cast_text, combiner, divisor, literal_text, memory_type};
 use crate::cuda::{Address, Param};
-use crate::loops::{args, identity};
+use crate::loops::{args, identity, register};
 
 /// A function, its name left open, and its parameters.
 pub(super) struct Written {
@@ -172,7 +172,7 @@ impl Writer<'_> {
         let reductions = self.nest.code.iter().zip(&self.nest.live).filter(|(_, live)| **live);
         let sizes = reductions.filter_map(|(instr, _)| match instr {
             Instr::Reduce(kind, _) if kind.gives_index() => Some(16),
-            Instr::Reduce(_, arg) => Some(held(self.nest.dtypes[arg.0 as usize]).size_in_bytes()),
+            Instr::Reduce(_, arg) => Some(register(self.nest.dtypes[arg.0 as usize]).size_in_bytes()),
             _ => None,
         });
         sizes.max().unwrap_or(1)
@@ -684,7 +684,7 @@ impl Writer<'_> {
             let of = self.nest.dtypes[arg.0 as usize];
             let (name, start) = match kind.gives_index() {
                 true => (format!("lane::Best<{}>", register_type(of)), "{ 0, -1 }".to_string()),
-                false => (register_type(of).to_string(), literal_text(identity(kind, held(of)))),
+                false => (register_type(of).to_string(), literal_text(identity(kind, register(of)))),
             };
             if self.is_across() {
                 self.line(&format!("{name} a{at}[{}];", self.vector()));

@@ -4,6 +4,8 @@ use max_core::kernel::{Literal, Reduction};
 use max_core::scalar::source::register_type;
 use max_core::{DType, Element, dispatch};
 
+use crate::loops::register;
+
 /// The type of elements in memory.
 pub(super) fn memory_type(dtype: DType) -> &'static str {
     match dtype {
@@ -48,16 +50,11 @@ pub(super) fn literal_text(literal: Literal) -> String {
     }
 }
 
-/// The type in which elements of a dtype are held, as a dtype.
-pub(super) fn held(dtype: DType) -> DType {
-    if dtype.is_half() || dtype.is_float8() { DType::Float32 } else { dtype }
-}
-
 pub(super) fn cast_text(from: DType, to: DType, value: &str) -> String {
-    if held(to) != to {
+    if register(to) != to {
         return format!("lane::Rounded<{}>::of({value})", memory_type(to));
     }
-    if held(from) == to {
+    if register(from) == to {
         return value.to_string();
     }
     format!("lane::Cast<{}>::of({value})", register_type(to))
