@@ -1,5 +1,8 @@
 //! Attention on a GPU against the CPU: layouts, grouped heads, masks, windows, lengths that fill no tile.
 
+mod gpu;
+
+use gpu::gpu;
 use max_core::kernel::{Access, Attention, Instr, Kernel, Loop, Reg, Slot};
 use max_core::scalar::NumericOp;
 use max_core::{DType, Element, dispatch};
@@ -149,10 +152,7 @@ fn numbers_of(buffer: &Buffer) -> Vec<f64> {
 
 #[test]
 fn results_are_those_of_the_cpu() {
-    let device = match Device::accelerator(None) {
-        Ok(device) => device,
-        Err(error) => return eprintln!("skipped: no GPU: {error}"),
-    };
+    let Some(device) = gpu() else { return };
     let base = Case {
         dtype: DType::BFloat16,
         sizes: [2, 2, 3, 100, 100, 64, 64],

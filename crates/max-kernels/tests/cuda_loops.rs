@@ -5,11 +5,11 @@
 
 #[path = "cuda_loops/cases.rs"]
 mod cases;
+mod gpu;
 #[path = "../src/loops/tests/random.rs"]
 mod random;
 
-use std::io::Write;
-
+use gpu::gpu;
 use max_core::kernel::{Kernel, Level, Loop};
 use max_core::{DType, Element, Result, dispatch};
 use max_driver::{Buffer, CPU, Device};
@@ -22,18 +22,6 @@ struct Case {
     loop_: Loop<i64>,
     memory: Vec<Vec<u8>>,
     slack: f64,
-}
-
-/// The GPU, or a line that says why there is none.
-fn gpu() -> Option<Device> {
-    match Device::accelerator(None) {
-        Ok(device) => Some(device),
-        Err(error) => {
-            // Not by a macro, whose text tests keep to themselves.
-            let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", error.message());
-            None
-        }
-    }
 }
 
 fn groups() -> Vec<(&'static str, Vec<Case>)> {

@@ -9,25 +9,12 @@ mod case;
 mod conv;
 #[path = "cuda_products/gather.rs"]
 mod gather;
+mod gpu;
 #[path = "cuda_products/matmul.rs"]
 mod matmul;
 
-use std::io::Write;
-
 use case::{Case, check_all};
-use max_driver::Device;
-
-/// The GPU, or a line that says why there is none.
-fn gpu() -> Option<Device> {
-    match Device::accelerator(None) {
-        Ok(device) => Some(device),
-        Err(error) => {
-            // Not by a macro, whose text tests keep to themselves.
-            let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", error.message());
-            None
-        }
-    }
-}
+use gpu::gpu;
 
 /// All cases, in groups.
 fn groups() -> [(&'static str, Vec<Case>); 10] {

@@ -4,13 +4,12 @@ import gc
 
 import numpy as np
 import pytest
-from max.driver import CPU, Accelerator, Buffer, DeviceStream
+from max.driver import CPU, Buffer, DeviceStream
 from max.dtype import DType
 
-try:
-    GPU = Accelerator()
-except RuntimeError as error:
-    pytest.skip(f"no GPU: {error}", allow_module_level=True)
+from helpers import accelerator
+
+GPU = accelerator()
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if not torch.cuda.is_available():

@@ -12,10 +12,9 @@ from max import driver
 from max.driver import CPU, Accelerator, Buffer, Device, DeviceSpec, DeviceStream
 from max.dtype import DType
 
-try:
-    GPU = Accelerator()
-except RuntimeError as error:
-    pytest.skip(f"no GPU: {error}", allow_module_level=True)
+from helpers import accelerator
+
+GPU = accelerator()
 
 MIB = 1 << 20
 
