@@ -376,16 +376,22 @@ impl<D> Kernel<D> {
         }
     }
 
-    /// What it reads, epilogues included.
-    pub fn reads(&self) -> Vec<&Access<D>> {
-        let own: Vec<&Access<D>> = match self {
+    /// What it reads before the loop in which it ends.
+    pub fn operands(&self) -> Vec<&Access<D>> {
+        match self {
             Kernel::Loop(_) => vec![],
             Kernel::Matmul(k) => vec![&k.lhs, &k.rhs],
             Kernel::Attention(k) => [&k.query, &k.key, &k.value].into_iter().chain(&k.mask).collect(),
             Kernel::Conv2d(k) => vec![&k.input, &k.filter],
             Kernel::Gather(k) => vec![&k.source, &k.indices],
-        };
-        own.into_iter().chain(self.ending().into_iter().flat_map(Loop::loaded)).collect()
+        }
+    }
+
+    /// What it reads, epilogues included.
+    pub fn reads(&self) -> Vec<&Access<D>> {
+        let mut reads = self.operands();
+        reads.extend(self.ending().into_iter().flat_map(Loop::loaded));
+        reads
     }
 
     /// What it writes.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use max_core::{DType, Error, Result, Strided, ViewIndex, bail};
 
 use crate::cuda::Pinned;
+use crate::guard::guard;
 use crate::memory::Memory;
 use crate::{Access, Device, Stream};
 
@@ -91,6 +92,11 @@ impl Buffer {
     /// Whether the memory is page-locked for transfers to an accelerator.
     pub fn pinned(&self) -> bool {
         self.memory.as_pinned().is_some()
+    }
+
+    /// Whether memory is [guarded](crate::guard) and this memory of the host is not, as somebody else allocated it.
+    pub fn lacks_guard(&self) -> bool {
+        guard().is_some() && !self.memory.is_pooled()
     }
 
     /// The device whose memory it is.

@@ -124,6 +124,11 @@ impl Memory {
         matches!(self.owner, Owner::Other { .. })
     }
 
+    /// Whether it came from the pool of host memory.
+    pub(crate) fn is_pooled(&self) -> bool {
+        matches!(self.owner, Owner::Host { .. })
+    }
+
     /// Waits for the copies that the driver makes by itself, and reports their failure.
     pub(crate) fn settle(&self) -> Result<()> {
         self.as_pinned().map_or(Ok(()), Pinned::settle)

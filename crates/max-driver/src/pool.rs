@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use max_core::{Error, Result};
 use memmap2::MmapMut;
 
+use crate::guard::{Guard, Guarded, guard};
+
 /// The alignment of every block: a cache line, and the widest vector register.
 pub(crate) const ALIGNMENT: usize = 64;
 
@@ -55,26 +57,31 @@ impl Pool {
 
     /// A block of at least so many bytes, which comes back when the lease is dropped.
     pub(crate) fn take(&'static self, bytes: usize, contents: Contents) -> Result<Lease> {
-        let size = self.size_class(bytes);
-        let block = match self.reuse(size) {
-            Some(block) => {
-                if contents == Contents::Zeroed {
-                    // SAFETY: the block has at least `bytes` bytes, and nobody else has it.
-                    unsafe { block.ptr().write_bytes(0, bytes) };
-                }
-                block
-            }
-            None => Block::fresh(size)
-                .or_else(|| {
-                    self.release();
-                    Block::fresh(size)
-                })
-                .ok_or_else(|| {
-                    Error::memory(format!("the system refused to allocate {bytes} bytes of host memory"))
-                })?,
+        let block = match guard() {
+            Some(side) => Block::guarded(bytes, contents, side),
+            None => self.pooled(bytes, contents),
         };
+        let block = block.ok_or_else(|| {
+            Error::memory(format!("the system refused to allocate {bytes} bytes of host memory"))
+        })?;
         self.in_use.fetch_add(block.size(), Ordering::Relaxed);
         Ok(Lease { block: Some(block), pool: self })
+    }
+
+    /// A block that waits for reuse, or fresh memory; if the system refuses that, once more without what is held.
+    fn pooled(&self, bytes: usize, contents: Contents) -> Option<Block> {
+        let size = self.size_class(bytes);
+        if let Some(block) = self.reuse(size) {
+            if contents == Contents::Zeroed {
+                // SAFETY: the block has at least `bytes` bytes, and nobody else has it.
+                unsafe { block.ptr().write_bytes(0, bytes) };
+            }
+            return Some(block);
+        }
+        Block::fresh(size).or_else(|| {
+            self.release();
+            Block::fresh(size)
+        })
     }
 
     /// The bytes of all blocks that are leased.
@@ -109,7 +116,7 @@ impl Pool {
     fn give_back(&self, block: Block) {
         let size = block.size();
         self.in_use.fetch_sub(size, Ordering::Relaxed);
-        if size < SMALLEST_HELD || size > self.limit {
+        if size < SMALLEST_HELD || size > self.limit || matches!(block, Block::Guarded(_)) {
             return;
         }
         // Returning pages to the system takes a while: what is evicted is dropped after the lock.
@@ -168,6 +175,7 @@ impl Drop for Lease {
 enum Block {
     Heap { ptr: NonNull<u8>, layout: Layout },
     Mapped(NonNull<u8>, MmapMut),
+    Guarded(Guarded),
 }
 
 // SAFETY: a block owns its memory and offers nothing but its address; that may be used from any thread.
@@ -191,9 +199,16 @@ impl Block {
         Some(Block::Heap { ptr, layout })
     }
 
+    /// Guarded memory, unless the system refuses.
+    fn guarded(bytes: usize, contents: Contents, side: Guard) -> Option<Block> {
+        let block = Guarded::new(bytes, 1, side)?;
+        Some(Block::Guarded(if contents == Contents::Stale { block.poisoned() } else { block }))
+    }
+
     fn ptr(&self) -> NonNull<u8> {
         match self {
             Block::Heap { ptr, .. } | Block::Mapped(ptr, _) => *ptr,
+            Block::Guarded(block) => block.ptr(),
         }
     }
 
@@ -201,6 +216,7 @@ impl Block {
         match self {
             Block::Heap { layout, .. } => layout.size(),
             Block::Mapped(_, pages) => pages.len(),
+            Block::Guarded(block) => block.len(),
         }
     }
 }

@@ -55,9 +55,9 @@ impl Model {
             let mut frozen = self.runtime.freeze(&checked)?;
             let trace = self.runtime.trace(&checked)?;
             frozen.run(&self.runtime, &checked, &self.observer(checkpoint))?;
-            frozen.record(&self.runtime)?;
+            frozen.record(&self.runtime, &checked)?;
             hold_streams(inputs)?;
-            let outputs = frozen.outputs().to_vec();
+            let outputs = frozen.outputs();
             lock(&self.captures.0).insert(key, Arc::new(Capture { frozen: Mutex::new(frozen), trace }));
             Ok(outputs)
         };
@@ -108,7 +108,7 @@ impl Model {
         let nodes = match recorded {
             Some(_) => {
                 let mut now = self.runtime.freeze(&checked)?;
-                now.record(&self.runtime)?;
+                now.record(&self.runtime, &checked)?;
                 now.nodes()
             }
             None => None,

@@ -9,6 +9,7 @@ mod fixed;
 mod frozen;
 mod launch;
 mod state;
+mod storage;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,8 @@ use crate::lock;
 use crate::observe::Observer;
 use fixed::Fixed;
 use launch::{Launch, Need};
-use state::{Scratch, State};
+use state::{NotFinite, Running, State};
+use storage::{Scratch, Storage};
 
 pub(crate) use fixed::fits_kernels;
 pub(crate) use frozen::Frozen;
@@ -210,15 +212,11 @@ impl Runtime {
     /// Runs on inputs that were checked.
     pub(crate) fn run(&self, inputs: &[Buffer], observer: &Observer) -> Result<Vec<Buffer>> {
         let ready = self.ready(inputs)?;
-        let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
-        scratch.memory.clear();
-        scratch.memory.extend_from_slice(&self.fixed.memory);
+        let scratch = lock(&self.scratch).pop().unwrap_or_default();
         let mut state = State::new(self, inputs, scratch);
         let result = self.segments(&ready, &mut state, observer);
-        let State { outputs, mut scratch, .. } = state;
-        if self.config.keep == Keep::Little
-            && scratch.arenas.iter().flatten().any(|arena| arena.num_bytes() > LITTLE)
-        {
+        let Storage { outputs, mut scratch, .. } = state.storage;
+        if self.config.keep == Keep::Little && scratch.arenas.iter().any(|arena| arena.bytes() > LITTLE) {
             scratch.arenas.clear();
         }
         let mut kept = lock(&self.scratch);
@@ -232,31 +230,33 @@ impl Runtime {
     }
 
     fn segments(&self, ready: &Ready, state: &mut State, observer: &Observer) -> Result<()> {
+        let mut not_finite = NotFinite::new();
         if let [_] = self.program.segments.as_slice() {
-            self.steps(0, &ready.first, state, observer)?;
-        } else {
-            let mut bindings = ready.bindings.clone();
-            state.places = vec![None; self.program.slots.len()];
-            state.shapes = vec![None; self.program.slots.len()];
-            for number in 0..self.program.segments.len() {
-                let segment = match number {
-                    0 => ready.first.clone(),
-                    _ => self.later(number, ready, &mut bindings, state)?,
-                };
-                self.steps(number, &segment, state, observer)?;
-                for (slot, shape) in segment.shapes.iter().enumerate().filter(|(_, shape)| shape.is_some()) {
-                    state.shapes[slot] = shape.clone();
-                }
-                for (slot, offset) in segment.plan.offsets.iter().enumerate() {
-                    state.places[slot] = offset.map(|offset| (number, offset)).or(state.places[slot]);
-                }
+            let running = Running { number: 0, segment: &ready.first };
+            return self.steps(running, state, &mut not_finite, observer);
+        }
+        let mut bindings = ready.bindings.clone();
+        state.storage.spots = vec![None; self.program.slots.len()];
+        state.storage.shapes = vec![None; self.program.slots.len()];
+        for number in 0..self.program.segments.len() {
+            let segment = &match number {
+                0 => ready.first.clone(),
+                _ => self.later(number, ready, &mut bindings, state)?,
+            };
+            self.steps(Running { number, segment }, state, &mut not_finite, observer)?;
+            let Storage { spots, shapes, .. } = &mut state.storage;
+            for (slot, shape) in segment.shapes.iter().enumerate().filter(|(_, shape)| shape.is_some()) {
+                shapes[slot] = shape.clone();
             }
-            for (output, shape) in state.outputs.iter_mut().zip(self.output_shapes(&bindings)) {
-                if let (Some(buffer), Some(shape)) = (&output, shape)
-                    && buffer.shape() != shape
-                {
-                    *output = Some(buffer.view(buffer.dtype(), Some(&shape))?);
-                }
+            for (slot, offset) in segment.plan.offsets.iter().enumerate() {
+                spots[slot] = offset.map(|offset| (number, offset)).or(spots[slot]);
+            }
+        }
+        for (output, shape) in state.storage.outputs.iter_mut().zip(self.output_shapes(&bindings)) {
+            if let (Some(buffer), Some(shape)) = (&output, shape)
+                && buffer.shape() != shape
+            {
+                *output = Some(buffer.view(buffer.dtype(), Some(&shape))?);
             }
         }
         Ok(())
@@ -270,25 +270,36 @@ impl Runtime {
         }
     }
 
-    fn steps(&self, number: usize, segment: &Segment, state: &mut State, observer: &Observer) -> Result<()> {
-        state.enter(number, segment)?;
+    fn steps(
+        &self,
+        running: Running,
+        state: &mut State,
+        not_finite: &mut NotFinite,
+        observer: &Observer,
+    ) -> Result<()> {
+        let Running { number, segment } = running;
+        state.storage.reserve(self, number, segment)?;
+        let room = state.storage.take_room();
+        let table = state.storage.table(self, state.inputs, number, segment, room)?;
         let steps = self.program.segments[number].steps.clone();
         for (step, launch) in steps.zip(&segment.launches) {
             (observer.checkpoint)()?;
             let stream = launch.as_ref().and_then(|launch| launch.stream(self));
             let started = observer.start(step, stream)?;
             match (launch, &self.program.steps[step].work) {
-                (Some(launch), _) => launch.run(&state.scratch.table(), self),
-                (None, Work::Print(label, slot)) => state.print(segment, label, *slot),
-                (None, Work::Transfer { from, to }) => state.transfer(segment, *from, *to),
+                (Some(launch), _) => launch.run(&table, self),
+                (None, Work::Print(label, slot)) => state.print(running, label, *slot),
+                (None, Work::Transfer { from, to }) => state.transfer(running, *from, *to),
                 (None, Work::Kernel(_)) => bail!(internal, "step {step} was not prepared"),
             }
             .map_err(|error| self.blame(step, error))?;
             observer.finish(&self.program, step, started)?;
             if observer.checks_values() {
-                state.check_values(segment, step, observer)?;
+                state.check_values(running, step, not_finite, observer)?;
             }
         }
+        let room = table.into_room();
+        state.storage.keep_room(room);
         Ok(())
     }
 

@@ -22,11 +22,10 @@ use max_core::{DType, DeviceRef, Error, Result, bail};
 use max_driver::cuda::{Function, GemmAddresses, GemmPlan, Gpu, Source};
 use max_driver::{Device, Stream};
 
-pub use record::Recording;
+pub use record::{Recording, Work};
 
 use crate::Memory;
-use crate::loops::settle;
-use crate::memory::{self, Extent};
+use crate::memory::{self, Extents};
 
 /// How kernels are prepared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -41,7 +40,7 @@ pub struct Prepared {
     device: DeviceRef,
     report: u64,
     launches: Vec<Launch>,
-    extents: Vec<Extent>,
+    extents: Extents,
     scratch_bytes: usize,
 }
 
@@ -52,12 +51,7 @@ pub fn prepare(kernels: &[&Kernel<i64>], device: &Device, options: Options) -> R
     for kernel in kernels {
         let mut plan = Plan { gpu, options, steps: Vec::new(), scratch: 0, workspace: None };
         plan.kernel(kernel)?;
-        // A row of nothing has a result too, which the extents of the loop as it is do not count.
-        let extents = match kernel {
-            Kernel::Loop(k) => memory::extents(&Kernel::Loop(settle(k.clone())))?,
-            _ => memory::extents(kernel)?,
-        };
-        plans.push((plan, extents));
+        plans.push((plan, memory::extents(kernel, device.device_ref())?));
     }
     let sources = plans.iter().flat_map(|(plan, _)| &plan.steps).filter_map(|step| match step {
         Step::Function(call) => Some(call.source.clone()),
@@ -96,10 +90,10 @@ impl Prepared {
         self.launches.len()
     }
 
-    /// Enqueues it on a stream of its GPU, on memory that stays alive until the work is done, one piece a slot. Pieces
-    /// that it writes overlap no other, except where the accesses of a loop to both are the same.
+    /// Enqueues it on a stream of its GPU, on memory, one piece per slot, that is given back in the order of that stream.
+    /// Errors are those of [`crate::Prepared::run`].
     pub fn run(&self, memory: &[Memory], scratch: Memory, stream: &Stream) -> Result<()> {
-        self.extents.iter().try_for_each(|extent| extent.check_on(memory, self.device))?;
+        self.extents.check(memory)?;
         scratch.part(0, self.scratch_bytes)?;
         if stream.device().device_ref() != self.device {
             bail!(internal, "a kernel of {} was given a stream of {}", self.device, stream.device());

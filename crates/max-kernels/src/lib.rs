@@ -24,7 +24,7 @@ pub use memory::Memory;
 pub use pool::Pool;
 
 use max_core::kernel::{Kernel, Slot};
-use max_core::{HostBytes, Result};
+use max_core::{DeviceRef, HostBytes, Result};
 
 use attention::PreparedAttention;
 use conv::PreparedConv;
@@ -32,13 +32,13 @@ use gather::PreparedGather;
 use loops::PreparedLoop;
 pub use matmul::Constant;
 use matmul::PreparedMatmul;
-use memory::Extent;
+use memory::Extents;
 
 /// A kernel that has been checked and is ready to run.
 #[derive(Debug)]
 pub struct Prepared {
     run: Run,
-    extents: Vec<Extent>,
+    extents: Extents,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
 
 /// As [`prepare`], for memory that is known to never change: the function gives the bytes of such slots.
 pub fn prepare_with(kernel: &Kernel<i64>, constants: &dyn Fn(Slot) -> Option<HostBytes>) -> Result<Prepared> {
-    let extents = memory::extents(kernel)?;
+    let extents = memory::extents(kernel, DeviceRef::CPU)?;
     let run = match kernel {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
         Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k, constants)?),
@@ -77,20 +77,22 @@ impl Prepared {
         }
     }
 
-    /// Runs it on memory, one piece a slot. Pieces that it writes overlap no other, except where the accesses of a
-    /// loop to both are the same.
+    /// Runs it on memory, one piece per slot. An error if a piece is too small or elsewhere, or if one that is written
+    /// overlaps another that is not read and written in step with it.
     pub fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
-        self.extents.iter().try_for_each(|extent| extent.check(memory))?;
-        match &self.run {
-            Run::Loop(run) => run.run(memory, pool),
-            // SAFETY: the memory was checked.
-            Run::Matmul(run) => unsafe { run.run(memory, pool) },
-            // SAFETY: the memory was checked.
-            Run::Attention(run) => unsafe { run.run(memory, pool) },
-            // SAFETY: the memory was checked.
-            Run::Conv(run) => unsafe { run.run(memory, pool) },
-            // SAFETY: the memory was checked.
-            Run::Gather(run) => unsafe { run.run(memory, pool) },
+        self.extents.check(memory)?;
+        // SAFETY: the memory was checked.
+        unsafe {
+            match &self.run {
+                Run::Loop(run) => {
+                    run.run(memory, pool);
+                    Ok(())
+                }
+                Run::Matmul(run) => run.run(memory, pool),
+                Run::Attention(run) => run.run(memory, pool),
+                Run::Conv(run) => run.run(memory, pool),
+                Run::Gather(run) => run.run(memory, pool),
+            }
         }
     }
 }

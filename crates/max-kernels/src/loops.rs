@@ -15,10 +15,9 @@ mod tests;
 
 use std::ops::Range;
 
-use max_core::kernel::{Instr, Kernel, Loop};
+use max_core::kernel::{Instr, Loop};
 use max_core::{Result, bail};
 
-use crate::memory::{self, Extent};
 use crate::scratch;
 use crate::tile::{self, GROUP};
 use crate::{Memory, Pool};
@@ -29,16 +28,9 @@ use run::{Base, Walk};
 pub(crate) use space::{Axis, identity, merge, register, settle};
 use space::{Space, View};
 
-/// A loop that has been checked and is ready to run.
+/// A loop that is ready to run.
 #[derive(Debug)]
-pub(crate) struct PreparedLoop {
-    way: Way,
-    extents: Vec<Extent>,
-}
-
-/// How a loop runs.
-#[derive(Debug)]
-enum Way {
+pub(crate) enum PreparedLoop {
     /// There is nothing to do.
     Nothing,
     Rows(Box<PreparedRows>),
@@ -51,35 +43,34 @@ impl PreparedLoop {
         if loop_.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
             bail!(internal, "a loop that no kernel ends in uses a product");
         }
-        let loop_ = space::settle(loop_.clone());
-        // A row of nothing has a result too, which the extents of the whole kernel do not count.
-        let kernel = Kernel::Loop(loop_);
-        let extents = memory::extents(&kernel)?;
-        let Kernel::Loop(loop_) = kernel else { return Ok(PreparedLoop { way: Way::Nothing, extents }) };
-        if let Some(rows) = PreparedRows::new(&loop_)? {
-            return Ok(PreparedLoop { way: Way::Rows(Box::new(rows)), extents });
+        let loop_ = &space::settle(loop_.clone());
+        if loop_.shape.iter().any(|&size| size <= 0) {
+            return Ok(PreparedLoop::Nothing);
+        }
+        if let Some(rows) = PreparedRows::new(loop_)? {
+            return Ok(PreparedLoop::Rows(Box::new(rows)));
         }
         let dtypes = loop_.dtypes()?;
         let live = program::live(&loop_.code);
-        let uses = uses(&loop_, &live);
-        let way = match space::space(&loop_, &uses) {
-            Some(space) => Way::Tiles(Box::new(Plan::new(&loop_, &dtypes, &live, &uses, space)?)),
-            None => Way::Nothing,
-        };
-        Ok(PreparedLoop { way, extents })
+        let uses = uses(loop_, &live);
+        Ok(match space::space(loop_, &uses) {
+            Some(space) => PreparedLoop::Tiles(Box::new(Plan::new(loop_, &dtypes, &live, &uses, space)?)),
+            None => PreparedLoop::Nothing,
+        })
     }
 
-    pub(crate) fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
-        self.extents.iter().try_for_each(|extent| extent.check(memory))?;
-        // SAFETY: the memory was checked for every access.
+    /// # Safety
+    ///
+    /// The memory was checked for the loop.
+    pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) {
+        // SAFETY: the caller's promise.
         unsafe {
-            match &self.way {
-                Way::Nothing => {}
-                Way::Rows(rows) => rows.run(memory, pool),
-                Way::Tiles(plan) => plan.run(memory, pool),
+            match self {
+                PreparedLoop::Nothing => {}
+                PreparedLoop::Rows(rows) => rows.run(memory, pool),
+                PreparedLoop::Tiles(plan) => plan.run(memory, pool),
             }
         }
-        Ok(())
     }
 }
 

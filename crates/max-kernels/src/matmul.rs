@@ -239,7 +239,7 @@ unsafe fn run<F: Form>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool) {
 struct Product<'a, F: Form> {
     k: &'a PreparedMatmul,
     kernels: &'static Kernels<F::Sum, F::Left, F::Right>,
-    memory: &'a [Memory],
+    memory: &'a [Memory<'a>],
     pool: &'a Pool,
 }
 

@@ -1,56 +1,74 @@
-//! The memory that kernels work on: pieces of buffers and constants, and the check that a kernel stays inside.
+//! The memory that kernels work on: pieces of buffers and constants, and the check that a kernel stays inside of them
+//! and writes nothing that it still reads.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
 
 use max_core::kernel::{Access, Kernel};
 use max_core::{DeviceRef, HostBytes, Result, bail};
 use max_driver::Buffer;
 
-/// A piece of memory of a device. It does not keep the memory alive: whoever runs a kernel does that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+use crate::loops::settle;
+
+/// A piece of memory of a device, borrowed from what keeps it alive.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory<'a> {
     ptr: *mut u8,
     len: usize,
     writable: bool,
     device: DeviceRef,
+    owner: PhantomData<&'a Buffer>,
 }
 
-// SAFETY: a piece is only an address and a length; kernels dereference it, and their callers see to it that the
-// memory is alive and that nobody else writes to it meanwhile.
-unsafe impl Send for Memory {}
+// SAFETY: the memory is alive while it is borrowed, and may be used from any thread; buffers are shared mutable memory,
+// and who runs kernels sees to it that nobody else writes to it meanwhile.
+unsafe impl Send for Memory<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for Memory<'_> {}
 
-impl Memory {
+impl<'a> Memory<'a> {
     /// No memory.
-    pub const EMPTY: Memory =
-        Memory { ptr: std::ptr::null_mut(), len: 0, writable: false, device: DeviceRef::CPU };
+    pub const EMPTY: Memory<'static> = Memory {
+        ptr: std::ptr::null_mut(),
+        len: 0,
+        writable: false,
+        device: DeviceRef::CPU,
+        owner: PhantomData,
+    };
 
     /// The elements of a contiguous buffer, for reading.
-    pub fn of(buffer: &Buffer) -> Result<Memory> {
+    pub fn of(buffer: &'a Buffer) -> Result<Memory<'a>> {
         if !buffer.is_contiguous() {
             bail!(internal, "a kernel was given {buffer:?}, which is not contiguous");
         }
         let device = buffer.device().device_ref();
-        Ok(Memory { ptr: buffer.data_ptr().cast_mut(), len: buffer.num_bytes(), writable: false, device })
+        let ptr = buffer.data_ptr().cast_mut();
+        Ok(Memory { ptr, len: buffer.num_bytes(), writable: false, device, owner: PhantomData })
     }
 
     /// The elements of a contiguous buffer, for reading and writing.
-    pub fn of_mut(buffer: &Buffer) -> Result<Memory> {
+    pub fn of_mut(buffer: &'a Buffer) -> Result<Memory<'a>> {
         let ptr = buffer.data_ptr_mut()?;
         Ok(Memory { ptr, writable: true, ..Memory::of(buffer)? })
     }
 
     /// Bytes of the host, for reading.
-    pub fn of_bytes(bytes: &HostBytes) -> Memory {
+    pub fn of_bytes(bytes: &'a HostBytes) -> Memory<'a> {
         let ptr = bytes.as_ptr().cast_mut();
-        Memory { ptr, len: bytes.len(), writable: false, device: DeviceRef::CPU }
+        Memory { ptr, len: bytes.len(), writable: false, device: DeviceRef::CPU, owner: PhantomData }
     }
 
     /// A part.
-    pub fn part(self, offset: usize, len: usize) -> Result<Memory> {
+    pub fn part(self, offset: usize, len: usize) -> Result<Memory<'a>> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(Memory { ptr: self.ptr.wrapping_add(offset), len, ..self }),
             _ => bail!(internal, "{len} bytes at {offset} are not inside {} bytes", self.len),
         }
+    }
+
+    /// Whether both are the same memory.
+    pub fn is(self, other: Memory<'_>) -> bool {
+        (self.ptr, self.len, self.device) == (other.ptr, other.len, other.device)
     }
 
     /// The address of its first byte.
@@ -64,22 +82,48 @@ impl Memory {
     }
 }
 
+/// What a kernel asks of the memory in its slots.
+#[derive(Debug)]
+pub(crate) struct Extents {
+    device: DeviceRef,
+    /// One for each slot.
+    slots: Vec<Extent>,
+    /// Slots that are written and slots that are read through an equal access, so that both may be one memory.
+    in_place: Vec<(usize, usize)>,
+}
+
 /// What a kernel asks of the memory in a slot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Extent {
+struct Extent {
     slot: usize,
     bytes: usize,
     write: bool,
 }
 
-impl Extent {
-    /// Whether a kernel of the host may run on memory.
+impl Extents {
+    /// Whether the kernel may run on memory: there is enough of it on the right device, and what is written overlaps
+    /// nothing else, unless that is read element by element where it is written.
     pub(crate) fn check(&self, memory: &[Memory]) -> Result<()> {
-        self.check_on(memory, DeviceRef::CPU)
+        self.slots.iter().try_for_each(|extent| extent.check(memory, self.device))?;
+        for written in self.slots.iter().filter(|extent| extent.write) {
+            for other in self.slots.iter().filter(|other| other.slot != written.slot) {
+                let [(start, end), (from, to)] = [written, other].map(|extent| extent.range(memory));
+                let in_place = || start == from && self.in_place.contains(&(written.slot, other.slot));
+                if start < to && from < end && !in_place() {
+                    let (written, other) = (written.slot, other.slot);
+                    bail!(
+                        internal,
+                        "a kernel writes slot {written}, whose memory overlaps that of slot {other}"
+                    );
+                }
+            }
+        }
+        Ok(())
     }
+}
 
-    /// Whether a kernel of a device may run on memory.
-    pub(crate) fn check_on(&self, memory: &[Memory], device: DeviceRef) -> Result<()> {
+impl Extent {
+    fn check(&self, memory: &[Memory], device: DeviceRef) -> Result<()> {
         match memory.get(self.slot) {
             Some(piece)
                 if piece.len >= self.bytes
@@ -100,15 +144,25 @@ impl Extent {
             None => bail!(internal, "a kernel uses slot {}; it was given {}", self.slot, memory.len()),
         }
     }
+
+    /// The addresses that are used, where there are so many slots.
+    fn range(&self, memory: &[Memory]) -> (usize, usize) {
+        let start = memory[self.slot].ptr.addr();
+        (start, start + self.bytes)
+    }
 }
 
-/// The extents of all accesses of a kernel: every element they name, over the shapes they are walked with.
-pub(crate) fn extents(kernel: &Kernel<i64>) -> Result<Vec<Extent>> {
-    let mut extents = Vec::new();
+/// What a kernel asks of its memory: every element that its accesses name, over the shapes they are walked with.
+pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents> {
+    let mut slots: Vec<Extent> = Vec::new();
     let mut add = |access: &Access<i64>, shape: &[i64], write: bool| -> Result<()> {
-        let bytes = span(access, shape)?;
-        if bytes > 0 {
-            extents.push(Extent { slot: access.slot.0 as usize, bytes, write });
+        let (slot, bytes) = (access.slot.0 as usize, span(access, shape)?);
+        match slots.iter_mut().find(|extent| extent.slot == slot) {
+            _ if bytes == 0 => {}
+            Some(known) => {
+                *known = Extent { slot, bytes: known.bytes.max(bytes), write: known.write || write };
+            }
+            None => slots.push(Extent { slot, bytes, write }),
         }
         Ok(())
     };
@@ -142,16 +196,43 @@ pub(crate) fn extents(kernel: &Kernel<i64>) -> Result<Vec<Extent>> {
             add(&k.out, &[k.outer, k.picks, k.inner], true)?;
         }
     }
-    if let Some(ending) = kernel.ending() {
-        ending.dtypes()?;
-        for access in ending.loaded() {
-            add(access, &ending.shape, false)?;
-        }
-        for access in ending.stored() {
-            add(access, &ending.shape, true)?;
+    let Some(ending) = kernel.ending() else { return Ok(Extents { device, slots, in_place: vec![] }) };
+    ending.dtypes()?;
+    // A row of nothing has a result too.
+    let ending = match kernel {
+        Kernel::Loop(_) => Cow::Owned(settle(ending.clone())),
+        _ => Cow::Borrowed(ending),
+    };
+    for access in ending.loaded() {
+        add(access, &ending.shape, false)?;
+    }
+    for access in ending.stored() {
+        add(access, &ending.shape, true)?;
+    }
+    // Memory may be written while it is read if the loop walks it in one way only, and nothing else reads it.
+    let operands = kernel.operands();
+    let in_step = |access: &Access<i64>| {
+        let all = ending.loaded().chain(ending.stored()).filter(|other| other.slot == access.slot);
+        !operands.iter().any(|read| read.slot == access.slot)
+            && all.into_iter().all(|other| lies_as(access, other))
+    };
+    let mut in_place = Vec::new();
+    for written in ending.stored() {
+        for read in operands.iter().copied().chain(ending.loaded()) {
+            let both = (written.slot.0 as usize, read.slot.0 as usize);
+            if lies_as(written, read) && in_step(written) && in_step(read) {
+                in_place.push(both);
+            } else if both.0 == both.1 {
+                bail!(internal, "a kernel reads slot {} in another way than it writes it", both.0);
+            }
         }
     }
-    Ok(extents)
+    Ok(Extents { device, slots, in_place })
+}
+
+/// Whether two accesses name the same bytes at every index.
+fn lies_as(a: &Access<i64>, b: &Access<i64>) -> bool {
+    a.dtype.size_in_bytes() == b.dtype.size_in_bytes() && a.offset == b.offset && a.strides == b.strides
 }
 
 fn expect_shape(shape: &[i64], expected: &[i64]) -> Result<()> {
@@ -185,7 +266,8 @@ fn span(access: &Access<i64>, shape: &[i64]) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use max_core::DType;
-    use max_core::kernel::Slot;
+    use max_core::kernel::{Instr, Loop, Reg, Slot};
+    use max_core::scalar::NumericOp;
 
     use super::*;
 
@@ -212,7 +294,40 @@ mod tests {
             memory.part(4, 8).is_ok() && memory.part(8, 8).is_err() && memory.part(usize::MAX, 2).is_err()
         );
         let extent = Extent { slot: 0, bytes: 12, write: true };
-        assert!(extent.check(&[memory]).is_err() && extent.check(&[]).is_err());
-        assert!(extent.check(&[Memory::of_mut(&buffer).unwrap()]).is_ok());
+        let check = |memory: &[Memory]| extent.check(memory, DeviceRef::CPU);
+        assert!(check(&[memory]).is_err() && check(&[]).is_err());
+        assert!(check(&[Memory::of_mut(&buffer).unwrap()]).is_ok());
+    }
+
+    /// `out[i] = -in[i + shift]`.
+    fn negate(shift: i64) -> Kernel<i64> {
+        let access =
+            |slot, offset| Access { slot: Slot(slot), dtype: DType::Int32, offset, strides: vec![1] };
+        Kernel::Loop(Loop {
+            shape: vec![4],
+            reduce: None,
+            accesses: vec![access(0, shift), access(1, 0)],
+            code: vec![
+                Instr::Load(0),
+                Instr::Apply(NumericOp::Negate.into(), [Reg(0), Reg(0)]),
+                Instr::Store(1, Reg(1)),
+            ],
+        })
+    }
+
+    #[test]
+    fn what_is_written_overlaps_nothing_else() {
+        let buffer = Buffer::from([1i32, 2, 3, 4, 5, 6, 7, 8]);
+        let all = Memory::of_mut(&buffer).unwrap();
+        let check = |kernel, from: usize, to: usize| {
+            let pieces = [all.part(4 * from, 16).unwrap(), all.part(4 * to, 16).unwrap()];
+            extents(&kernel, DeviceRef::CPU).unwrap().check(&pieces)
+        };
+        assert!(check(negate(0), 0, 4).is_ok(), "apart");
+        assert!(check(negate(0), 2, 2).is_ok(), "in place");
+        assert!(check(negate(0), 0, 1).unwrap_err().message().contains("overlaps"), "shifted");
+        let pieces = [all, all];
+        let shifted = extents(&negate(1), DeviceRef::CPU).unwrap();
+        assert!(shifted.check(&pieces).is_err(), "an element is written that is still to be read");
     }
 }

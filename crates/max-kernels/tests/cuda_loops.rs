@@ -89,7 +89,7 @@ fn check_all(device: &Device, cases: &[Case]) -> Vec<String> {
     failures
 }
 
-fn pieces(buffers: &[Buffer]) -> Result<Vec<Memory>> {
+fn pieces(buffers: &[Buffer]) -> Result<Vec<Memory<'_>>> {
     buffers.iter().map(Memory::of_mut).collect()
 }
 

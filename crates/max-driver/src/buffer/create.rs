@@ -8,6 +8,7 @@ use std::sync::Arc;
 use max_core::{DType, Element, HostBytes, Number, Result, Strided, bail};
 
 use super::{Buffer, byte_count, tuple};
+use crate::guard::guard;
 use crate::memory::Memory;
 use crate::mmap::{self, MmapMode};
 use crate::pool::Contents;
@@ -184,9 +185,14 @@ fn reach(dtype: DType, shape: &[usize], strides: &[isize]) -> Result<(usize, usi
     Ok(found)
 }
 
-/// A vector becomes a buffer of rank one in host memory, without a copy.
+/// A vector becomes a buffer of rank one in host memory, without a copy unless memory is [guarded](crate::guard).
 impl<T: Element> From<Vec<T>> for Buffer {
     fn from(elements: Vec<T>) -> Buffer {
+        if guard().is_some()
+            && let Ok(copy) = Buffer::from_slice(&elements, &[elements.len()])
+        {
+            return copy;
+        }
         let mut elements = Box::new(elements);
         let layout = Strided::contiguous(&[elements.len()]);
         let (start, bytes) = (NonNull::from(&mut elements[..]).cast(), size_of_val(&elements[..]));

@@ -6,24 +6,21 @@ use max_compiler::Program;
 use max_compiler::program::Origin;
 use max_core::kernel::Slot;
 use max_core::{Bindings, HostBytes, Result};
+use max_driver::guard::guarded;
 use max_driver::{Buffer, Device};
 use max_kernels::Memory;
 
 /// Constants and weights.
 #[derive(Debug)]
 pub(crate) struct Fixed {
-    /// Their memory by slot; empty for other slots.
-    pub(super) memory: Vec<Memory>,
-    /// What keeps it alive, by slot.
-    places: Vec<Place>,
+    /// By slot; nothing for other slots.
+    values: Vec<Option<Value>>,
     /// The sizes of each weight.
     sizes: Vec<Vec<usize>>,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
-    /// The slot is neither constant nor weight.
-    None,
+enum Value {
     Host(HostBytes),
     Device(Buffer),
 }
@@ -31,40 +28,43 @@ enum Place {
 impl Fixed {
     /// Puts constants and weights where they are used. What is there already is not copied.
     pub(super) fn new(program: &Program, weights: &[Buffer], devices: &[Device]) -> Result<Fixed> {
-        let mut placed: HashMap<(usize, usize), Buffer> = HashMap::new();
-        let mut places = Vec::with_capacity(program.slots.len());
+        let mut copied: HashMap<(usize, usize), Buffer> = HashMap::new();
+        let mut values = Vec::with_capacity(program.slots.len());
         for info in &program.slots {
             let number = program.device_number(info.device);
             let device = &devices[number];
-            places.push(match &info.origin {
-                Origin::Constant(bytes) if device.is_host() => Place::Host(bytes.clone()),
+            values.push(match &info.origin {
+                Origin::Constant(bytes) if device.is_host() => Some(Value::Host(guarded(bytes.clone())?)),
                 Origin::Constant(bytes) => {
                     let shape = info.shape.evaluate(&Bindings::new())?;
                     let host = Buffer::from_host_bytes(bytes.clone(), info.dtype, &shape)?;
-                    Place::Device(host.copy(Some(device))?)
+                    Some(Value::Device(host.copy(Some(device))?))
                 }
                 Origin::Weight(weight) if device.is_host() => {
-                    Place::Host(weights[*weight].to(device)?.host_bytes()?)
+                    Some(Value::Host(guarded(weights[*weight].to(device)?.host_bytes()?)?))
                 }
                 Origin::Weight(weight) => {
-                    let buffer = match placed.get(&(*weight, number)) {
+                    let buffer = match copied.get(&(*weight, number)) {
                         Some(buffer) => buffer.clone(),
                         None => on_device(&weights[*weight], device)?,
                     };
-                    placed.insert((*weight, number), buffer.clone());
-                    Place::Device(buffer)
+                    copied.insert((*weight, number), buffer.clone());
+                    Some(Value::Device(buffer))
                 }
-                _ => Place::None,
+                _ => None,
             });
         }
-        let memory = places.iter().map(|place| match place {
-            Place::None => Ok(Memory::EMPTY),
-            Place::Host(bytes) => Ok(Memory::of_bytes(bytes)),
-            Place::Device(buffer) => Memory::of(buffer),
-        });
-        let memory = memory.collect::<Result<_>>()?;
         let sizes = weights.iter().map(|weight| weight.shape().to_vec()).collect();
-        Ok(Fixed { memory, places, sizes })
+        Ok(Fixed { values, sizes })
+    }
+
+    /// The memory of a constant or a weight; none for other slots.
+    pub(super) fn memory(&self, slot: usize) -> Result<Memory<'_>> {
+        match &self.values[slot] {
+            None => Ok(Memory::EMPTY),
+            Some(Value::Host(bytes)) => Ok(Memory::of_bytes(bytes)),
+            Some(Value::Device(buffer)) => Memory::of(buffer),
+        }
     }
 
     /// The sizes of a weight.
@@ -74,16 +74,16 @@ impl Fixed {
 
     /// The bytes of a constant or a weight on the host.
     pub(super) fn bytes(&self, slot: Slot) -> Option<&HostBytes> {
-        match &self.places[slot.0 as usize] {
-            Place::Host(bytes) => Some(bytes),
+        match &self.values[slot.0 as usize] {
+            Some(Value::Host(bytes)) => Some(bytes),
             _ => None,
         }
     }
 
     /// A constant or a weight on an accelerator.
     pub(super) fn buffer(&self, slot: usize) -> Option<&Buffer> {
-        match &self.places[slot] {
-            Place::Device(buffer) => Some(buffer),
+        match &self.values[slot] {
+            Some(Value::Device(buffer)) => Some(buffer),
             _ => None,
         }
     }
@@ -98,10 +98,14 @@ fn on_device(buffer: &Buffer, device: &Device) -> Result<Buffer> {
     if fits_kernels(&here) { Ok(here) } else { here.contiguous() }
 }
 
-/// Whether kernels can take a buffer as it lies: without gaps, and on an accelerator at a multiple of 16 bytes.
+/// Whether kernels can take a buffer as it lies: without gaps, and on an accelerator at a multiple of 16 bytes. Where
+/// memory is guarded, it must be too.
 pub(crate) fn fits_kernels(buffer: &Buffer) -> bool {
-    buffer.is_contiguous()
-        && (buffer.is_host() || buffer.data_ptr().addr().is_multiple_of(ACCELERATOR_ALIGNMENT))
+    let lies_well = match buffer.is_host() {
+        true => !buffer.lacks_guard(),
+        false => buffer.data_ptr().addr().is_multiple_of(ACCELERATOR_ALIGNMENT),
+    };
+    lies_well && buffer.is_contiguous()
 }
 
 /// Kernels of accelerators load this many bytes at a time.

@@ -1,26 +1,25 @@
 //! Executions with everything decided in advance: sizes, memory and launches. On a GPU they are recorded as well, and
 //! enqueued as a whole.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use max_compiler::program::{Origin, Work};
+use max_compiler::program::Work;
 use max_core::{Result, bail};
 use max_driver::{Buffer, Stream};
-use max_kernels::{Memory, cuda};
+use max_kernels::cuda;
 
 use super::launch::Launch;
-use super::state::{Scratch, State};
-use super::{Ready, Runtime};
+use super::storage::{Scratch, Storage, Table};
+use super::{Ready, Runtime, Segment};
 use crate::observe::Observer;
 
 /// An execution with sizes, memory and launches decided.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     ready: Arc<Ready>,
-    /// The memory of all slots, and the arenas that some of it points into.
-    scratch: Scratch,
-    outputs: Vec<Buffer>,
-    /// What inputs that are outputs are copied to, by slot: always to the same place.
+    storage: Storage,
+    /// What inputs that are outputs are copied to, by input: always to the same memory.
     copies: Vec<Option<Buffer>>,
     recorded: Option<Recorded>,
 }
@@ -33,8 +32,6 @@ struct Recorded {
     stream: Stream,
     /// The device it is launched on.
     device: usize,
-    /// The memory they were recorded with; none where they were not.
-    memory: Vec<Memory>,
 }
 
 impl Runtime {
@@ -61,14 +58,9 @@ impl Runtime {
             bail!(runtime, "model '{name}' runs on {one} and on {other}, so it cannot be captured");
         }
         let ready = self.ready(inputs)?;
-        let mut scratch = Scratch::default();
-        scratch.memory.extend_from_slice(&self.fixed.memory);
-        let mut state = State::new(self, inputs, scratch);
-        state.enter(0, &ready.first)?;
-        let State { outputs, scratch, .. } = state;
-        let outputs = outputs.into_iter().flatten().collect();
-        let copies = vec![None; self.program.slots.len()];
-        Ok(Frozen { ready, scratch, outputs, copies, recorded: None })
+        let mut storage = Storage::new(self, Scratch::default());
+        storage.reserve(self, 0, &ready.first)?;
+        Ok(Frozen { ready, storage, copies: vec![None; inputs.len()], recorded: None })
     }
 
     /// What an execution with inputs of these sizes launches, kernel by kernel.
@@ -83,8 +75,8 @@ impl Runtime {
 }
 
 impl Frozen {
-    pub(crate) fn outputs(&self) -> &[Buffer] {
-        &self.outputs
+    pub(crate) fn outputs(&self) -> Vec<Buffer> {
+        self.storage.outputs.iter().flatten().cloned().collect()
     }
 
     /// How many functions, copies and fills a GPU does, if it was recorded.
@@ -102,86 +94,95 @@ impl Frozen {
                 self.ready.shapes
             );
         }
-        self.place(runtime, inputs)?;
-        if self.follow() {
-            (observer.checkpoint)()?;
-            return self.launch(runtime, observer);
-        }
-        for (step, launch) in self.ready.first.launches.iter().enumerate() {
-            let Some(launch) = launch else { continue };
+        let inputs = &*self.readable(inputs)?;
+        let Frozen { ready, storage, recorded, .. } = self;
+        let room = storage.take_room();
+        let table = storage.table(runtime, inputs, 0, &ready.first, room)?;
+        let replayed = match recorded {
+            Some(recorded) => recorded.replay(&ready.first, &table, runtime, observer)?,
+            None => false,
+        };
+        let launches = ready.first.launches.iter().enumerate().filter(|_| !replayed);
+        for (step, launch) in launches.filter_map(|(step, launch)| Some((step, launch.as_ref()?))) {
             (observer.checkpoint)()?;
             let started = observer.start(step, launch.stream(runtime))?;
-            launch.run(&self.scratch.table(), runtime).map_err(|error| runtime.blame(step, error))?;
+            launch.run(&table, runtime).map_err(|error| runtime.blame(step, error))?;
             observer.finish(&runtime.program, step, started)?;
         }
+        let room = table.into_room();
+        storage.keep_room(room);
         Ok(())
     }
 
-    /// Puts inputs where launches look for them.
-    fn place(&mut self, runtime: &Runtime, inputs: &[Buffer]) -> Result<()> {
-        for (slot, info) in runtime.program.slots.iter().enumerate() {
-            let Origin::Input(input) = info.origin else { continue };
-            let input = &inputs[input];
-            // Kernels must not write what they still read, so inputs that are outputs of this capture are copied.
-            let own = self.outputs.iter().any(|output| overlap(output, input));
-            let seen = match &self.copies[slot] {
-                _ if !own => input,
+    /// Inputs that kernels may read while they write the outputs of this capture: those that are such outputs are copied,
+    /// each always to the same memory.
+    fn readable<'a>(&mut self, inputs: &'a [Buffer]) -> Result<Cow<'a, [Buffer]>> {
+        let mut readable = Cow::Borrowed(inputs);
+        for (number, input) in inputs.iter().enumerate() {
+            if !self.storage.outputs.iter().flatten().any(|output| overlap(output, input)) {
+                continue;
+            }
+            let copy = match &self.copies[number] {
                 Some(copy) => {
                     copy.copy_from(input)?;
                     copy
                 }
-                None => self.copies[slot].insert(input.copy(None)?),
+                None => self.copies[number].insert(input.copy(None)?),
             };
-            self.scratch.memory[slot] = Memory::of(seen)?;
+            readable.to_mut()[number] = copy.clone();
         }
-        Ok(())
+        Ok(readable)
     }
 
     /// Records the launches of a program on a GPU, on the inputs it last ran on.
-    pub(crate) fn record(&mut self, runtime: &Runtime) -> Result<()> {
-        let devices = self.ready.first.launches.iter().flatten().filter_map(|launch| match launch {
+    pub(crate) fn record(&mut self, runtime: &Runtime, inputs: &[Buffer]) -> Result<()> {
+        let first = &self.ready.first;
+        let mut devices = first.launches.iter().flatten().filter_map(|launch| match launch {
             Launch::Gpu(device, _) => Some(*device),
             Launch::Host(_) => None,
         });
-        let Some(device) = devices.into_iter().next() else { return Ok(()) };
+        let Some(device) = devices.next() else { return Ok(()) };
         let stream = Stream::new(&runtime.devices[device])?;
-        let recording = cuda::Recording::new(&stream, || self.enqueue(&stream))?;
-        let memory = self.scratch.memory.clone();
-        self.recorded = Some(Recorded { recording, stream, device, memory });
+        let table = self.storage.table(runtime, inputs, 0, first, Vec::new())?;
+        let scratch = table.scratch(device)?;
+        let work = cuda::Work { kernels: &kernels(first), memory: &table.memory, scratch };
+        let recording = cuda::Recording::new(&stream, work)?;
+        self.recorded = Some(Recorded { recording, stream, device });
         Ok(())
     }
+}
 
-    /// Gives all launches to a stream.
-    fn enqueue(&self, stream: &Stream) -> Result<()> {
-        let table = self.scratch.table();
-        self.ready.first.launches.iter().flatten().try_for_each(|launch| match launch {
-            Launch::Gpu(device, kernel) => kernel.run(table.memory, table.scratch[*device], stream),
-            Launch::Host(_) => bail!(internal, "a kernel of the host was recorded"),
-        })
-    }
+/// The kernels of a GPU that a segment launches.
+fn kernels(segment: &Segment) -> Vec<&cuda::Prepared> {
+    let kernels = segment.launches.iter().flatten().filter_map(|launch| match launch {
+        Launch::Gpu(_, kernel) => Some(kernel),
+        Launch::Host(_) => None,
+    });
+    kernels.collect()
+}
 
-    /// Whether what was recorded can be launched. It is recorded anew where inputs lie elsewhere now, which fails if
-    /// another library waits for the whole device meanwhile: then launches go one by one, until a later replay records.
-    fn follow(&mut self) -> bool {
-        let Some(mut recorded) = self.recorded.take() else { return false };
-        let mut fits = recorded.memory == self.scratch.memory;
-        if !fits {
-            fits = recorded.recording.again(&recorded.stream, || self.enqueue(&recorded.stream)).is_ok();
-            // Half of a recording is none.
-            recorded.memory.clear();
-            recorded.memory.extend_from_slice(if fits { &self.scratch.memory } else { &[] });
+impl Recorded {
+    /// Enqueues what was recorded, and tells whether it could. It is recorded again where inputs lie elsewhere now, which
+    /// fails if another library waits for the whole device meanwhile: then launches go one by one, until a later replay
+    /// records.
+    fn replay(
+        &mut self,
+        segment: &Segment,
+        table: &Table,
+        runtime: &Runtime,
+        observer: &Observer,
+    ) -> Result<bool> {
+        let scratch = table.scratch(self.device)?;
+        let work = cuda::Work { kernels: &kernels(segment), memory: &table.memory, scratch };
+        if !self.recording.fits(work) && self.recording.again(&self.stream, work).is_err() {
+            return Ok(false);
         }
-        self.recorded = Some(recorded);
-        fits
-    }
-
-    /// Enqueues what was recorded.
-    fn launch(&self, runtime: &Runtime, observer: &Observer) -> Result<()> {
-        let Some(recorded) = &self.recorded else { return Ok(()) };
-        let (stream, all) = (&runtime.streams[recorded.device], runtime.program.steps.len());
+        (observer.checkpoint)()?;
+        let (stream, all) = (&runtime.streams[self.device], runtime.program.steps.len());
         let started = observer.start(all, Some(stream))?;
-        recorded.recording.launch(stream)?;
-        observer.finish(&runtime.program, all, started)
+        self.recording.launch(work, stream)?;
+        observer.finish(&runtime.program, all, started)?;
+        Ok(true)
     }
 }
 

@@ -4,9 +4,10 @@ use max_compiler::program::Step;
 use max_core::kernel::{Kernel, Slot};
 use max_core::{Error, HostBytes, Result};
 use max_driver::Stream;
-use max_kernels::{Constant, Memory, Prepared, cuda, prepare_with};
+use max_kernels::{Constant, Prepared, cuda, prepare_with};
 
 use super::Runtime;
+use super::storage::Table;
 
 /// A kernel that is ready to launch.
 #[derive(Debug)]
@@ -17,21 +18,13 @@ pub(crate) enum Launch {
     Gpu(usize, cuda::Prepared),
 }
 
-/// The memory of an execution as launches see it.
-pub(super) struct Table<'a> {
-    /// By slot.
-    pub(super) memory: &'a [Memory],
-    /// What kernels have for themselves, by device.
-    pub(super) scratch: &'a [Memory],
-}
-
 impl Launch {
     /// Runs it on the host, or enqueues it on the default stream of its device.
     pub(super) fn run(&self, table: &Table, runtime: &Runtime) -> Result<()> {
         match self {
-            Launch::Host(kernel) => kernel.run(table.memory, &runtime.config.pool),
+            Launch::Host(kernel) => kernel.run(&table.memory, &runtime.config.pool),
             Launch::Gpu(device, kernel) => {
-                kernel.run(table.memory, table.scratch[*device], &runtime.streams[*device])
+                kernel.run(&table.memory, table.scratch(*device)?, &runtime.streams[*device])
             }
         }
     }

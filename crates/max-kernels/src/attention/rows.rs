@@ -23,7 +23,7 @@ pub(super) struct Rows<'a, L: 'static> {
     pub(super) k: &'a PreparedAttention,
     pub(super) kernels: &'static Kernels<L>,
     pub(super) weighing: Weighing<L>,
-    pub(super) memory: &'a [Memory],
+    pub(super) memory: &'a [Memory<'a>],
     /// Which group of heads.
     pub(super) group: usize,
     pub(super) rows: Range<usize>,

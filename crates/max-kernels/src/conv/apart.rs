@@ -48,7 +48,7 @@ enum Sight<L: 'static> {
 struct Apart<'a, L: 'static> {
     k: &'a PreparedConv,
     tiles: &'static Tiles<L>,
-    memory: &'a [Memory],
+    memory: &'a [Memory<'a>],
     sight: Sight<L>,
     in_place: bool,
     /// The filters, packed, if tasks share them.

@@ -36,7 +36,7 @@ const EDGES: usize = 2;
 struct Products<'a, L: 'static> {
     k: &'a PreparedConv,
     tiles: &'static Tiles<L>,
-    memory: &'a [Memory],
+    memory: &'a [Memory<'a>],
     chunks: Chunks,
     rows: Cut,
     columns: Cut,

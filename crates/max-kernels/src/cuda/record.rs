@@ -1,33 +1,76 @@
 //! Kernels recorded once and enqueued as a whole.
 
-use max_core::Result;
+use max_core::{Result, bail};
 use max_driver::Stream;
 use max_driver::cuda::Graph;
 
+use super::Prepared;
+use crate::Memory;
+
 /// What kernels enqueue, recorded with the memory they were given.
 #[derive(Debug)]
-pub struct Recording(Graph);
+pub struct Recording {
+    graph: Graph,
+    /// The address and the length of each piece of memory, scratch memory last; nothing after a recording that failed.
+    memory: Option<Vec<Piece>>,
+}
 
-impl Recording {
-    /// Records the kernels that a function runs on a stream, which is used for nothing else. None of them runs.
-    pub fn new(stream: &Stream, kernels: impl FnOnce() -> Result<()>) -> Result<Recording> {
-        Graph::record(stream, kernels).map(Recording)
+type Piece = (usize, usize);
+
+/// What kernels are recorded with.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// The kernels, in order.
+    pub kernels: &'a [&'a Prepared],
+    /// Their memory, one piece per slot.
+    pub memory: &'a [Memory<'a>],
+    /// What they have for themselves.
+    pub scratch: Memory<'a>,
+}
+
+impl Work<'_> {
+    fn enqueue(&self, stream: &Stream) -> Result<()> {
+        self.kernels.iter().try_for_each(|kernel| kernel.run(self.memory, self.scratch, stream))
     }
 
-    /// Records other kernels in their place, or the same on other memory.
-    pub fn again(&mut self, stream: &Stream, kernels: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.0.record_again(stream, kernels)
+    fn pieces(&self) -> impl Iterator<Item = Piece> {
+        let all = self.memory.iter().chain([&self.scratch]);
+        all.map(|piece| (piece.ptr().addr(), piece.end().addr() - piece.ptr().addr()))
+    }
+}
+
+impl Recording {
+    /// Records kernels on a stream, which is used for nothing else. None of them runs.
+    pub fn new(stream: &Stream, work: Work) -> Result<Recording> {
+        let graph = Graph::record(stream, || work.enqueue(stream))?;
+        Ok(Recording { graph, memory: Some(work.pieces().collect()) })
+    }
+
+    /// Records the kernels again, on other memory. If that fails, the recording fits no memory.
+    pub fn again(&mut self, stream: &Stream, work: Work) -> Result<()> {
+        self.memory = None;
+        self.graph.record_again(stream, || work.enqueue(stream))?;
+        self.memory = Some(work.pieces().collect());
+        Ok(())
     }
 
     /// How many functions, copies and fills it enqueues.
     pub fn nodes(&self) -> usize {
-        self.0.nodes()
+        self.graph.nodes()
     }
 
-    /// Enqueues all of it on a stream of its GPU. What [`Prepared::run`](super::Prepared::run) asks of memory holds for
-    /// all memory that was recorded.
-    pub fn launch(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: kernels check the memory that they are recorded with, and the caller keeps it alive, as for their runs.
-        unsafe { self.0.launch(stream) }
+    /// Whether it was recorded with this very memory.
+    pub fn fits(&self, work: Work) -> bool {
+        self.memory.as_ref().is_some_and(|recorded| work.pieces().eq(recorded.iter().copied()))
+    }
+
+    /// Enqueues all of it on a stream of its GPU, on the memory it was recorded with.
+    pub fn launch(&self, work: Work, stream: &Stream) -> Result<()> {
+        if !self.fits(work) {
+            bail!(internal, "a recording was given other memory than it was recorded with");
+        }
+        // SAFETY: kernels checked the memory when they were recorded with it. It is the memory given here, so it is alive,
+        // and who gives it back does so in the order of the stream.
+        unsafe { self.graph.launch(stream) }
     }
 }

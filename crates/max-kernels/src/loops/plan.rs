@@ -53,7 +53,7 @@ pub(super) struct Staged {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub(super) space: Space,
     pub(super) program: Program,
     /// The views that are used.

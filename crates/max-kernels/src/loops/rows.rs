@@ -23,7 +23,7 @@ const TOGETHER: usize = 1024;
 
 /// Rows that are ready to be reduced.
 #[derive(Debug)]
-pub(super) struct PreparedRows {
+pub(crate) struct PreparedRows {
     slot: usize,
     offset: isize,
     stride: isize,

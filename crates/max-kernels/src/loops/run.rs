@@ -30,7 +30,7 @@ pub(super) struct Base {
 /// See the module.
 pub(super) struct Walk<'a> {
     plan: &'a Plan,
-    memory: &'a [Memory],
+    memory: &'a [Memory<'a>],
     scratch: *mut u8,
     table: *mut Arg,
     bases: *mut Base,
@@ -138,7 +138,7 @@ impl<'a> Walk<'a> {
     /// # Safety
     ///
     /// The scratch memory has the bytes of the plan, the memory was checked for its loop, and both outlive the walk.
-    pub(super) unsafe fn new(plan: &'a Plan, memory: &'a [Memory], scratch: *mut u8) -> Walk<'a> {
+    pub(super) unsafe fn new(plan: &'a Plan, memory: &'a [Memory<'a>], scratch: *mut u8) -> Walk<'a> {
         let table = scratch.cast::<Arg>();
         let count = plan.offsets.len();
         // SAFETY: the plan starts with the table and the bases.

@@ -143,11 +143,8 @@ fn take_columns(axes: &mut Vec<Axis>) -> Option<Axis> {
     }
 }
 
-/// The space of a loop, or nothing where it has no elements.
+/// The space of a loop that has elements, or nothing where it stores none.
 pub(super) fn space(loop_: &Loop<i64>, uses: &Uses) -> Option<Space> {
-    if loop_.shape.iter().any(|&size| size <= 0) {
-        return None;
-    }
     let axis = |axis: usize| Axis {
         size: loop_.shape[axis],
         strides: loop_
@@ -217,7 +214,7 @@ pub(super) fn space(loop_: &Loop<i64>, uses: &Uses) -> Option<Space> {
     })
 }
 
-/// The axes of a loop that are not reduced, as the one axis that walks them all, if there is one.
+/// The axes of a loop with elements that are not reduced, as the one axis that walks them all, if there is one.
 pub(super) fn kept_axis(loop_: &Loop<i64>) -> Option<Axis> {
     let axis = |axis: usize| Axis {
         size: loop_.shape[axis],

@@ -1,12 +1,13 @@
 mod random;
 mod reference;
 
-use max_core::kernel::{Access, Instr, Literal, Loop, Reduction, Reg, Slot};
+use max_core::kernel::{Access, Instr, Kernel, Literal, Loop, Reduction, Reg, Slot};
 use max_core::scalar::{NumericOp, RealOp};
 use max_core::{DType, Distribution};
 use max_driver::Buffer;
 
 use super::*;
+use crate::prepare;
 use random::{Dice, elements, random_loop};
 use reference::close;
 
@@ -17,8 +18,7 @@ fn buffers(memory: &[Vec<u8>]) -> Vec<Buffer> {
 fn run(loop_: &Loop<i64>, memory: &[Vec<u8>], threads: usize) -> Vec<Vec<u8>> {
     let buffers = buffers(memory);
     let pieces: Vec<Memory> = buffers.iter().map(|b| Memory::of_mut(b).unwrap()).collect();
-    let prepared = PreparedLoop::new(loop_).unwrap();
-    prepared.run(&pieces, &Pool::new(threads)).unwrap();
+    prepare(&Kernel::Loop(loop_.clone())).unwrap().run(&pieces, &Pool::new(threads)).unwrap();
     // SAFETY: the buffers are contiguous and have so many bytes.
     let bytes = |b: &Buffer| unsafe { std::slice::from_raw_parts(b.data_ptr(), b.num_bytes()) }.to_vec();
     buffers.iter().map(bytes).collect()
@@ -193,7 +193,7 @@ fn rows_of_nothing_have_results() {
     check(&loop_, &memory);
     let small = buffers(&[vec![], vec![], vec![0; 8], vec![0; 24]]);
     let pieces: Vec<Memory> = small.iter().map(|b| Memory::of_mut(b).unwrap()).collect();
-    let prepared = PreparedLoop::new(&loop_).unwrap();
+    let prepared = prepare(&Kernel::Loop(loop_)).unwrap();
     assert!(prepared.run(&pieces, &Pool::new(1)).is_err());
 }
 

@@ -134,7 +134,7 @@ pub(crate) fn run_on_cpu(case: &Case) -> Result<Vec<Buffer>> {
     Ok(case.results.iter().map(|&slot| buffers[slot].clone()).collect())
 }
 
-fn memory(case: &Case, buffers: &[Buffer]) -> Result<Vec<Memory>> {
+fn memory<'a>(case: &Case, buffers: &'a [Buffer]) -> Result<Vec<Memory<'a>>> {
     let place = |(slot, buffer)| match case.results.contains(&slot) {
         true => Memory::of_mut(buffer),
         false => Memory::of(buffer),

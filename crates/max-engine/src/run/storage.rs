@@ -1,0 +1,239 @@
+//! The memory of one execution: arenas of temporaries, outputs, and the table of memory that launches see.
+
+use std::collections::HashMap;
+
+use max_compiler::program::Origin;
+use max_core::{DType, Result, ViewIndex, bail};
+use max_driver::guard::guard;
+use max_driver::{Buffer, Device};
+use max_kernels::Memory;
+
+use super::launch::Need;
+use super::{Runtime, Segment};
+
+/// Where a temporary lies: the segment whose arena it is in, and the offset there.
+pub(super) type Spot = (usize, usize);
+
+/// What an execution works with, kept for the next.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Those of the first segment, one per device, then those of the second, and so on.
+    pub(super) arenas: Vec<Arena>,
+    /// Room for the next table.
+    room: Vec<Memory<'static>>,
+}
+
+/// The memory of an execution: see the module.
+#[derive(Debug)]
+pub(super) struct Storage {
+    pub(super) scratch: Scratch,
+    pub(super) outputs: Vec<Option<Buffer>>,
+    /// Where temporaries of segments that are done lie, and the sizes of their slots; empty if there is one segment.
+    pub(super) spots: Vec<Option<Spot>>,
+    pub(super) shapes: Vec<Option<Vec<usize>>>,
+}
+
+/// The memory of a segment as launches see it.
+pub(super) struct Table<'a> {
+    /// By slot.
+    pub(super) memory: Vec<Memory<'a>>,
+    arenas: &'a [Arena],
+    needs: &'a [Need],
+}
+
+impl<'a> Table<'a> {
+    /// What the kernels of a device have for themselves.
+    pub(super) fn scratch(&self, device: usize) -> Result<Memory<'a>> {
+        let Need { bytes, scratch_at } = self.needs[device];
+        self.arenas[device].whole()?.part(scratch_at, bytes - scratch_at)
+    }
+
+    /// The room that it takes, to be used again.
+    pub(super) fn into_room(self) -> Vec<Memory<'static>> {
+        recycled(self.memory)
+    }
+}
+
+/// An empty vector with the room of another.
+fn recycled<'b>(mut used: Vec<Memory<'_>>) -> Vec<Memory<'b>> {
+    used.clear();
+    used.into_iter().map(|_| Memory::EMPTY).collect()
+}
+
+impl Storage {
+    pub(super) fn new(runtime: &Runtime, scratch: Scratch) -> Storage {
+        let outputs = vec![None; runtime.program.outputs.len()];
+        Storage { scratch, outputs, spots: Vec::new(), shapes: Vec::new() }
+    }
+
+    /// Allocates what a segment needs.
+    pub(super) fn reserve(&mut self, runtime: &Runtime, number: usize, segment: &Segment) -> Result<()> {
+        let Runtime { program, devices, .. } = runtime;
+        let (arenas, first) = (&mut self.scratch.arenas, number * devices.len());
+        if arenas.len() < first + devices.len() {
+            arenas.resize_with(first + devices.len(), Arena::default);
+        }
+        for ((need, device), arena) in segment.needs.iter().zip(devices).zip(&mut arenas[first..]) {
+            arena.reserve(need.bytes, device)?;
+        }
+        for (slot, shape) in segment.shapes.iter().enumerate() {
+            let (Some(shape), info) = (shape, &program.slots[slot]) else { continue };
+            let home = program.device_number(info.device);
+            match &info.origin {
+                Origin::Output(output) if self.outputs[*output].is_none() => {
+                    let shape = segment.outputs[*output].as_ref().unwrap_or(shape);
+                    let buffer = Buffer::uninit_pooled(info.dtype, shape, &devices[home])?;
+                    self.outputs[*output] = Some(buffer);
+                }
+                Origin::Temporary(lifetime) if guard().is_some() && devices[home].is_host() => {
+                    let offset = segment.plan.offsets[slot];
+                    let heir_of = lifetime.reuses.map(|from| from.0 as usize);
+                    let heir_of = heir_of.filter(|&from| segment.plan.offsets[from] == offset);
+                    if offset.is_some() {
+                        arenas[first + home].set_apart(slot, heir_of, info.dtype, shape, &devices[home])?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory of a segment that was reserved.
+    pub(super) fn table<'a>(
+        &'a self,
+        runtime: &'a Runtime,
+        inputs: &'a [Buffer],
+        number: usize,
+        segment: &'a Segment,
+        room: Vec<Memory<'static>>,
+    ) -> Result<Table<'a>> {
+        let Runtime { program, devices, .. } = runtime;
+        let mut memory = recycled(room);
+        for (slot, (shape, info)) in segment.shapes.iter().zip(&program.slots).enumerate() {
+            let Some(shape) = shape else {
+                memory.push(Memory::EMPTY);
+                continue;
+            };
+            memory.push(match &info.origin {
+                Origin::Input(input) => Memory::of(&inputs[*input])?,
+                Origin::Output(output) => match &self.outputs[*output] {
+                    Some(buffer) => Memory::of_mut(buffer)?,
+                    None => bail!(internal, "output {output} has no memory"),
+                },
+                Origin::Temporary(_) => {
+                    let bytes = shape.iter().product::<usize>() * info.dtype.size_in_bytes();
+                    match self.spot(number, segment, slot) {
+                        Some((segment, offset)) => {
+                            self.arena(runtime, segment, slot)?.memory(slot, offset, bytes)?
+                        }
+                        None => bail!(internal, "slot {slot} has no memory"),
+                    }
+                }
+                Origin::Constant(_) | Origin::Weight(_) => runtime.fixed.memory(slot)?,
+            });
+        }
+        let arenas = &self.scratch.arenas[number * devices.len()..][..devices.len()];
+        Ok(Table { memory, arenas, needs: &segment.needs })
+    }
+
+    /// The room of the last table.
+    pub(super) fn take_room(&mut self) -> Vec<Memory<'static>> {
+        std::mem::take(&mut self.scratch.room)
+    }
+
+    /// Keeps room for the next table.
+    pub(super) fn keep_room(&mut self, room: Vec<Memory<'static>>) {
+        self.scratch.room = room;
+    }
+
+    /// Where a temporary lies that a segment uses.
+    pub(super) fn spot(&self, number: usize, segment: &Segment, slot: usize) -> Option<Spot> {
+        match segment.plan.offsets[slot] {
+            Some(offset) => Some((number, offset)),
+            None => self.spots.get(slot).copied().flatten(),
+        }
+    }
+
+    /// The arena of a segment that a temporary lies in.
+    pub(super) fn arena(&self, runtime: &Runtime, segment: usize, slot: usize) -> Result<&Arena> {
+        let Runtime { program, devices, .. } = runtime;
+        let number = segment * devices.len() + program.device_number(program.slots[slot].device);
+        match self.scratch.arenas.get(number) {
+            Some(arena) => Ok(arena),
+            None => bail!(internal, "there is no arena {number}"),
+        }
+    }
+}
+
+/// The memory of the temporaries of a segment on one device.
+#[derive(Debug, Default)]
+pub(super) struct Arena {
+    /// All of them, and behind them what kernels have for themselves.
+    whole: Option<Buffer>,
+    /// Where memory is guarded, each by itself instead, by slot.
+    apart: HashMap<usize, Buffer>,
+}
+
+impl Arena {
+    fn reserve(&mut self, bytes: usize, device: &Device) -> Result<()> {
+        self.apart.clear();
+        if bytes > self.bytes() {
+            self.whole = None;
+            self.whole = Some(Buffer::uninit_pooled(DType::UInt8, &[bytes], device)?);
+        }
+        Ok(())
+    }
+
+    /// Gives a temporary its own memory, or that of another which it takes the place of.
+    fn set_apart(
+        &mut self,
+        slot: usize,
+        heir_of: Option<usize>,
+        dtype: DType,
+        shape: &[usize],
+        device: &Device,
+    ) -> Result<()> {
+        let buffer = match heir_of.and_then(|from| self.apart.get(&from)) {
+            Some(buffer) => buffer.view(dtype, Some(shape))?,
+            None => Buffer::uninit_pooled(dtype, shape, device)?,
+        };
+        self.apart.insert(slot, buffer);
+        Ok(())
+    }
+
+    /// How many bytes it has.
+    pub(super) fn bytes(&self) -> usize {
+        self.whole.as_ref().map_or(0, Buffer::num_bytes)
+    }
+
+    fn whole(&self) -> Result<Memory<'_>> {
+        self.whole.as_ref().map_or(Ok(Memory::EMPTY), Memory::of_mut)
+    }
+
+    fn memory(&self, slot: usize, offset: usize, bytes: usize) -> Result<Memory<'_>> {
+        match self.apart.get(&slot) {
+            Some(buffer) => Memory::of_mut(buffer),
+            None if bytes == 0 => Ok(Memory::EMPTY),
+            None => self.whole()?.part(offset, bytes),
+        }
+    }
+
+    /// A temporary as a buffer; nothing if there is no memory.
+    pub(super) fn buffer(
+        &self,
+        slot: usize,
+        offset: usize,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<Option<Buffer>> {
+        if let Some(buffer) = self.apart.get(&slot) {
+            return Ok(Some(buffer.clone()));
+        }
+        let Some(whole) = &self.whole else { return Ok(None) };
+        let bytes = shape.iter().product::<usize>() * dtype.size_in_bytes();
+        let (start, stop) = (Some(offset as i64), Some((offset + bytes) as i64));
+        let part = whole.index(&[ViewIndex::Slice { start, stop, step: 1 }])?;
+        part.view(dtype, Some(shape)).map(Some)
+    }
+}
