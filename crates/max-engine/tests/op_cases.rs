@@ -11,7 +11,7 @@ use max_core::{DType, Element, Error, HostBytes, Result, dispatch};
 use max_driver::{Buffer, Device};
 use max_engine::InferenceSession;
 use max_graph::text::{self, Constants};
-use max_graph::{HostTensor, encode, interpret};
+use max_graph::{Graph, HostTensor, encode, interpret};
 use serde_json::Value as Json;
 
 use table::{Case, read, rows};
@@ -26,15 +26,21 @@ fn check(row: &Json, dtype: DType, session: &InferenceSession) -> Result<()> {
     assert_eq!(text::print(&decoded.body(), Constants::Full), printed);
 
     let expected = interpret(&graph.body(), &values, &())?;
-    let buffer = |v: &HostTensor| Buffer::from_host_bytes(v.bytes().clone(), v.dtype(), v.shape());
-    let buffers = values.iter().map(buffer).collect::<Result<Vec<_>>>()?;
-    let results = session.load(&graph)?.execute(&buffers)?;
+    let results = execute(&graph, &values, session)?;
     assert_eq!(results.len(), expected.len());
     for (result, expected) in results.iter().zip(&expected) {
-        let result = HostTensor::new(result.dtype(), result.shape(), result.host_bytes()?)?;
-        compare(&result, expected).map_err(|what| Error::runtime(format!("{what}\n{printed}")))?;
+        compare(result, expected).map_err(|what| Error::runtime(format!("{what}\n{printed}")))?;
     }
     Ok(())
+}
+
+fn execute(graph: &Graph, values: &[HostTensor], session: &InferenceSession) -> Result<Vec<HostTensor>> {
+    let buffer = |v: &HostTensor| Buffer::from_host_bytes(v.bytes().clone(), v.dtype(), v.shape());
+    let results = session.load(graph)?.execute(&values.iter().map(buffer).collect::<Result<Vec<_>>>()?)?;
+    results
+        .iter()
+        .map(|result| HostTensor::new(result.dtype(), result.shape(), result.host_bytes()?))
+        .collect()
 }
 
 /// Floats agree to a few units in the last place of their dtype, relative to the largest; all else is the same.
@@ -74,6 +80,45 @@ fn every_case_builds_prints_and_runs() {
         count += 1;
     }
     assert!(count > 2000, "only {count} cases ran");
+}
+
+/// A row with a symbol at size zero, for each of its symbols.
+fn emptied(row: &Json) -> Vec<Json> {
+    let text = row.to_string();
+    let letters = |piece: &str| piece.rsplit(['[', ' ']).next().map(str::to_owned);
+    let mut symbols: BTreeSet<String> = text.split('=').filter_map(letters).collect();
+    symbols.retain(|name| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase()));
+    let empty = |name: &String| {
+        let mark = format!("{name}=");
+        let mut pieces = text.split(&mark);
+        let first = pieces.next().unwrap_or_default().to_owned();
+        let cut = |piece: &str| piece.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
+        let text = pieces.fold(first, |text, piece| text + &mark + "0" + &cut(piece));
+        serde_json::from_str(&text).unwrap()
+    };
+    symbols.iter().map(empty).collect()
+}
+
+#[test]
+fn every_symbol_may_be_zero() {
+    let session = InferenceSession::new([Device::cpu()]);
+    let mut count = 0;
+    for (row, dtype) in rows("ops.json") {
+        for row in emptied(&row) {
+            let Ok(Case { graph, inputs }) = read(&row, dtype) else { continue };
+            match (interpret(&graph.body(), &inputs, &()), execute(&graph, &inputs, &session)) {
+                (Err(_), Err(_)) => {}
+                (Ok(expected), Ok(results)) => {
+                    for (result, expected) in results.iter().zip(&expected) {
+                        compare(result, expected).unwrap_or_else(|what| panic!("{row} with {dtype}: {what}"));
+                    }
+                    count += 1;
+                }
+                (expected, results) => panic!("{row} with {dtype}: expected {expected:?}, got {results:?}"),
+            }
+        }
+    }
+    assert!(count > 400, "only {count} cases ran");
 }
 
 #[test]

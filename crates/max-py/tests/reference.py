@@ -63,6 +63,10 @@ def reduce_sum(x: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.sum(x, axis=axis, keepdims=True, dtype=x.dtype)
 
 
+def reduce_prod(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    return np.prod(x, axis=axis, keepdims=True, dtype=x.dtype)
+
+
 def extremum(pairwise: Callable, reduce: Callable) -> Callable:
     def either(x: Any, y: Any = None, axis: int = -1) -> np.ndarray:
         return reduce(x, axis=axis, keepdims=True) if y is None else pairwise(x, y)
@@ -212,6 +216,7 @@ EXACT: dict[str, Callable] = {
     "relu": lambda x: np.maximum(x, x.dtype.type(0)),
     "where": np.where,
     "cast": lambda x, dtype: x,
+    "prod": reduce_prod,
     "sum": reduce_sum,
     "argmax": lambda x, axis=-1: np.argmax(x, axis=axis, keepdims=True),
     "argmin": lambda x, axis=-1: np.argmin(x, axis=axis, keepdims=True),

@@ -1,0 +1,200 @@
+//! Graphs that reach every form of kernel, with a symbol for every size: each runs with all combinations of the sizes 0,
+//! 1 and one that the form is made for.
+
+use max_core::{Bindings, DType, DeviceRef, Dim, Element, Result, Shape, TensorType, dispatch};
+use max_graph::ops::conv::ConvOptions;
+use max_graph::{Graph, HostTensor, TensorValue, Value, ops};
+
+/// A graph and the sizes that it is made for.
+pub struct Form {
+    pub name: &'static str,
+    pub dtype: DType,
+    /// The shapes of the inputs: symbols, or numbers.
+    inputs: &'static [&'static [&'static str]],
+    /// Each symbol with its size.
+    sizes: &'static [(&'static str, i64)],
+    build: fn(&[TensorValue]) -> Result<TensorValue>,
+}
+
+const FLOATS: &[DType] = &[DType::Float32, DType::BFloat16, DType::Float64];
+const ALL: &[DType] = &[DType::Float32, DType::BFloat16, DType::Float64, DType::Int32, DType::UInt8];
+
+/// Every form with every dtype.
+pub fn forms() -> Vec<Form> {
+    let mut forms = Vec::new();
+    macro_rules! form {
+        ($name:literal, $dtypes:expr, [$($input:expr),*], [$($symbol:ident = $size:literal),*], $build:expr) => {
+            for &dtype in $dtypes {
+                let (inputs, sizes): (&[&[&str]], &[(&str, i64)]) =
+                    (&[$(&$input),*], &[$((stringify!($symbol), $size)),*]);
+                forms.push(Form { name: $name, dtype, inputs, sizes, build: $build });
+            }
+        };
+    }
+
+    form!("flat", ALL, [["a", "b"], ["a", "b"]], [a = 5, b = 1031], |x| ops::add(&x[0], &x[1]));
+    form!("broadcast", ALL, [["a", "1", "c"], ["b", "1"]], [a = 5, b = 7, c = 131], |x| ops::mul(
+        &x[0], &x[1]
+    ));
+    form!("turned", ALL, [["a", "b", "c"]], [a = 3, b = 67, c = 35], |x| {
+        ops::add(ops::permute(&x[0], vec![2, 0, 1]), ops::permute(&x[0], vec![2, 0, 1]))
+    });
+    form!("backwards", ALL, [["a", "b"]], [a = 9, b = 70], |x| ops::concat([&x[0], &x[0]], 1));
+
+    form!("rows, sum", ALL, [["a", "b", "c"]], [a = 3, b = 33, c = 257], |x| ops::sum(&x[0], 2));
+    form!("rows, mean", FLOATS, [["a", "b", "c"]], [a = 3, b = 33, c = 257], |x| ops::mean(&x[0], 2));
+    form!("rows, prod", ALL, [["a", "b", "c"]], [a = 3, b = 33, c = 257], |x| ops::prod(&x[0], 2));
+    form!("rows, max", ALL, [["a", "b", "c"]], [a = 3, b = 33, c = 257], |x| ops::reduce_max(&x[0], 2));
+    form!("rows, argmin", ALL, [["a", "b", "c"]], [a = 3, b = 33, c = 257], |x| ops::argmin(&x[0], 2));
+    form!("rows and more", FLOATS, [["a", "b", "c"], ["a", "b", "1"]], [a = 3, b = 33, c = 257], |x| {
+        ops::add(ops::exp(ops::sum(&x[0], 2)), &x[1])
+    });
+    form!("columns", ALL, [["a", "b", "c"]], [a = 17, b = 65, c = 70], |x| ops::sum(&x[0], 1));
+    form!("first axis", ALL, [["a", "b", "c"]], [a = 130, b = 9, c = 17], |x| ops::reduce_max(&x[0], 0));
+    form!("short rows", ALL, [["a", "b", "c"]], [a = 5, b = 70, c = 9], |x| ops::sum(&x[0], 2));
+    form!("a long row", ALL, [["a", "b"]], [a = 2, b = 70_003], |x| ops::sum(&x[0], 1));
+    form!("parts of a row", FLOATS, [["a", "b"]], [a = 2, b = 70_003], |x| ops::softmax(&x[0], 1));
+    form!("softmax", FLOATS, [["a", "b", "c"]], [a = 3, b = 21, c = 200], |x| ops::softmax(&x[0], 2));
+    form!("softmax down", FLOATS, [["a", "b", "c"]], [a = 3, b = 40, c = 65], |x| ops::softmax(&x[0], 1));
+    form!("layer norm", FLOATS, [["a", "b", "c"], ["c"], ["c"]], [a = 3, b = 21, c = 200], |x| {
+        ops::layer_norm(&x[0], &x[1], &x[2], 1e-5)
+    });
+    form!("rms norm", FLOATS, [["a", "b", "c"], ["c"]], [a = 3, b = 21, c = 200], |x| {
+        ops::rms_norm(&x[0], &x[1], 1e-5, 0.0, false)
+    });
+    form!(
+        "concat, then rows",
+        ALL,
+        [["a", "b", "c"], ["a", "b", "d"]],
+        [a = 3, b = 33, c = 64, d = 70],
+        |x| { ops::sum(ops::concat([&x[0], &x[1]], 2), 2) }
+    );
+    form!(
+        "concat, then columns",
+        ALL,
+        [["a", "b", "c"], ["a", "d", "c"]],
+        [a = 3, b = 33, c = 64, d = 5],
+        |x| { ops::sum(ops::concat([&x[0], &x[1]], 1), 2) }
+    );
+    form!("concat of turned", ALL, [["a", "b"], ["c", "b"]], [a = 33, b = 64, c = 40], |x| {
+        ops::concat([ops::transpose(&x[0], 0, 1)?, ops::transpose(&x[1], 0, 1)?], 1)
+    });
+
+    form!("matmul", ALL, [["b", "m", "k"], ["b", "k", "n"]], [b = 2, m = 13, k = 300, n = 37], |x| {
+        ops::matmul(&x[0], &x[1])
+    });
+    form!("matmul, turned", ALL, [["m", "k"], ["n", "k"]], [m = 70, k = 130, n = 65], |x| {
+        ops::matmul(&x[0], ops::transpose(&x[1], 0, 1))
+    });
+    form!("matmul, both turned", FLOATS, [["k", "m"], ["n", "k"]], [m = 7, k = 130, n = 65], |x| {
+        ops::matmul(ops::transpose(&x[0], 0, 1), ops::transpose(&x[1], 0, 1))
+    });
+    form!("thin matmul", ALL, [["m", "k"], ["k", "n"]], [m = 2, k = 1030, n = 200], |x| ops::matmul(
+        &x[0], &x[1]
+    ));
+    form!(
+        "matmul and more",
+        FLOATS,
+        [["b", "m", "k"], ["k", "n"], ["n"], ["b", "m", "n"]],
+        [b = 2, m = 13, k = 50, n = 37],
+        |x| { ops::add(ops::gelu(ops::add(ops::matmul(&x[0], &x[1]), &x[2])), &x[3]) }
+    );
+    form!(
+        "attention",
+        FLOATS,
+        [["b", "q", "d"], ["b", "k", "d"], ["b", "k", "w"]],
+        [b = 2, q = 35, k = 70, d = 16, w = 24],
+        |x| {
+            let scores = ops::mul(ops::matmul(&x[0], ops::transpose(&x[1], 1, 2)), 0.25);
+            ops::matmul(ops::softmax(scores, -1), &x[2])
+        }
+    );
+    form!(
+        "masked attention",
+        FLOATS,
+        [["b", "q", "d"], ["b", "k", "d"], ["b", "k", "w"], ["q", "k"]],
+        [b = 2, q = 1, k = 270, d = 16, w = 24],
+        |x| {
+            let scores = ops::add(ops::matmul(&x[0], ops::transpose(&x[1], 1, 2)), &x[3]);
+            ops::matmul(ops::softmax(scores, -1), &x[2])
+        }
+    );
+    form!(
+        "conv2d",
+        FLOATS,
+        [["n", "h", "w", "6"], ["3", "2", "6", "f"]],
+        [n = 2, h = 9, w = 14, f = 20],
+        |x| {
+            let padding = [1, 1, 1, 0];
+            ops::conv2d(&x[0], &x[1], None, ConvOptions { padding, ..ConvOptions::default() })
+        }
+    );
+    form!(
+        "grouped conv2d",
+        FLOATS,
+        [["n", "h", "w", "6"], ["3", "2", "2", "9"]],
+        [n = 2, h = 9, w = 14],
+        |x| { ops::conv2d(&x[0], &x[1], None, ConvOptions { groups: 3, ..ConvOptions::default() }) }
+    );
+    form!(
+        "depthwise conv2d",
+        FLOATS,
+        [["n", "h", "w", "33"], ["3", "3", "1", "33"]],
+        [n = 2, h = 9, w = 14],
+        |x| {
+            let padding = [1, 1, 1, 1];
+            ops::conv2d(&x[0], &x[1], None, ConvOptions { padding, groups: 33, ..ConvOptions::default() })
+        }
+    );
+    form!("gather", ALL, [["a", "b", "c"], ["p"]], [a = 5, b = 9, c = 40, p = 7], |x| {
+        ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int64), 1)
+    });
+    form!("gather along rows", ALL, [["a", "b"], ["p"]], [a = 5, b = 9, p = 70], |x| {
+        ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int32), 1)
+    });
+    forms
+}
+
+impl Form {
+    /// All combinations of sizes.
+    pub fn bindings(&self) -> Vec<Bindings> {
+        let mut all = vec![Bindings::new()];
+        for &(symbol, size) in self.sizes {
+            let with = |known: &Bindings, size: i64| {
+                let mut known = known.clone();
+                known.insert(symbol.into(), size);
+                known
+            };
+            all = all.iter().flat_map(|known| [0, 1, size].map(|size| with(known, size))).collect();
+        }
+        all
+    }
+
+    fn shapes(&self) -> Vec<Shape> {
+        let dim = |dim: &&str| dim.parse::<i64>().map_or_else(|_| Dim::from(*dim), Dim::Static);
+        self.inputs.iter().map(|shape| shape.iter().map(dim).collect()).collect()
+    }
+
+    pub fn graph(&self) -> Result<Graph> {
+        let ty = |shape| TensorType::new(self.dtype, shape, DeviceRef::CPU);
+        let graph = Graph::new(self.name, self.shapes().into_iter().map(ty).collect::<Vec<_>>())?;
+        let scope = graph.enter();
+        let inputs = graph.inputs().iter().map(Value::tensor).collect::<Result<Vec<_>>>()?;
+        graph.output((self.build)(&inputs)?)?;
+        drop(scope);
+        Ok(graph)
+    }
+
+    /// Inputs of small numbers.
+    pub fn inputs(&self, bindings: &Bindings) -> Result<Vec<HostTensor>> {
+        let number = |i: usize| ((i * 7919 + 13) % 31) as f64 / 16.0;
+        let inputs = self.shapes().into_iter().map(|shape| {
+            let sizes = shape.evaluate(bindings)?;
+            let count = sizes.iter().product();
+            dispatch!(self.dtype, T => {
+                HostTensor::from_vec(sizes, (0..count).map(|i| T::from_f64(number(i))).collect::<Vec<T>>())
+            })
+        });
+        inputs.collect()
+    }
+}
