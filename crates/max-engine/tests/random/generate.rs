@@ -82,9 +82,13 @@ impl Case {
     pub fn new(seed: u64, extent: Extent) -> Case {
         let mut rng = Rng::new(seed, 0);
         let large = rng.chance(2);
-        let palette = Palette::new(&mut rng, large);
+        let shapes = match large {
+            true => Some(LARGE_SHAPES),
+            false => rng.chance(12).then_some(HOLLOW_SHAPES),
+        };
+        let palette = Palette::new(&mut rng, shapes);
         let types: Vec<TensorType> =
-            (0..rng.between(1, 3)).map(|i| palette.input(&mut rng, large && i == 0)).collect();
+            (0..rng.between(1, 3)).map(|i| palette.input(&mut rng, i == 0)).collect();
         let graph = Graph::new(format!("random{seed}"), types.clone()).expect("a graph of valid types");
         let scope = graph.enter();
         let limit = if large { LARGE } else { ORDINARY };
@@ -188,7 +192,8 @@ pub fn random_tensor(rng: &mut Rng, dtype: DType, sizes: Vec<usize>, extremes: b
 /// The dims that inputs and constants of a graph are made of: few, so that shapes meet.
 pub struct Palette {
     dims: Vec<Dim>,
-    large: Option<Vec<usize>>,
+    /// The shape of the first input, if it is to be a certain one.
+    first: Option<&'static [usize]>,
     pub bindings: Bindings,
 }
 
@@ -208,6 +213,12 @@ const SIZES: &[(usize, i64)] = &[
     (1, 130),
 ];
 
+/// Shapes of large first inputs.
+const LARGE_SHAPES: &[&[usize]] = &[&[70_003], &[263_167], &[613, 211], &[3, 70_003]];
+
+/// Shapes of first inputs that would be large if one axis had elements.
+const HOLLOW_SHAPES: &[&[usize]] = &[&[0, 33, 257], &[33, 0, 257], &[33, 257, 0], &[0, 131], &[1000, 0]];
+
 const DTYPES: &[(usize, DType)] = &[
     (55, DType::Float32),
     (8, DType::Float64),
@@ -220,7 +231,7 @@ const DTYPES: &[(usize, DType)] = &[
 ];
 
 impl Palette {
-    fn new(rng: &mut Rng, large: bool) -> Palette {
+    fn new(rng: &mut Rng, shapes: Option<&[&'static [usize]]>) -> Palette {
         let mut bindings = Bindings::new();
         let names = ["a", "b", "c"];
         let dims = names.iter().map(|&name| {
@@ -232,15 +243,14 @@ impl Palette {
             Dim::from(name)
         });
         let dims = dims.collect();
-        let large =
-            large.then(|| rng.pick(&[vec![70_003], vec![263_167], vec![613, 211], vec![3, 70_003]]).clone());
-        Palette { dims, large, bindings }
+        let first = shapes.map(|shapes| *rng.pick(shapes));
+        Palette { dims, first, bindings }
     }
 
-    fn input(&self, rng: &mut Rng, large: bool) -> TensorType {
+    fn input(&self, rng: &mut Rng, is_first: bool) -> TensorType {
         let dtype = *rng.weighted(DTYPES);
-        let shape = match &self.large {
-            Some(sizes) if large => sizes.iter().copied().collect(),
+        let shape = match self.first {
+            Some(sizes) if is_first => sizes.iter().copied().collect(),
             _ => self.shape(rng),
         };
         TensorType::new(dtype, shape, DeviceRef::CPU)
