@@ -37,9 +37,7 @@ impl Options {
     pub fn parse(arguments: &[String]) -> Result<Self, String> {
         match arguments.split_first() {
             Some((first, [])) if first == "--build" => Ok(Self { build_only: true, run: Vec::new() }),
-            Some((first, _)) if first == "--build" => {
-                Err("`gpu --build` takes no further arguments".into())
-            }
+            Some((first, _)) if first == "--build" => Err("`gpu --build` takes no further arguments".into()),
             Some((first, _)) if first.starts_with('-') => Err(format!("unknown option `{first}` for `gpu`")),
             _ => Ok(Self { build_only: false, run: arguments.to_vec() }),
         }
