@@ -103,7 +103,7 @@ impl Open {
         if let Some(value) = cell.value() {
             bail!(
                 value,
-                "a tensor that represents a value of graph '{}' ({}) is used outside that graph",
+                "a tensor that represents a value of graph '{}' ({}) is used outside of that graph",
                 value.graph().name(),
                 cell.ty
             );
