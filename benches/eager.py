@@ -1,9 +1,9 @@
-"""Eager code on small and on large tensors: this package, NumPy and PyTorch side by side.
+"""Eager code on small and large tensors: this package, NumPy and PyTorch side by side.
 
     python benches/eager.py [--torch PYTHON] [--rounds 5]
 
 Run it with an interpreter that has this package and NumPy; `--torch` names one that has PyTorch. Each round runs every
-side once, so that the noise of the machine hits all alike; a cell is the median over rounds, in microseconds.
+side once, so that noise affects all alike; a cell is the median over rounds, in microseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def expression(x, y, relu, exp, tanh):
 
 
 def sides(name):
-    """Functions without arguments by name, each of which leaves its result in memory."""
+    """Named functions without arguments, each of which leaves its result in memory."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def sides(name):
     region = wrap(lambda x, y: expression(x, y, relu, exp, tanh))
     work = {
         "relu of 5": lambda: relu(a),
-        "sum of 5 and 5": lambda: a + b,
+        "add 5 and 5": lambda: a + b,
         "5 times a number": lambda: a * 2.0,
         "20 ops on 5": lambda: region(a, b),
         "20 ops on 1M": lambda: region(x, y),
@@ -72,7 +72,7 @@ def sides(name):
 
 
 def numpy_at_its_best(np, x, y):
-    """The same in place and in pieces that stay in the cache: as fast as NumPy gets."""
+    """The same in place and in blocks that stay in the cache: as fast as NumPy gets."""
     out, step = np.empty_like(x), 16_384
     z, t = np.empty(step, np.float32), np.empty(step, np.float32)
 
@@ -106,7 +106,7 @@ def numpy_at_its_best(np, x, y):
 
 
 def measure(name):
-    """Microseconds a call, and a number that must be the same on all sides."""
+    """Microseconds per call, and a checksum that must agree on all sides."""
     import numpy as np
 
     results = {}

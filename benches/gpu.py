@@ -3,9 +3,9 @@
     python benches/gpu.py [WORD...] [--rounds 5] [--no-compile] [--json FILE]
 
 Run it with an interpreter that has both. Words choose workloads by name (`--list` shows the names). Both sides compute on
-the same memory, and their results are compared once: a difference beyond rounding ends the run with a failure. In
-each round every side runs for a while, one after the other, between two waits for the device; a cell is the median over
-rounds. A ratio above 1 means that this package is faster than the better of PyTorch's two ways.
+the same memory, and their results are compared once: if they differ by more than rounding, the run fails. In each round the
+sides take turns, each running for a while between two device synchronizations; a cell is the median over rounds. A ratio
+above 1 means that this package is faster than the better of PyTorch eager and torch.compile.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ DTYPES = {torch.float32: DType.float32, torch.float16: DType.float16, torch.bflo
 DTYPES |= {torch.int64: DType.int64}
 SHORT = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
-# How far results may be apart, relative to the largest.
+# How much results may differ, relative to the largest element.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 
-# What is read again within so many bytes may come from a cache: larger than any.
+# Larger than any cache: inputs rotate through this many bytes, so that none is read from a cache.
 CACHE = 256 << 20
 
 # How long each side runs in a round.
@@ -47,7 +47,7 @@ SECONDS = 0.05
 
 @dataclass
 class Row:
-    """What was measured of one workload, in microseconds."""
+    """The measurements of one workload, in microseconds."""
 
     name: str
     ours: float
@@ -67,7 +67,7 @@ class Row:
 
 @dataclass
 class Case:
-    """A function of tensors in both libraries. Inputs are made several times, so that none is in a cache."""
+    """A function of tensors in both libraries. It gets several sets of inputs, so that none stays in a cache."""
 
     name: str
     ours: Callable[..., Any]
@@ -82,7 +82,7 @@ class Case:
 
 @dataclass
 class Bench:
-    """What all workloads use."""
+    """What all workloads share."""
 
     rounds: int
     compile: bool
@@ -96,7 +96,7 @@ class Bench:
     # --- timing ---------------------------------------------------------------------------------------
 
     def times(self, sides: dict[str, Callable[[], Any]]) -> dict[str, float]:
-        """The median microseconds of a call of each side, which take turns."""
+        """The median microseconds per call of each side; the sides take turns."""
         found: dict[str, list[float]] = {name: [] for name in sides}
         counts = {name: self._count(work) for name, work in sides.items()}
         for _ in range(self.rounds):
@@ -105,7 +105,7 @@ class Bench:
         return {name: statistics.median(times) * 1e6 for name, times in found.items()}
 
     def _count(self, work: Callable[[], Any]) -> int:
-        """Enough calls to fill a round, after a few to warm up."""
+        """How many calls fill a round, after a few to warm up."""
         for _ in range(3):
             work()
         once = self._run(work, 5)
@@ -113,7 +113,7 @@ class Bench:
 
     @staticmethod
     def _run(work: Callable[[], Any], count: int) -> float:
-        torch.cuda.synchronize()  # of all streams of the device, this package's too
+        torch.cuda.synchronize()  # waits for all streams of the device, including this package's
         start = time.perf_counter()
         for _ in range(count):
             work()
@@ -123,7 +123,7 @@ class Bench:
     # --- running --------------------------------------------------------------------------------------
 
     def load(self, name: str, build: Callable[..., Any], inputs: list[torch.Tensor], **weights: Any) -> Model:
-        """A model of a function of tensors like these."""
+        """A model of a function of inputs of these types."""
         types = [TensorType(DTYPES[x.dtype], list(x.shape), GPU) for x in inputs]
         with Graph(name, input_types=types) as graph:
             result = build(*(value.tensor for value in graph.inputs))
@@ -138,7 +138,7 @@ class Bench:
         model = self.load(case.name, case.ours, first)
         torch.cuda.synchronize()
         buffers = itertools.cycle([[Buffer.from_dlpack(x) for x in inputs] for inputs in sets])
-        # Results are kept as long as inputs rotate, so that theirs is not the same memory each time.
+        # Results are kept as long as inputs rotate, so that each one gets different memory.
         kept: dict[str, list[Any]] = {}
 
         def ring(name: str, call: Callable[..., Any], arguments: Iterator[list[Any]]) -> Callable[[], Any]:
@@ -183,10 +183,11 @@ class Bench:
         cells.append(f"{row.ratio:7.2f}" if row.ratio else " " * 7)
         if row.bytes:
             rate = row.bytes / row.ours / 1e6
-            share = f", {100 * rate / self.copy_bandwidth:.0f}% of copying" if self.copy_bandwidth else ""
+            share = f", {100 * rate / self.copy_bandwidth:.0f}% of the copy bandwidth" if self.copy_bandwidth else ""
             row.note = f"{rate:.2f} TB/s{share} {row.note}"
         if row.flops:
-            row.note = f"{row.flops / row.ours / 1e6:.1f} TFLOP/s {row.note}"
+            speed = f"{row.flops / row.ours / 1e6:.1f} TFLOP/s"
+            row.note = f"{speed}, {row.note}" if row.note else speed
         if row.differs:
             row.note += f" RESULTS DIFFER: {row.error:.1e}"
         print(f"{row.name:34}{''.join(cells)}  {row.note}", flush=True)
@@ -216,7 +217,7 @@ def workload(run: Callable[[Bench], None]) -> Callable[[Bench], None]:
 
 
 def copying(bench: Bench) -> None:
-    """How fast the machine copies: what kernels that compute little are held against."""
+    """The copy bandwidth of the machine, the yardstick of memory-bound kernels."""
     x, y = (torch.empty(256 << 20, device="cuda") for _ in range(2))
     x.normal_()
     ours = [Buffer.from_dlpack(x), Buffer.from_dlpack(y)]
@@ -283,7 +284,7 @@ def rows(bench: Bench) -> None:
 
 @workload
 def movement(bench: Bench) -> None:
-    """Transposing, and sums along each axis and of all."""
+    """Transposes, and sums along each axis and of all elements."""
     for dtype in (torch.float32, torch.bfloat16):
         n = 8192
         size = n * n * dtype.itemsize
@@ -292,20 +293,20 @@ def movement(bench: Bench) -> None:
             return [randn(n, n, dtype=dtype)]
 
         def case(name: str, ours: Any, theirs: Any, size: float, inputs: Any = inputs, dtype: Any = dtype) -> Case:
-            # A sum of so many numbers has few digits left.
             return Case(f"{name} 8192x8192 {SHORT[dtype]}", ours, theirs, inputs, size, compile=False)
 
         bench.case(case("transpose", lambda x: ops.transpose(x, 0, 1), lambda x: x.t().contiguous(), 2 * size))
         bench.case(case("sum of rows", lambda x: ops.sum(x, axis=-1), lambda x: x.sum(-1), size))
         bench.case(case("sum of columns", lambda x: ops.sum(x, axis=0), lambda x: x.sum(0), size))
         total = case("sum of all", lambda x: ops.sum(x.reshape([-1])), lambda x: x.sum(), size)
+        # Magnitudes, because a sum of so many signed numbers cancels down to a few digits.
         total.inputs = lambda dtype=dtype, n=n: [randn(n, n, dtype=dtype).abs_()]
         bench.case(total)
 
 
 @workload
 def matmul(bench: Bench) -> None:
-    """Products; those of f32 with all its digits on both sides."""
+    """Matmuls; in f32 at full precision on both sides."""
     plain = lambda a, b: ops.matmul(a, b)  # noqa: E731
     shapes = [
         (torch.bfloat16, (8192, 8192), (8192, 8192)),
@@ -343,7 +344,7 @@ def matmul(bench: Bench) -> None:
 
 @workload
 def attention(bench: Bench) -> None:
-    """Attention as graphs write it, in one kernel; PyTorch's own function beside it."""
+    """Attention as graphs write it, compiled to one kernel, against PyTorch's own function."""
 
     def ours(q: TensorValue, k: TensorValue, v: TensorValue) -> TensorValue:
         scores = ops.matmul(q, ops.transpose(k, -1, -2)) * int(q.shape[-1]) ** -0.5
@@ -358,7 +359,7 @@ def attention(bench: Bench) -> None:
 
 @workload
 def conv(bench: Bench) -> None:
-    """Convolutions over pixels of channels (NHWC) by filters of taps (RSCF), PyTorch's with its memory in that order."""
+    """Convolutions with NHWC inputs and RSCF filters; PyTorch gets the same memory order."""
     shapes = [(32, 56, 64, 3, 64), (32, 14, 256, 3, 256), (32, 14, 1024, 1, 256)]
     for dtype in (torch.bfloat16, torch.float32):
         for batch, side, channels, taps, filters in shapes:
@@ -377,7 +378,7 @@ def conv(bench: Bench) -> None:
             bench.case(Case(name, ours, theirs, inputs, flops=flops, compile=False))
 
 
-# --- a block of a transformer ---------------------------------------------------------------------------
+# --- a transformer block ---------------------------------------------------------------------------
 
 BATCH, TOKENS, DIM, HEADS, HIDDEN = 32, 128, 768, 12, 3072
 SHAPES = {
@@ -409,7 +410,7 @@ def our_block(x: TensorValue, w: dict[str, TensorValue]) -> TensorValue:
 
 
 class TorchBlock(torch.nn.Module):
-    """The same in PyTorch. What a module holds is not copied for each replay."""
+    """The same in PyTorch. The parameters of a module are not copied for each replay."""
 
     def __init__(self, weights: dict[str, torch.Tensor]) -> None:
         super().__init__()
@@ -431,7 +432,7 @@ class TorchBlock(torch.nn.Module):
 
 @workload
 def block(bench: Bench) -> None:
-    """A block of BERT-base, 32 times 128 tokens in bf16; recorded and replayed on both sides."""
+    """A BERT-base block, 32 x 128 tokens in bf16; captured and replayed on both sides."""
     x = randn(BATCH, TOKENS, DIM, dtype=torch.bfloat16)
     weights = {name: randn(*shape, dtype=torch.bfloat16, scale=0.03) for name, shape in SHAPES.items()}
     torch.cuda.synchronize()
@@ -457,7 +458,7 @@ def block(bench: Bench) -> None:
     }
     if bench.compile:
         torch._dynamo.reset()
-        torch._dynamo.mark_static_address(x)  # the input is not copied either
+        torch._dynamo.mark_static_address(x)  # so that the input is not copied either
         compiled = torch.compile(theirs, mode="reduce-overhead")
         sides["compiled"] = lambda: compiled(x)
     times = bench.times(sides)
@@ -470,14 +471,14 @@ def block(bench: Bench) -> None:
     bench.add(row)
 
 
-# --- what calls cost ----------------------------------------------------------------------------------------
+# --- call overhead ----------------------------------------------------------------------------------------
 
 MANY = 500
 
 
 @workload
 def replay(bench: Bench) -> None:
-    """Graphs of 500 small kernels that wait for each other, recorded and replayed on both sides; times are of a kernel."""
+    """Chains of 500 small kernels, captured and replayed on both sides; times are per kernel."""
     x, y = randn(1024), randn(1024, scale=0.1)
     table, order = randn(1024, 4), torch.randperm(1024, device="cuda")
 
@@ -492,7 +493,7 @@ def replay(bench: Bench) -> None:
         return x
 
     alone = Bench(bench.rounds, False, bench.device)
-    alone.session.set_mojo_assert_level("warn")  # where values are checked, every op is a kernel
+    alone.session.set_mojo_assert_level("warn")  # with value checks on, every op is a kernel
     works = [
         ("elementwise", alone, elementwise, lambda x, y: elementwise(x, y, torch.tanh), [x, y]),
         ("gathers", bench, gathers, lambda x, i: gathers(x, i, lambda x, i: x[i]), [table, order]),
@@ -511,14 +512,14 @@ def replay(bench: Bench) -> None:
         with torch.cuda.graph(graph):
             theirs(*inputs)
         times = bench.times({"ours": lambda m=model, g=given: m.replay(1, *g), "torch": graph.replay})
-        row = Row(f"a kernel of {kernels}: {name}", times["ours"] / kernels, times["torch"] / MANY, error=error)
+        row = Row(f"one of {kernels} replayed kernels: {name}", times["ours"] / kernels, times["torch"] / MANY, error=error)
         row.differs = not error <= TOLERANCE[torch.float32]
         bench.add(row)
 
 
 START = """
 import sys, time
-import numpy  # graphs import it when they are first built, which takes longer than all of this
+import numpy  # imported when the first graph is built, which would take longer than all of this
 begin = time.perf_counter()
 from max.driver import Accelerator, Buffer
 from max.dtype import DType
@@ -541,7 +542,7 @@ print(imported - begin, opened - imported, time.perf_counter() - opened)
 
 @workload
 def start(bench: Bench) -> None:
-    """Loading and running a small graph in a new process, from when the GPU is open: without and with kept kernels."""
+    """Loading and running a small graph in a new process once the GPU is open: without and with cached kernels."""
     found: dict[str, list[float]] = {"cold": [], "warm": []}
     opening = []
     for _ in range(max(3, bench.rounds // 2)):
@@ -556,13 +557,13 @@ def start(bench: Bench) -> None:
                 times.append(first)
                 opening.append(opened)
     for name, times in found.items():
-        note = f"to load and run a small graph; opening the GPU took {statistics.median(opening):.2f} s before"
+        note = f"to load and run a small graph, after opening the GPU in {statistics.median(opening):.2f} s"
         bench.add(Row(f"{name} start", statistics.median(times) * 1e6, note=note))
 
 
 @workload
 def eager(bench: Bench) -> None:
-    """One op on a small tensor: how long the call takes, and how long until the result is there."""
+    """One op on a small tensor: how long the call takes, and how long until the result is ready."""
     from max.experimental import functional as F
     from max.experimental.tensor import Tensor
 
@@ -599,12 +600,12 @@ def eager(bench: Bench) -> None:
 def page(rows: list[Row], rounds: int) -> str:
     """The table as Markdown."""
     lines = [
-        "Made by `cargo xtask gpu bench --markdown FILE`, on a machine with a GPU.",
+        "Generated by `cargo xtask gpu bench --markdown FILE` on a machine with a GPU.",
         "",
-        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, medians of {rounds} rounds that take turns, in microseconds. "
-        "A ratio above 1 means that this package is faster than the better of PyTorch's two ways.",
+        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, medians of {rounds} alternating rounds, in microseconds. "
+        "A ratio above 1 means that max-rs is faster than the better of PyTorch eager and `torch.compile`.",
         "",
-        "| workload | ours | PyTorch | torch.compile | ratio | |",
+        "| workload | max-rs | PyTorch | torch.compile | ratio | |",
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
     cell = lambda number: f"{number:.2f}" if number else ""  # noqa: E731
@@ -616,12 +617,12 @@ def page(rows: list[Row], rounds: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="workloads whose names have one of the words")
+    parser.add_argument("words", nargs="*", help="run only workloads whose names contain one of these")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
-    parser.add_argument("--json", metavar="FILE", help="also write the table to a file")
-    parser.add_argument("--markdown", metavar="FILE", help="also write the table to a page")
-    parser.add_argument("--list", action="store_true", help="name the workloads")
+    parser.add_argument("--json", metavar="FILE", help="also write the table as JSON")
+    parser.add_argument("--markdown", metavar="FILE", help="also write the table as Markdown")
+    parser.add_argument("--list", action="store_true", help="list the workloads")
     options = parser.parse_args()
     if options.list:
         for name, run in WORKLOADS.items():
@@ -629,7 +630,7 @@ def main() -> None:
         return
     chosen = [name for name in WORKLOADS if not options.words or any(word in name for word in options.words)]
     if not chosen:
-        sys.exit(f"no workload is called {' or '.join(options.words)}; there are {', '.join(WORKLOADS)}")
+        sys.exit(f"no workload name contains {' or '.join(options.words)}; the workloads are {', '.join(WORKLOADS)}")
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
@@ -640,7 +641,7 @@ def main() -> None:
     for name in chosen:
         try:
             WORKLOADS[name](bench)
-        except Exception as error:  # the others are worth knowing all the same
+        except Exception as error:  # the other workloads still run
             failed.append(name)
             print(f"{name}: {type(error).__name__}: {error}", flush=True)
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-//! Any bytes are a saved graph or an error.
+//! Arbitrary bytes decode to a graph or give an error.
 
 #![no_main]
 

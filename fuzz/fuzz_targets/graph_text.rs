@@ -1,4 +1,5 @@
-//! Any text is a graph that prints and parses back to itself and runs or refuses its inputs, or an error.
+//! Arbitrary text gives an error, or parses to a graph that prints and parses back to itself and either runs or refuses its
+//! inputs.
 
 #![no_main]
 
@@ -14,7 +15,7 @@ fuzz_target!(|text: &str| {
     let back = text::parse(&printed).expect("printed text parses");
     assert_eq!(text::print(&back, Constants::Full), printed);
 
-    // Only small tensors, or the time goes into filling memory.
+    // Only small tensors, or all the time goes into filling memory.
     let values = body.block.arguments.iter().chain(body.ops().flat_map(|op| &op.results));
     let small = |ty: &Type| ty.array().is_some_and(|(_, shape)| shape.static_dims().iter().fold(1i64, |n, &s| n.saturating_mul(s)) < 1 << 16);
     if !values.into_iter().all(|&v| small(body.type_of(v))) {

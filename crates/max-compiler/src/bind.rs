@@ -1,4 +1,4 @@
-//! A program for the sizes of one execution: what its facts say about them, its kernels with numbers, its arenas.
+//! A program bound to the sizes of one execution: its facts checked, its kernels with numbers, its arenas.
 
 use max_core::kernel::{Access, Kernel};
 use max_core::{Bindings, Dim, Error, Result, Shape, bail};
@@ -8,28 +8,28 @@ use max_graph::ops::slice;
 use crate::plan::{self, MemoryPlan};
 use crate::program::{Claim, Program, SlotInfo, Work};
 
-/// What facts ask about data.
+/// What facts need to know about data.
 pub trait Data {
     /// The sizes of a weight.
     fn weight_sizes(&self, weight: usize) -> Result<&[usize]>;
 
-    /// The elements of an integer vector, or of a scalar, in a slot that has been computed.
+    /// The elements of an integer scalar or vector in a slot that has been computed.
     fn integers(&self, access: &Access<i64>, count: usize) -> Result<Vec<i64>>;
 }
 
-/// A segment for known sizes.
+/// A segment bound to known sizes.
 #[derive(Debug)]
 pub struct Bound {
-    /// The kernel of each step; nothing for a step that launches none.
+    /// The kernel of each step; `None` for a step that launches none.
     pub kernels: Vec<Option<Kernel<i64>>>,
-    /// The sizes of each slot that the segment uses first; empty for the others.
+    /// The sizes of each slot that this segment uses first; `None` for the others.
     pub shapes: Vec<Option<Vec<usize>>>,
     /// Its arenas.
     pub plan: MemoryPlan,
 }
 
 impl Program {
-    /// Checks the facts of a segment and adds the symbols they make known.
+    /// Checks the facts of a segment and binds the symbols they determine.
     pub fn learn(&self, segment: usize, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
         for fact in &self.segments[segment].facts {
             hold(&fact.claim, bindings, data).map_err(|error| self.blame(fact.op, error))?;
@@ -37,7 +37,7 @@ impl Program {
         Ok(())
     }
 
-    /// The segment for known sizes.
+    /// Binds a segment to known sizes.
     pub fn bind(&self, segment: usize, bindings: &Bindings) -> Result<Bound> {
         let steps = &self.segments[segment].steps;
         let mut kernels = Vec::with_capacity(steps.len());
@@ -85,7 +85,7 @@ impl Program {
         self.slots.iter().zip(shapes).map(bytes).collect()
     }
 
-    /// Whether all sizes are known when it is compiled.
+    /// Whether all sizes are known at compile time.
     pub fn is_static(&self) -> bool {
         let known = |shape: &Shape| shape.iter().all(|dim| dim.as_static().is_some());
         self.segments.len() == 1
@@ -103,7 +103,7 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
         Claim::Rebind { from, to, message } => {
             let sizes = from.evaluate(bindings)?;
             for (dim, &size) in to.iter().zip(&sizes) {
-                // A symbol without a size yet gets it from this tensor.
+                // A symbol that is not bound yet gets its size from this tensor.
                 dim.bind(size as i64, bindings)?;
                 let expected = dim.evaluate(bindings)?;
                 if expected != size as i64 {
@@ -177,7 +177,7 @@ fn evaluate<const N: usize>(dims: [&Dim; N], bindings: &Bindings) -> Result<[i64
     sizes.try_into().map_err(|_| Error::internal("an array changed its length"))
 }
 
-/// Binds the symbols that sizes make known and checks the others.
+/// Binds the symbols that sizes determine and checks the others.
 fn name_sizes(shape: &Shape, sizes: &[i64], bindings: &mut Bindings) -> Result<()> {
     for (dim, &size) in shape.iter().zip(sizes) {
         dim.bind(size, bindings)?;

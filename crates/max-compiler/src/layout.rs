@@ -1,8 +1,8 @@
-//! Where the elements of a value lie in the memory of another, with symbolic sizes: how view ops cost nothing.
+//! Where the elements of a value are in the memory of another, with symbolic sizes: why view ops cost nothing.
 
 use max_core::{Dim, Result};
 
-/// Element `(i, j, ..)` lies `offset + i * strides[0] + j * strides[1] + ..` elements into the memory.
+/// Element `(i, j, ..)` is `offset + i * strides[0] + j * strides[1] + ..` elements into the memory.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layout {
     pub(crate) shape: Vec<Dim>,
@@ -13,7 +13,7 @@ pub(crate) struct Layout {
 const ZERO: Dim = Dim::Static(0);
 const ONE: Dim = Dim::Static(1);
 
-/// Row-major strides without gaps.
+/// Contiguous row-major strides.
 pub(crate) fn contiguous_strides(shape: &[Dim]) -> Result<Vec<Dim>> {
     let mut strides = vec![ONE; shape.len()];
     for axis in (1..shape.len()).rev() {
@@ -23,12 +23,12 @@ pub(crate) fn contiguous_strides(shape: &[Dim]) -> Result<Vec<Dim>> {
 }
 
 impl Layout {
-    /// Row-major without gaps.
+    /// Contiguous, row-major.
     pub(crate) fn contiguous(shape: &[Dim]) -> Result<Layout> {
         Ok(Layout { shape: shape.to_vec(), strides: contiguous_strides(shape)?, offset: ZERO })
     }
 
-    /// Whether it is known to be row-major without gaps from the start of the memory.
+    /// Whether it is known to be contiguous and row-major from the start of the memory.
     pub(crate) fn is_contiguous(&self) -> Result<bool> {
         let natural = contiguous_strides(&self.shape)?;
         let same = |axis: usize| self.shape[axis] == ONE || self.strides[axis] == natural[axis];
@@ -41,12 +41,12 @@ impl Layout {
         Layout { shape: pick(&self.shape), strides: pick(&self.strides), offset: self.offset.clone() }
     }
 
-    /// Repeated to a shape it broadcasts to.
+    /// Broadcast to a shape.
     pub(crate) fn broadcast(&self, shape: &[Dim]) -> Layout {
         Layout { shape: shape.to_vec(), strides: self.strides_in(shape), offset: self.offset.clone() }
     }
 
-    /// The strides with which a space it broadcasts to walks it.
+    /// Its strides in a space it broadcasts to.
     pub(crate) fn strides_in(&self, space: &[Dim]) -> Vec<Dim> {
         let missing = space.len() - self.shape.len();
         let stride = |axis: usize| match axis.checked_sub(missing) {
@@ -64,7 +64,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The same elements in the same order under another shape, if strides can carry it.
+    /// The same elements in the same order with another shape, if strides can express it.
     pub(crate) fn reshape(&self, shape: &[Dim]) -> Result<Option<Layout>> {
         let with = |strides| Ok(Some(Layout { shape: shape.to_vec(), strides, offset: self.offset.clone() }));
         if self.shape.contains(&ZERO) || self.is_dense()? {
@@ -74,7 +74,7 @@ impl Layout {
         let new: Vec<usize> = (0..shape.len()).filter(|&axis| shape[axis] != ONE).collect();
         let mut strides = vec![ZERO; shape.len()];
         let (mut own, mut new) = (own.into_iter().peekable(), new.into_iter().peekable());
-        // Runs of axes on both sides with equal products are matched one after the other.
+        // Runs of axes with equal products are matched on both sides, one after the other.
         while let (Some(first), Some(target)) = (own.next(), new.next()) {
             let (mut last, mut targets) = (first, vec![target]);
             let (mut have, mut want) = (self.shape[first].clone(), shape[target].clone());
@@ -105,7 +105,7 @@ impl Layout {
         if own.peek().is_some() || new.peek().is_some() { Ok(None) } else { with(strides) }
     }
 
-    /// Whether it is row-major without gaps, wherever it starts.
+    /// Whether it is contiguous and row-major, wherever it starts.
     fn is_dense(&self) -> Result<bool> {
         Layout { offset: ZERO, ..self.clone() }.is_contiguous()
     }

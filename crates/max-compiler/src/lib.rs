@@ -2,7 +2,7 @@
 //!
 //! The graph is checked and rewritten, its view ops become layouts, the rest is fused into groups that become kernels
 //! (`max_core::kernel`), and temporaries get lifetimes. A [`Program`] is compiled once for all sizes of its symbols;
-//! [`Program::bind`] gives it the sizes of an execution and plans the arena for them.
+//! [`Program::bind`] binds it to the sizes of an execution and plans the arenas for them.
 
 #![forbid(unsafe_code)]
 
@@ -27,13 +27,13 @@ pub use program::Program;
 /// What a program is compiled for.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The devices that values may live on.
+    /// The devices that values may be on.
     pub devices: Vec<DeviceRef>,
     /// How it is compiled.
     pub options: Options,
 }
 
-/// Compiles a graph for a target. What it has become is shown after each stage, by the name of the stage.
+/// Compiles a graph for a target. `after` sees the name and the result of each stage.
 pub fn compile(body: Body, target: &Target, after: &mut dyn FnMut(&str, &dyn Display)) -> Result<Program> {
     verify(&body)?;
     check_devices(&body, target)?;
@@ -43,7 +43,7 @@ pub fn compile(body: Body, target: &Target, after: &mut dyn FnMut(&str, &dyn Dis
     Ok(program)
 }
 
-/// A body as it prints.
+/// A body in its text form.
 struct Text<'a>(&'a Body);
 
 impl Display for Text<'_> {

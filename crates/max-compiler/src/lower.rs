@@ -1,7 +1,7 @@
 //! From ops to kernels. View ops become layouts, everything else computes nodes in groups; a group becomes a step.
 //!
-//! Groups are numbered as they are made, and every group reads only what lower groups compute. An op may therefore
-//! join the highest group that computes one of its operands, or any group above that: the order of numbers stays an order
+//! Groups are numbered as they are created, and every group reads only what lower groups compute. An op may therefore
+//! join the highest group that computes one of its operands, or any group above that: the numbering stays a valid order
 //! of execution, and no search for cycles is needed.
 
 mod emit;
@@ -25,10 +25,10 @@ use group::Group;
 /// How a body is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether ops share kernels; without, every op is a step of its own.
+    /// Whether ops share kernels; if not, every op is a step of its own.
     pub fuse: bool,
-    /// Whether ops on constants are computed in advance only where that gives the bits of a kernel: then graphs that
-    /// differ in what is constant give the same results.
+    /// Whether ops on constants are folded only where that gives the same bits as a kernel, so that graphs that differ in
+    /// what is constant give the same results.
     pub fold_exactly: bool,
 }
 
@@ -47,23 +47,23 @@ pub(crate) fn lower(body: Body, options: Options) -> Result<Program> {
     finish::finish(lowering.parts(), body)
 }
 
-/// Names a value that has memory, or would have if it left its group.
+/// Identifies a value that has memory, or would have if it left its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct NodeId(u32);
 
-/// A value with elements of its own, in row-major order.
+/// A value with its own elements, in row-major order.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Where its memory is, or would be.
+    /// The device its memory is, or would be, on.
     device: DeviceRef,
     dtype: DType,
     shape: Vec<Dim>,
     source: Source,
     /// Whether something outside its group reads it.
     stored: bool,
-    /// How often ops to come will use it, through whatever view.
+    /// How many later uses it has, through any view.
     pending: u32,
-    /// The node whose memory holds it, and where: what a concat joins is computed in place.
+    /// The node whose memory contains it, and where: the operands of a concat are computed in place.
     home: Option<(NodeId, Layout)>,
 }
 
@@ -75,7 +75,7 @@ pub(super) enum Source {
     Weight(usize),
     /// Positions in row-major order: they are computed wherever they are used, and have no memory.
     Index,
-    /// The last group that writes it, and the output it is, if it is one.
+    /// The last group that writes it, and which output it is, if any.
     Group(usize, Option<usize>),
 }
 
@@ -94,9 +94,9 @@ pub(super) struct Lowering<'a> {
     views: Vec<Option<View>>,
     uses: Vec<u32>,
     weights: Vec<(String, TensorType)>,
-    /// The facts of each segment with the first group of it.
+    /// The facts of each segment with its first group.
     segments: Vec<(Vec<Fact>, usize)>,
-    /// The highest group that reads a node, for joining it.
+    /// The highest group that reads each node: another reader may join it.
     readers: HashMap<NodeId, usize>,
 }
 
@@ -130,14 +130,14 @@ impl<'a> Lowering<'a> {
         NodeId(self.nodes.len() as u32 - 1)
     }
 
-    /// A value that is a whole node.
+    /// Defines a value as a whole node.
     fn define(&mut self, value: ValueId, node: NodeId) -> Result<()> {
         let layout = Layout::contiguous(&self.node(node).shape)?;
         self.set_view(value, node, layout);
         Ok(())
     }
 
-    /// What an op sees of an operand; each use is counted.
+    /// The view that an op has of an operand; each use is counted.
     fn view(&mut self, value: ValueId) -> Result<View> {
         if self.views[value.0 as usize].is_none()
             && let Some(input) = self.body.block.arguments.iter().position(|&v| v == value)
@@ -162,16 +162,16 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Where a value lives.
+    /// The device of a value.
     fn device(&self, value: ValueId) -> Result<DeviceRef> {
         match self.body.type_of(value).device() {
             Some(device) => Ok(device),
-            None => bail!(not_implemented, "values of type {} live nowhere", self.body.type_of(value)),
+            None => bail!(not_implemented, "values of type {} are on no device", self.body.type_of(value)),
         }
     }
 
     fn claim(&mut self, op: OpId, claim: Claim) {
-        // A fact that needs data starts a segment: what it reads must have been computed.
+        // A fact that needs data starts a segment: its operands must have been computed.
         if !claim.reads().is_empty() {
             self.segments.push((Vec::new(), self.groups.len()));
         }
@@ -185,7 +185,7 @@ impl<'a> Lowering<'a> {
         self.segments.last().map_or(0, |(_, first)| *first)
     }
 
-    /// A view that only changes how a value is seen.
+    /// Defines a value as a view of a node.
     fn set_view(&mut self, value: ValueId, node: NodeId, layout: Layout) {
         self.nodes[node.0 as usize].pending += self.uses[value.0 as usize];
         self.views[value.0 as usize] = Some(View { node, layout });
@@ -201,7 +201,7 @@ impl<'a> Lowering<'a> {
             }
             OpKind::ConstantExternal(c) => {
                 let Type::Tensor(ty) = self.body.type_of(op.results[0]) else {
-                    bail!(internal, "a weight that is no tensor")
+                    bail!(internal, "a weight that is not a tensor")
                 };
                 let number = self.weights.len();
                 self.weights.push((c.name.clone(), ty.clone()));
@@ -228,7 +228,7 @@ impl<'a> Lowering<'a> {
                     let (to, message) = (r.shape.clone(), r.message.clone());
                     self.claim(id, Claim::Rebind { from, to, message });
                 }
-                // The claim makes both shapes one, so strides may be spelled with the new dims.
+                // The claim makes both shapes equal, so strides may be expressed with the new dims.
                 layout = match layout.is_contiguous()? {
                     true => Layout::contiguous(&r.shape)?,
                     false => Layout { shape: r.shape.to_vec(), ..layout },
@@ -313,7 +313,7 @@ impl<'a> Lowering<'a> {
             let (from, to) = (Shape::from(layout.shape.as_slice()), shape.clone());
             let mut walks = Vec::new();
             for (axis, (own, target)) in from.iter().zip(&to[to.rank() - from.rank()..]).enumerate() {
-                // A size is one or that of its target, or the claim fails. Of a symbol only the run knows which.
+                // A size is 1 or that of its target, or the claim fails. For a symbol, only the run knows which.
                 if own.as_static().is_none() && own != target {
                     let walk: Arc<str> = format!("walk of %{} along {axis}", op.results[0].0).into();
                     layout.strides[axis] = layout.strides[axis].mul(&Dim::Symbolic(walk.clone()))?;
@@ -340,7 +340,7 @@ impl<'a> Lowering<'a> {
             None => Ok(None),
         };
         let (start, stop) = (bound(self, s.start)?, bound(self, s.stop)?);
-        // No user can write this name, so it is nobody else's.
+        // No user can write this name, so it is unique.
         let first: Arc<str> = format!("start of %{}", op.results[0].0).into();
         let (size, count) = (layout.shape[s.axis].clone(), s.out_dim.clone());
         self.claim(
@@ -360,14 +360,14 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Whether a view is all elements of its node in order, under whatever shape.
+    /// Whether a view is all elements of its node in order, in any shape.
     fn is_whole(&self, view: &View) -> Result<bool> {
         let node = Shape::from(self.node(view.node).shape.as_slice());
         let seen = Shape::from(view.layout.shape.as_slice());
         Ok(view.layout.is_contiguous()? && (node == seen || node.num_elements()? == seen.num_elements()?))
     }
 
-    /// Gives every result memory of its own.
+    /// Gives every result its own memory.
     fn outputs(&mut self, results: &[ValueId]) -> Result<()> {
         let body = self.body;
         let made = |&id: &OpId| body.op(id).results.iter().map(move |&result| (result, id));

@@ -1,9 +1,8 @@
-//! What makes a graph better before it is lowered: passes from body to body.
+//! Passes from body to body that improve a graph before it is lowered.
 //!
-//! A pass keeps the arguments, the results with their types, and everything a run can observe: prints, and
-//! checks that can fail, in their order. Results keep their bits, except where a pattern becomes a named op
-//! (`recognize`, `attention`, `merge_matmuls`): those may round differently. Each pass takes time in proportion
-//! to the number of ops.
+//! A pass keeps the arguments, the results with their types, and everything a run can observe: prints, and checks that
+//! can fail, in their order. Results keep their bits, except where a pattern becomes a named op (`recognize`, `attention`,
+//! `merge_matmuls`): those may round differently. Each pass takes time linear in the number of ops.
 
 mod attention;
 mod canonicalize;

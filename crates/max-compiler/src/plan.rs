@@ -1,4 +1,4 @@
-//! Where temporaries lie in the arenas of a segment, one a device: best fit by lifetime, in steps of 64 bytes.
+//! Where temporaries are in the arenas of a segment, one per device: best fit by lifetime, aligned to 64 bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,17 @@ use max_core::{Result, bail};
 
 use crate::program::{Lifetime, Origin, Program};
 
-/// Temporaries start at multiples of this many bytes: a cache line, and the widest vector register.
+/// Temporaries are aligned to this many bytes: a cache line, and the widest vector register.
 pub const ALIGNMENT: usize = 64;
 
 /// The arenas of one segment for known sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Where each temporary of the segment lies in the arena of its device, by slot; nothing for other slots.
+    /// The offset of each temporary of the segment in the arena of its device, by slot; `None` for other slots.
     pub offsets: Vec<Option<usize>>,
     /// The bytes of the arena on each device of the program.
     pub bytes: Vec<usize>,
-    /// The bytes of all temporaries side by side.
+    /// The bytes of all temporaries without reuse.
     pub bytes_without_reuse: usize,
 }
 
@@ -80,7 +80,7 @@ fn add(a: usize, b: usize) -> Result<usize> {
     }
 }
 
-/// Free blocks below the end of an arena, found by size and by place.
+/// Free blocks below the end of an arena, indexed by size and by offset.
 #[derive(Default)]
 struct Arena {
     end: usize,
@@ -89,7 +89,7 @@ struct Arena {
 }
 
 impl Arena {
-    /// The smallest block that is large enough, or the end of the arena, with the free block before it if there is one.
+    /// The smallest block that is large enough, or the end of the arena together with a free block before it.
     fn take(&mut self, size: usize) -> Result<usize> {
         if size == 0 {
             return Ok(0);
@@ -141,9 +141,9 @@ impl Arena {
     }
 }
 
-/// Proves a plan free of overlap, from the steps alone: temporaries that are in use at the same step lie apart, except
-/// where one takes over the memory of another that the step reads for the last time, element by element. Those on
-/// different devices are apart.
+/// Proves a plan free of overlap, from the steps alone: temporaries that are in use at the same step are disjoint, except
+/// where one takes over the memory of another that the step reads for the last time, element by element. Different
+/// devices have different arenas.
 pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPlan) -> Result<()> {
     let steps = program.segments[segment].steps.clone();
     let mut uses: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
@@ -169,7 +169,7 @@ pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPl
             let home = program.device_number(program.slots[slot].device);
             let room = plan.bytes.get(home).copied().unwrap_or(0);
             if offset % ALIGNMENT != 0 || offset + sizes[slot] > room {
-                bail!(internal, "slot {slot} lies at {offset} with {} bytes in {room}", sizes[slot]);
+                bail!(internal, "slot {slot} is at {offset} with {} bytes in {room}", sizes[slot]);
             }
             if sizes[slot] > 0 {
                 live.push((home, offset, sizes[slot], slot));
@@ -236,7 +236,7 @@ mod tests {
         for &slot in &placed {
             let (_, mut wrong) = bound(CHAIN);
             wrong.plan.offsets[slot] = Some(wrong.plan.bytes[0]);
-            assert!(program.check_plan(0, &wrong).is_err(), "slot {slot} lies outside");
+            assert!(program.check_plan(0, &wrong).is_err(), "slot {slot} is outside");
             wrong.plan.offsets[slot] = Some(4);
             assert!(program.check_plan(0, &wrong).is_err(), "slot {slot} is not aligned");
         }

@@ -1,4 +1,4 @@
-//! A compiled graph as plain data: the memory it uses, what must hold of its sizes, and the steps it takes.
+//! A compiled graph as plain data: the memory it uses, the conditions on its sizes, and its steps.
 
 mod print;
 
@@ -12,7 +12,7 @@ use max_graph::{Body, OpId};
 /// A compiled graph: immutable, shared by the models and threads that run it.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// The optimized graph that its ops are of.
+    /// The optimized graph that its ops refer to.
     pub source: Body,
     /// The types of the inputs.
     pub inputs: Vec<Type>,
@@ -20,17 +20,17 @@ pub struct Program {
     pub outputs: Vec<Type>,
     /// The weights it needs, by name.
     pub weights: Vec<(String, TensorType)>,
-    /// The devices it uses, each once; a program that uses none is one of the host.
+    /// The devices it uses, each once; a program that uses none runs on the host.
     pub devices: Vec<DeviceRef>,
     /// The memory it uses. A [`Slot`] is an index into it.
     pub slots: Vec<SlotInfo>,
     /// What it does, in order.
     pub steps: Vec<Step>,
-    /// The steps in runs, within which all sizes are known before the first.
+    /// The steps in runs; the sizes of a run are known before its first step.
     pub segments: Vec<Segment>,
 }
 
-/// One piece of memory: elements without gaps, starting at a multiple of 64 bytes where the program allocates it.
+/// One piece of memory: contiguous elements, 64-byte aligned where the program allocates it.
 #[derive(Clone, Debug)]
 pub struct SlotInfo {
     /// Where it comes from.
@@ -46,7 +46,7 @@ pub struct SlotInfo {
 /// Where a slot's memory comes from.
 #[derive(Clone, Debug)]
 pub enum Origin {
-    /// The caller gives it.
+    /// The caller provides it.
     Input(usize),
     /// It is allocated for the caller.
     Output(usize),
@@ -54,14 +54,14 @@ pub enum Origin {
     Constant(HostBytes),
     /// It is bound when the program is loaded.
     Weight(usize),
-    /// It lives in the arena of an execution.
+    /// It is in the arena of an execution.
     Temporary(Lifetime),
 }
 
 /// When a temporary is in use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lifetime {
-    /// The step that writes it first.
+    /// The first step that writes it.
     pub first: usize,
     /// The last step that uses it.
     pub last: usize,
@@ -72,13 +72,13 @@ pub struct Lifetime {
 /// A run of steps. What it needs to know about sizes is checked and learned before its first step.
 #[derive(Clone, Debug)]
 pub struct Segment {
-    /// What must hold, in order; it may make symbols known.
+    /// What must hold, in order; facts may bind symbols.
     pub facts: Vec<Fact>,
     /// Its steps.
     pub steps: Range<usize>,
 }
 
-/// Something that must hold of sizes or of data that sizes depend on, and where the user asked for it.
+/// A condition on sizes, or on data that sizes depend on, and the op that requires it.
 #[derive(Clone, Debug)]
 pub struct Fact {
     /// What must hold.
@@ -90,18 +90,18 @@ pub struct Fact {
 /// What a fact says.
 #[derive(Clone, Debug)]
 pub enum Claim {
-    /// A weight has this shape, which may name its sizes.
+    /// A weight has this shape, which may bind symbols.
     Weight(usize, Shape),
-    /// Two shapes are the same; the second may name new symbols.
+    /// Two shapes are equal; the second may bind new symbols.
     Rebind {
-        /// The shape that is known.
+        /// The known shape.
         from: Shape,
         /// The shape it is asserted to have.
         to: Shape,
-        /// What the user says about it.
+        /// The user's message.
         message: String,
     },
-    /// A slice stays inside its axis.
+    /// A slice stays within its axis.
     Slice {
         /// The axis.
         axis: usize,
@@ -114,9 +114,9 @@ pub enum Claim {
         /// The distance between them.
         step: i64,
     },
-    /// An axis that is reduced has elements.
+    /// A reduced axis is not empty.
     NotEmpty(Dim, &'static str),
-    /// A filter has taps, and groups divide its output channels.
+    /// A filter is not empty, and groups divide its output channels.
     Filter {
         /// Height and width of the filter.
         taps: [Dim; 2],
@@ -125,7 +125,7 @@ pub enum Claim {
         /// Groups.
         groups: usize,
     },
-    /// Bounds of a slice are read from memory; they make a symbol for its start and its size known.
+    /// The bounds of a slice are read from memory; they bind a symbol for its start and its size.
     Bounds {
         /// The axis.
         axis: usize,
@@ -137,21 +137,20 @@ pub enum Claim {
         stop: Option<Access<Dim>>,
         /// The distance between positions.
         step: i64,
-        /// The symbol that stands for the first position from here on.
+        /// The symbol for the first position from here on.
         first: Arc<str>,
-        /// The dim that names the number of positions.
+        /// The dim for the number of positions.
         count: Dim,
     },
-    /// The sizes of a broadcast are read from memory; they make the dims of its shape known.
+    /// The sizes of a broadcast are read from memory; they bind the dims of its shape.
     Sizes {
         /// The sizes.
         values: Access<Dim>,
-        /// The shape that is repeated.
+        /// The shape that is broadcast.
         from: Shape,
-        /// The dims that name the sizes.
+        /// The dims for the sizes.
         to: Shape,
-        /// Symbols for axes that may turn out to have the size one: each stands for 0 where its axis is repeated, and
-        /// for 1 where it is not.
+        /// Symbols for axes that may turn out to have size 1: each is 0 where its axis is repeated, and 1 where it is not.
         walks: Vec<(usize, Arc<str>)>,
     },
 }
@@ -161,9 +160,9 @@ pub enum Claim {
 pub struct Step {
     /// What it does.
     pub work: Work,
-    /// The device that does it, and all of whose memory it touches; for a transfer the one it goes to.
+    /// The device it runs on, whose memory is all it touches; for a transfer, the destination.
     pub device: DeviceRef,
-    /// The ops it does it for; none if it only copies an input to an output.
+    /// The ops it runs; none if it only copies an input to an output.
     pub ops: Vec<OpId>,
 }
 
@@ -172,7 +171,7 @@ pub struct Step {
 pub enum Work {
     /// Launches a kernel.
     Kernel(Box<Kernel<Dim>>),
-    /// Shows a label and a contiguous tensor.
+    /// Prints a label and a contiguous tensor.
     Print(String, Option<Slot>),
     /// Copies a slot to one of the same size on another device.
     Transfer {
@@ -184,13 +183,13 @@ pub enum Work {
 }
 
 impl Program {
-    /// An error that happened in an op.
+    /// An error with the name and location of the op that caused it.
     pub fn blame(&self, op: OpId, error: Error) -> Error {
         let op = self.source.op(op);
         op.location.iter().cloned().fold(error.context(op.describe(&self.source)), Error::at)
     }
 
-    /// Checks that no step touches memory of two devices, except to transfer it.
+    /// Checks that no step touches the memory of two devices, except transfers.
     pub fn verify(&self) -> Result<()> {
         let info = |slot: Slot| &self.slots[slot.0 as usize];
         for (number, step) in self.steps.iter().enumerate() {
@@ -211,12 +210,12 @@ impl Program {
         Ok(())
     }
 
-    /// Where a device is among those of the program.
+    /// The index of a device among those of the program.
     pub fn device_number(&self, device: DeviceRef) -> usize {
         self.devices.iter().position(|&own| own == device).unwrap_or(0)
     }
 
-    /// What a step does, by the names of its ops.
+    /// A step's name, made of the names of its ops.
     pub fn step_name(&self, step: usize) -> String {
         let ops = &self.steps[step].ops;
         if ops.is_empty() {
@@ -231,7 +230,7 @@ impl Program {
     }
 }
 
-/// How many ops the name of a step names.
+/// How many ops the name of a step lists.
 const SHOWN: usize = 6;
 
 impl Step {

@@ -1,7 +1,7 @@
-//! Compiled programs by the structure of their graph, so that loading the same graph again compiles nothing.
+//! Compiled programs by graph structure, so that loading the same graph again compiles nothing.
 //!
-//! Two graphs have the same structure if they print the same and their long constants are the same bytes. The cache is
-//! one for the process and bounded; graphs with much data in them are not kept.
+//! Two graphs have the same structure if they print the same and their long constants are the same bytes. There is one
+//! bounded cache per process; graphs with a lot of data are not cached.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,16 +16,16 @@ use max_graph::text::{Constants, print};
 
 use crate::lock;
 
-/// How many programs are kept.
+/// How many programs are cached.
 const KEPT: usize = 128;
 
-/// Graphs with more bytes of text and constants, their own or computed ones, are not kept.
+/// Graphs with more bytes of text and constants, given or computed, are not cached.
 const MOST_BYTES: usize = 16 << 20;
 
-/// All that is kept has at most this many bytes of text and constants.
+/// The most bytes of text and constants in the whole cache.
 const MOST_IN_ALL: usize = 256 << 20;
 
-/// Constants of up to this many bytes are compared, longer ones must be the same memory.
+/// Constants of up to this many bytes are compared; longer ones must be the same memory.
 const COMPARED: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Entry {
     bytes: usize,
 }
 
-/// The structure of a graph, and what it is compiled for.
+/// The structure of a graph, and the target it is compiled for.
 #[derive(Debug)]
 pub(crate) struct Key {
     hash: u64,
@@ -48,26 +48,26 @@ static CACHE: Mutex<VecDeque<Entry>> = Mutex::new(VecDeque::new());
 static HITS: AtomicU64 = AtomicU64::new(0);
 static MISSES: AtomicU64 = AtomicU64::new(0);
 
-/// How the cache of compiled programs has been used by this process.
+/// How this process has used the cache of compiled programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Graphs that were found.
+    /// Lookups that found a program.
     pub hits: u64,
-    /// Graphs that were compiled.
+    /// Lookups that did not, so that the graph was compiled.
     pub misses: u64,
-    /// Programs that are kept.
+    /// Programs in the cache.
     pub size: usize,
 }
 
-/// How the cache of compiled programs has been used.
+/// How this process has used the cache of compiled programs.
 pub fn program_cache_stats() -> CacheStats {
     let size = lock(&CACHE).len();
     CacheStats { hits: HITS.load(Ordering::Relaxed), misses: MISSES.load(Ordering::Relaxed), size }
 }
 
-/// Forgets all compiled programs; models keep theirs.
+/// Empties the cache of compiled programs; models keep theirs.
 pub fn clear_program_cache() {
-    // What constants belong to may have code of others run when it goes, so nothing goes while the cache is locked.
+    // Dropping a constant may run foreign code that owns its memory, so nothing is dropped while the cache is locked.
     let all = std::mem::take(&mut *lock(&CACHE));
     drop(all);
 }
@@ -84,20 +84,20 @@ impl Key {
         );
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
-        // Messages name the places where ops were recorded, so graphs from other places are other graphs.
+        // Error messages name the lines that recorded the ops, so graphs recorded elsewhere are different graphs.
         for op in body.ops() {
             op.location.as_ref().map(|location| (&location.file, location.line)).hash(&mut hasher);
         }
         Key { hash: hasher.finish(), text, constants, target: format!("{target:?}") }
     }
 
-    /// About how much memory it and its program keep.
+    /// The approximate memory that the entry and its program use.
     fn bytes(&self, program: &Program) -> usize {
         let computed = program.slots.iter().map(|slot| match &slot.origin {
             Origin::Constant(bytes) => bytes.len(),
             _ => 0,
         });
-        // What is not computed anew is shared.
+        // Constants that were not computed are shared with the graph.
         let own = self.constants.iter().map(|bytes| bytes.len()).sum::<usize>();
         self.text.len() + own.max(computed.sum())
     }
@@ -116,7 +116,7 @@ impl PartialEq for Key {
     }
 }
 
-/// The program of a graph, if it is kept.
+/// The program of a graph, if it is cached.
 pub(crate) fn find(key: &Key) -> Option<Arc<Program>> {
     let mut cache = lock(&CACHE);
     let found = cache.iter().position(|entry| entry.key == *key);
@@ -128,7 +128,7 @@ pub(crate) fn find(key: &Key) -> Option<Arc<Program>> {
     Some(program)
 }
 
-/// Keeps the program of a graph.
+/// Adds the program of a graph to the cache.
 pub(crate) fn keep(key: Key, program: &Arc<Program>) {
     let bytes = key.bytes(program);
     if bytes > MOST_BYTES {

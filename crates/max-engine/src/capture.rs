@@ -10,13 +10,13 @@ use crate::lock;
 use crate::model::{Model, hold_streams};
 use crate::run::Frozen;
 
-/// The captures of a model, by the key that the caller chose.
+/// The captures of a model, by the caller's key.
 #[derive(Debug, Default)]
 pub(crate) struct Captures(Mutex<HashMap<u64, Arc<Capture>>>);
 
 #[derive(Debug)]
 struct Capture {
-    /// One replay at a time: all write the same outputs.
+    /// One replay at a time: all of them write the same outputs.
     frozen: Mutex<Frozen>,
     /// What it launches, kernel by kernel.
     trace: Vec<String>,
@@ -35,13 +35,13 @@ impl Captures {
 
 impl Model {
     /// Executes once and keeps sizes, memory and launches under a key. The outputs belong to the capture: each replay
-    /// writes them anew. Capturing a key again replaces what it stood for. A model that runs on a GPU must run on nothing
-    /// else; its launches are recorded, and each replay enqueues them as a whole.
+    /// overwrites them. Capturing a key again replaces its capture. A model that runs on a GPU must run on that device
+    /// only; its launches are recorded, and each replay enqueues them as a whole.
     pub fn capture(&self, key: u64, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
         self.capture_until(key, inputs, &|| Ok(()))
     }
 
-    /// As [`Model::capture`], and asks before each step whether to go on; an error ends it, and nothing is captured.
+    /// Like [`Model::capture`], but calls `checkpoint` before each step; an error stops it, and nothing is captured.
     pub fn capture_until(
         &self,
         key: u64,
@@ -64,13 +64,13 @@ impl Model {
         captured().map_err(|e| e.context(format!("while capturing model '{}'", self.name())))
     }
 
-    /// Runs what was captured under a key on inputs of the same sizes, into the outputs of the capture. The inputs may
-    /// be these outputs.
+    /// Replays the capture of a key on inputs of the same sizes, into the outputs of the capture. The inputs may be these
+    /// outputs.
     pub fn replay(&self, key: u64, inputs: &[Buffer]) -> Result<()> {
         self.replay_until(key, inputs, &|| Ok(()))
     }
 
-    /// As [`Model::replay`], and asks before each step whether to go on; an error ends it, with the outputs half written.
+    /// Like [`Model::replay`], but calls `checkpoint` before each step; an error stops it, with the outputs partly written.
     pub fn replay_until(
         &self,
         key: u64,
@@ -86,13 +86,13 @@ impl Model {
         hold_streams(inputs)
     }
 
-    /// Executes and checks that it launches what was captured under a key. Of a capture on a GPU it also checks that as
-    /// much is launched as was recorded.
+    /// Executes and checks that it launches what was captured under a key. For a capture on a GPU it also checks the number
+    /// of recorded launches.
     pub fn debug_verify_replay(&self, key: u64, inputs: &[Buffer]) -> Result<()> {
         self.debug_verify_replay_until(key, inputs, &|| Ok(()))
     }
 
-    /// As [`Model::debug_verify_replay`], and asks before each step whether to go on; an error ends it.
+    /// Like [`Model::debug_verify_replay`], but calls `checkpoint` before each step; an error stops it.
     pub fn debug_verify_replay_until(
         &self,
         key: u64,
@@ -140,7 +140,7 @@ impl Model {
         }
     }
 
-    /// Forgets what was captured under a key.
+    /// Releases the capture of a key.
     pub fn release_captured_graph(&self, key: u64) -> Result<()> {
         self.captures.get(key)?;
         lock(&self.captures.0).remove(&key);

@@ -1,7 +1,7 @@
-//! Dumps of what the compiler makes, asked for by environment variables.
+//! Dumps of what the compiler produces, requested by environment variables.
 //!
 //! `MAX_DUMP_IR` names passes (`fold,cse`), `program` for the kernels, or `all`; `MAX_DUMP_DIR` names a folder for the
-//! files, else they go to standard error.
+//! files. Without it, dumps go to standard error.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -25,12 +25,12 @@ fn wanted() -> Option<&'static Wanted> {
     WANTED.get_or_init(read).as_ref()
 }
 
-/// Whether anything is dumped, so that compiled programs are not taken from the cache.
+/// Whether anything is dumped. If so, compiled programs are not taken from the cache.
 pub(crate) fn is_wanted() -> bool {
     wanted().is_some()
 }
 
-/// Writes a stage of compiling a graph, if it was asked for.
+/// Dumps a stage of compiling a graph, if it was requested.
 pub(crate) fn dump(graph: &str, stage: &str, text: &dyn Display) {
     let Some(wanted) = wanted() else { return };
     if !wanted.stages.iter().any(|name| name == stage || name == "all") {

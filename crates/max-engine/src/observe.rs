@@ -1,4 +1,4 @@
-//! What watches an execution: whether to go on, how long each kernel takes, and what is not finite.
+//! Observing an execution: whether to continue, how long each kernel takes, and which values are not finite.
 
 use std::time::Instant;
 
@@ -11,14 +11,14 @@ use max_graph::HostTensor;
 use crate::profile::Profile;
 use crate::settings::{AssertLevel, LogLevel, Settings};
 
-/// Watches one execution.
+/// Observes one execution.
 pub(crate) struct Observer<'a> {
-    /// Asked before each step; an error ends the execution.
+    /// Called before each step; an error stops the execution.
     pub(crate) checkpoint: &'a dyn Fn() -> Result<()>,
     pub(crate) settings: &'a Settings,
-    /// Where times go, if they are taken.
+    /// Where times are recorded, if they are measured.
     pub(crate) profile: Option<&'a Profile>,
-    /// What happens when a value is not finite.
+    /// What to do when a value is not finite.
     pub(crate) asserts: AssertLevel,
     pub(crate) tracing: bool,
 }
@@ -26,17 +26,17 @@ pub(crate) struct Observer<'a> {
 /// A step that is being timed.
 pub(crate) struct Started<'a> {
     at: Instant,
-    /// Whether a device does it: then it is not done when it is given to that.
+    /// Whether a device runs it, so that it is only enqueued when the call returns.
     on_device: bool,
-    /// Where a device does it, if that is timed, and the point in its work at which it begins.
+    /// The stream it runs on, if that is timed, and an event at its start.
     enqueued: Option<(&'a Stream, Event)>,
-    /// What profilers of NVIDIA show.
+    /// The range that NVIDIA's profilers show.
     _range: Option<nvtx::Range>,
 }
 
 impl Observer<'_> {
-    /// Begins to time a step of the host, or of a stream; nothing if nobody wants to know. The number behind the last step
-    /// stands for all of them, recorded.
+    /// Starts timing a step of the host or of a stream; `None` if nobody wants to know. The number one past the last step
+    /// stands for a whole recorded capture.
     pub(crate) fn start<'a>(&self, step: usize, stream: Option<&'a Stream>) -> Result<Option<Started<'a>>> {
         if self.profile.is_none() && !self.tracing {
             return Ok(None);
@@ -64,7 +64,7 @@ impl Observer<'_> {
                 (started.at.elapsed(), if started.on_device { "was enqueued in" } else { "took" });
             self.settings.log(LogLevel::Trace, || match step < program.steps.len() {
                 true => format!("step {step} {} {took} {time:?}", program.step_name(step)),
-                false => format!("what was recorded {took} {time:?}"),
+                false => format!("replay {took} {time:?}"),
             });
         }
         Ok(())
@@ -74,7 +74,7 @@ impl Observer<'_> {
         matches!(self.asserts, AssertLevel::Warn | AssertLevel::All)
     }
 
-    /// A step made a value that is not finite: an error, or a warning.
+    /// Reports a value that is not finite: as an error or as a warning.
     pub(crate) fn not_finite(
         &self,
         program: &Program,
@@ -100,7 +100,7 @@ impl Observer<'_> {
     }
 }
 
-/// The first element that is NaN or infinite, and which of them.
+/// The first element that is NaN or infinite, and which of the two.
 pub(crate) fn first_not_finite(tensor: &HostTensor) -> Result<Option<(usize, &'static str)>> {
     if !tensor.dtype().is_float() {
         return Ok(None);

@@ -16,15 +16,14 @@ use crate::Model;
 impl Model {
     /// The graph and its kernels as an SVG document.
     ///
-    /// Inputs, weights, constants, ops and outputs are nodes; the ops of one kernel stand in one box, and what only changes
-    /// how memory is seen outside. Of a large graph each kernel is one node, and of a huge one only the first kernels
-    /// are shown. The same model always gives the same text.
+    /// Inputs, weights, constants, ops and outputs are nodes. The ops of one kernel share a box; views, which only change how
+    /// memory is interpreted, are outside. In a large graph each kernel is one node, and of a huge one only the first
+    /// kernels are shown. The same model always gives the same text.
     pub fn picture(&self) -> String {
         picture(self.program())
     }
 
-    /// What was fused: a line for each kernel with its ops and what it writes, and one for ops that cost nothing at run
-    /// time.
+    /// What was fused: a line per kernel with its ops and what it writes, and one for ops that cost nothing at run time.
     ///
     /// ```text
     /// kernel 0  matmul     matmul, add, relu  -> float32[64, 128]
@@ -72,12 +71,12 @@ fn fusion_summary(program: &Program) -> String {
     text
 }
 
-/// How much of the types that a kernel writes is told.
+/// The most characters shown of the types that a kernel writes.
 const LONGEST_TYPES: usize = 100;
-/// How many names of ops are told.
+/// The most op names shown.
 const MOST_NAMES: usize = 24;
 
-/// Names in order; the same name several times in a row is told once.
+/// Names in order; repeated names are listed once.
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut runs: Vec<(&str, usize)> = Vec::new();
     for name in names {
@@ -101,7 +100,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Whether an op is only data.
+/// Whether an op only provides data.
 fn is_data(kind: &OpKind) -> bool {
     matches!(kind, OpKind::Constant(_) | OpKind::ConstantExternal(_))
 }

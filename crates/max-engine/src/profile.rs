@@ -1,7 +1,7 @@
-//! Where the time of a model goes, kernel by kernel: as a table, and as a trace for Chrome or Perfetto.
+//! Where a model spends its time, kernel by kernel: as a table, and as a trace for Chrome or Perfetto.
 //!
-//! Steps of the host are timed by its clock. Those of a device are timed by the device: events are put around them in its
-//! stream, and read when somebody asks, or when there are many.
+//! Steps of the host are timed by its clock. Steps of a device are timed by the device: events around them in its stream
+//! are read when somebody asks, or when many have accumulated.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write};
@@ -17,13 +17,13 @@ use max_driver::cuda::Event;
 use crate::lock;
 use crate::model::ops_of;
 
-/// The launches that were timed; the oldest make room for new ones.
+/// The timed launches; the oldest are dropped to make room for new ones.
 #[derive(Debug)]
 pub(crate) struct Profile {
     began: Instant,
     /// The name of each step, for tables and traces.
     names: Vec<String>,
-    /// The name of each step, for profilers of NVIDIA.
+    /// The name of each step, for NVIDIA's profilers.
     ranges: Vec<String>,
     launches: Mutex<Launches>,
 }
@@ -33,17 +33,17 @@ struct Launches {
     kept: VecDeque<Launch>,
     threads: Vec<ThreadId>,
     pending: Vec<Pending>,
-    /// For each device a point of its time that is also known in the time of the host.
+    /// For each device, a point in time that is known on both the device's clock and the host's.
     anchors: BTreeMap<u32, Anchor>,
 }
 
 /// How many launches are kept.
 const KEPT: usize = 1 << 18;
 
-/// What all steps are called that were recorded and are launched as one, by the number behind the last step.
+/// The name of a replayed capture, which launches all steps as one. Its step number is one past the last step.
 const REPLAY: &str = "replay";
 
-/// How many launches of devices wait to be read.
+/// How many device launches may wait to be read.
 const MOST_PENDING: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -54,14 +54,14 @@ struct Launch {
     track: Track,
 }
 
-/// What did it: a thread of the host, by a number given as they come, or a GPU.
+/// Where it ran: on a thread of the host (numbered in order of appearance) or on a GPU.
 #[derive(Clone, Copy, Debug)]
 enum Track {
     Thread(usize),
     Gpu(u32),
 }
 
-/// A launch of a device that may not be done yet.
+/// A device launch that may not have finished yet.
 struct Pending {
     step: usize,
     gpu: u32,
@@ -87,7 +87,7 @@ impl fmt::Debug for Anchor {
 }
 
 impl Profile {
-    /// A profile of a program; detailed ones tell profilers of NVIDIA the ops behind each step.
+    /// A profile of a program; a detailed one also tells NVIDIA's profilers the ops of each step.
     pub(crate) fn new(program: &Program, detailed: bool) -> Profile {
         let on = |device: DeviceRef| match device {
             DeviceRef::CPU => String::new(),
@@ -110,12 +110,12 @@ impl Profile {
         Profile { began: Instant::now(), names, ranges, launches: Mutex::default() }
     }
 
-    /// What profilers of NVIDIA call a step.
+    /// What NVIDIA's profilers call a step.
     pub(crate) fn range_name(&self, step: usize) -> &str {
         &self.ranges[step]
     }
 
-    /// Adds a step that the host did.
+    /// Adds a step that ran on the host.
     pub(crate) fn add(&self, step: usize, started: Instant) {
         let time = started.elapsed();
         let start = started.saturating_duration_since(self.began);
@@ -151,7 +151,7 @@ impl Profile {
         Ok(launches.kept.iter().copied().collect())
     }
 
-    /// One line a kernel, the one that took longest first.
+    /// One line per kernel, slowest first.
     pub(crate) fn table(&self) -> Result<String> {
         let mut by_step: BTreeMap<usize, Vec<Duration>> = BTreeMap::new();
         for launch in self.launches()? {
@@ -176,7 +176,7 @@ impl Profile {
         Ok(text)
     }
 
-    /// The launches in the format of Chrome's and Perfetto's trace viewers.
+    /// The launches in the trace format of Chrome and Perfetto.
     pub(crate) fn trace(&self, program: &Program, detailed: bool) -> Result<String> {
         let events = self.launches()?.into_iter().map(|launch| {
             let (start, time) = (launch.start.as_secs_f64() * 1e6, launch.time.as_secs_f64() * 1e6);
@@ -214,15 +214,15 @@ impl Launches {
         self.kept.push_back(launch);
     }
 
-    /// Waits for what is pending, and keeps how long it took.
+    /// Waits for pending launches and records how long they took.
     fn read(&mut self) -> Result<()> {
         for Pending { step, gpu, begin, end } in std::mem::take(&mut self.pending) {
             end.synchronize()?;
             let time = moved(Duration::ZERO, end.microseconds_since(&begin)?);
             let Some(anchor) = self.anchors.get_mut(&gpu) else { continue };
-            // What one thread adds last may have begun before what another has added.
+            // What one thread added last may have begun before what another thread added earlier.
             let start = moved(anchor.at, begin.microseconds_since(&anchor.event)?);
-            // Times are told from the launch before, as long ones lose digits.
+            // Times are measured from the previous launch, because long intervals lose digits.
             *anchor = Anchor { event: begin, at: start };
             self.keep(Launch { step, start, time, track: Track::Gpu(gpu) });
         }
@@ -230,13 +230,13 @@ impl Launches {
     }
 }
 
-/// A time some microseconds later, or earlier.
+/// A time plus some microseconds, which may be negative.
 fn moved(from: Duration, micros: f64) -> Duration {
     let distance = Duration::from_secs_f64(micros.abs().max(0.0) / 1e6);
     if micros < 0.0 { from.saturating_sub(distance) } else { from + distance }
 }
 
-/// A text as JSON writes it.
+/// A JSON string literal.
 fn quote(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -260,7 +260,7 @@ mod tests {
     fn times_move_both_ways() {
         let at = Duration::from_micros(20);
         assert_eq!(moved(at, 5.0), Duration::from_micros(25));
-        // There and back again.
+        // Back and forth.
         assert_eq!(moved(moved(at, -10.0), 10.0), at);
         assert_eq!(moved(at, -30.0), Duration::ZERO);
         assert_eq!(moved(at, f64::NAN), at);

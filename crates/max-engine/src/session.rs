@@ -19,14 +19,14 @@ use crate::run::{Config, Keep};
 use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings, SplitKReductionPrecision};
 use crate::threads::physical_cores;
 
-/// Values of weights by name.
+/// The values of weights, by name.
 pub type WeightsRegistry = HashMap<String, Buffer>;
 
 /// What can be loaded.
 pub enum Source {
     /// A graph.
     Graph(Graph),
-    /// A file that a graph was saved to.
+    /// A file with a saved graph.
     Path(PathBuf),
 }
 
@@ -58,7 +58,7 @@ pub struct InferenceSession {
 }
 
 impl InferenceSession {
-    /// A session on devices; the host is always among them. Threads default to the physical cores.
+    /// A session on devices, always including the host. The default number of threads is that of physical cores.
     pub fn new(devices: impl IntoIterator<Item = Device>) -> InferenceSession {
         let mut all: Vec<Device> = Vec::new();
         for device in devices.into_iter().chain([Device::cpu()]) {
@@ -70,7 +70,7 @@ impl InferenceSession {
         InferenceSession { devices: all, num_threads: physical_cores(), pool: OnceLock::new(), settings }
     }
 
-    /// The same session with a number of threads.
+    /// The same session with another number of threads.
     pub fn with_num_threads(mut self, num_threads: usize) -> Result<InferenceSession> {
         if num_threads == 0 {
             bail!(value, "num_threads must be at least 1");
@@ -94,12 +94,12 @@ impl InferenceSession {
         self.pool.get_or_init(|| Arc::new(Pool::new(self.num_threads))).clone()
     }
 
-    /// Compiles a graph, or a saved one, that needs no weights.
+    /// Compiles a graph or a saved graph that needs no weights.
     pub fn load(&self, model: impl Into<Source>) -> Result<Model> {
         self.load_with(model, &WeightsRegistry::new())
     }
 
-    /// Compiles a graph, or a saved one, with the values of its weights.
+    /// Compiles a graph or a saved graph with the values of its weights.
     pub fn load_with(&self, model: impl Into<Source>, weights: &WeightsRegistry) -> Result<Model> {
         let graph = match model.into() {
             Source::Graph(graph) => graph,
@@ -109,9 +109,9 @@ impl InferenceSession {
         self.model(program, weights, Keep::Arenas)
     }
 
-    /// Compiles a graph without weights, as data and past the cache of programs: for callers that keep many models
-    /// themselves, for graphs that differ in what is constant. Such a model returns the memory of its temporaries after
-    /// each execution.
+    /// Compiles a graph without weights, given as data, bypassing the program cache: for callers that keep many models
+    /// themselves, of graphs that differ in their constants. Such a model releases the memory of its temporaries after each
+    /// execution.
     pub fn load_body(&self, body: Body) -> Result<Model> {
         let mut target = self.target();
         target.options.fold_exactly = true;
@@ -130,12 +130,12 @@ impl InferenceSession {
 
     fn target(&self) -> Target {
         let devices = self.devices.iter().map(Device::device_ref).collect();
-        // Where values are checked, every op is a kernel, so that the one that made a value is known.
+        // With value checks on, every op is a kernel, so that the op that made a value is known.
         let fuse = matches!(self.settings.assert_level(), AssertLevel::None | AssertLevel::Safe);
         Target { devices, options: Options { fuse, fold_exactly: false } }
     }
 
-    /// The program of a graph: kept from before, or compiled now.
+    /// The program of a graph: from the cache, or compiled now.
     fn compile(&self, graph: &Graph) -> Result<Arc<Program>> {
         let (body, target) = (graph.body(), self.target());
         let key = Key::of(&body, &target);
@@ -160,17 +160,17 @@ impl InferenceSession {
         Ok(program)
     }
 
-    /// Sets how much is said on standard error.
+    /// Sets how much is logged to standard error.
     pub fn set_mojo_log_level(&self, level: LogLevel) {
         self.settings.set_log_level(level);
     }
 
-    /// How much is said on standard error.
+    /// How much is logged to standard error.
     pub fn log_level(&self) -> LogLevel {
         self.settings.log_level()
     }
 
-    /// Sets how much models check that are loaded from now on.
+    /// Sets how much models that are loaded from now on check.
     pub fn set_mojo_assert_level(&self, level: AssertLevel) {
         self.settings.set_assert_level(level);
     }
@@ -180,29 +180,29 @@ impl InferenceSession {
         self.settings.assert_level()
     }
 
-    /// Sets in which precision the parts of long sums combine.
+    /// Sets the precision in which the parts of long sums are combined.
     pub fn set_split_k_reduction_precision(&self, precision: SplitKReductionPrecision) {
         self.settings.set_split_k(precision);
     }
 
-    /// In which precision the parts of long sums combine.
+    /// The precision in which the parts of long sums are combined.
     pub fn split_k_reduction_precision(&self) -> SplitKReductionPrecision {
         self.settings.split_k()
     }
 
-    /// Sets whether models that are loaded from now on may round the operands of float32 products to 19 bits on GPUs,
-    /// which is much faster; before that the environment variable `MAX_ALLOW_TF32` decides.
+    /// Sets whether models that are loaded from now on may round the operands of float32 matmuls to TF32 (19 bits) on GPUs,
+    /// which is much faster. The default comes from the environment variable `MAX_ALLOW_TF32`.
     pub fn set_allow_tf32(&self, allow: bool) {
         self.settings.set_allow_tf32(allow);
     }
 
-    /// Whether products of float32 may round their operands on GPUs.
+    /// Whether float32 matmuls may round their operands to TF32 on GPUs.
     pub fn allows_tf32(&self) -> bool {
         self.settings.allow_tf32()
     }
 
-    /// Sets whether kernels of models that are loaded from now on are timed; before that the environment variable
-    /// `MODULAR_ENABLE_PROFILING` decides.
+    /// Sets whether kernels of models that are loaded from now on are timed. The default comes from the environment variable
+    /// `MODULAR_ENABLE_PROFILING`.
     pub fn gpu_profiling(&self, mode: ProfilingMode) {
         self.settings.set_profiling(mode);
     }
@@ -212,19 +212,19 @@ impl InferenceSession {
         self.settings.profiling()
     }
 
-    /// Chooses the older kernel for top-k, unless the mode is "false", "off", "no" or "0".
+    /// Selects the old top-k kernel, unless the mode is "false", "off", "no" or "0".
     pub fn use_old_top_k_kernel(&self, mode: &str) {
         let off = ["false", "off", "no", "0"].contains(&mode.to_lowercase().as_str());
         self.settings.set_old_top_k(!off);
     }
 
-    /// Whether the older kernel for top-k is chosen.
+    /// Whether the old top-k kernel is selected.
     pub fn uses_old_top_k_kernel(&self) -> bool {
         self.settings.old_top_k()
     }
 }
 
-/// The value of a weight, checked against its type; symbolic dims take any size.
+/// The value of a weight, checked against its type; symbolic dims accept any size.
 fn bind_weight(name: &str, ty: &TensorType, weights: &WeightsRegistry) -> Result<Buffer> {
     let Some(value) = weights.get(name) else {
         let known: Vec<_> = weights.keys().take(8).cloned().collect();

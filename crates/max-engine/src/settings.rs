@@ -1,4 +1,4 @@
-//! What a session can be told, by methods and by environment variables.
+//! The settings of a session, set by methods and environment variables.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use max_core::{Error, Result};
 
-/// Declares an enum of names that users write.
+/// Declares an enum whose variants users write by name.
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident: $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? })*) => {$(
         $(#[$doc])*
@@ -42,53 +42,53 @@ macro_rules! names {
 }
 
 names! {
-    /// How much a session says on standard error.
+    /// How much a session logs to standard error.
     LogLevel: "log level" {
-        /// What the environment says, and warnings without that.
+        /// As the environment says, or warnings if it says nothing.
         NotSet = "notset",
-        /// Every launch of a kernel.
+        /// Every kernel launch.
         Trace = "trace",
-        /// What every kernel of a model is, and when sizes are bound.
+        /// Each kernel of a model, and when sizes are bound.
         Debug = "debug",
         /// What was compiled, and how long it took.
         Info = "info",
-        /// What is suspicious.
+        /// Suspicious conditions.
         Warning = "warning",
-        /// What failed.
+        /// Failures.
         Error = "error",
-        /// Nothing but the end of the world.
+        /// Only fatal errors.
         Critical = "critical",
     }
-    /// How much is checked beyond what safety needs, which is always checked.
+    /// How much is checked in addition to safety, which is always checked.
     AssertLevel: "assert level" {
-        /// Nothing more.
+        /// Nothing else.
         None = "none",
-        /// Values that are not finite are warned of.
+        /// Warns about values that are not finite.
         Warn = "warn",
-        /// Memory plans are proven free of overlap.
+        /// Proves memory plans free of overlap.
         Safe = "safe",
-        /// Memory plans are proven, and a value that is not finite is an error that names the op.
+        /// Proves memory plans, and makes a value that is not finite an error that names the op.
         All = "all",
     }
-    /// In which precision the parts of a long sum combine.
+    /// The precision in which the parts of a long sum are combined.
     SplitKReductionPrecision: "split-k reduction precision" {
-        /// That of the accumulator.
+        /// The precision of the accumulator.
         Accum = "ACCUM",
-        /// At least that of the output; sums on the CPU always combine as accumulators.
+        /// At least the precision of the output; sums on the CPU are always combined in the accumulator's.
         Output = "OUTPUT",
     }
     /// Whether kernels are timed.
     ProfilingMode: "profiling mode" {
-        /// They are not.
+        /// No.
         Off = "off",
-        /// Each launch.
+        /// Each launch is timed.
         On = "on",
-        /// Each launch, with the ops it stands for.
+        /// Each launch is timed, and shown with its ops.
         Detailed = "detailed",
     }
 }
 
-/// The settings of a session; they apply to models that are loaded afterwards, levels to all.
+/// The settings of a session. The log level applies to all models, the others to models that are loaded afterwards.
 #[derive(Debug)]
 pub(crate) struct Settings {
     log_level: AtomicU8,
@@ -99,7 +99,7 @@ pub(crate) struct Settings {
     allow_tf32: AtomicBool,
 }
 
-/// Declares how each setting is read and written.
+/// Declares the getter and setter of each setting.
 macro_rules! accessors {
     ($($field:ident: $type:ident, $get:ident, $set:ident;)*) => {
         impl Settings {
@@ -122,7 +122,7 @@ accessors! {
 }
 
 impl Settings {
-    /// The settings that the environment asks for; an unknown value is reported and ignored.
+    /// The settings from the environment; an unknown value is reported and ignored.
     pub(crate) fn from_environment() -> Settings {
         let profiling = from_variable("MODULAR_ENABLE_PROFILING").unwrap_or(ProfilingMode::Off);
         let log_level = from_variable("MAX_LOG_LEVEL").unwrap_or(LogLevel::NotSet);
@@ -153,7 +153,7 @@ impl Settings {
         self.allow_tf32.store(allow, Ordering::Relaxed);
     }
 
-    /// Writes a line to standard error if the level is loud enough.
+    /// Writes a line to standard error if the log level allows it.
     pub(crate) fn log(&self, level: LogLevel, line: impl FnOnce() -> String) {
         let least = match self.log_level() {
             LogLevel::NotSet => LogLevel::Warning,
@@ -165,12 +165,12 @@ impl Settings {
     }
 }
 
-/// Writes a line to standard error. If that fails, there is nobody to tell.
+/// Writes a line to standard error. A failure is ignored: there is nowhere to report it.
 pub(crate) fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Whether an environment variable switches something on.
+/// Whether an environment variable turns something on.
 fn switch(name: &str) -> bool {
     let text = std::env::var(name).unwrap_or_default().to_lowercase();
     match text.as_str() {

@@ -1,8 +1,8 @@
-//! How many threads a session uses unless it is told.
+//! The default number of threads of a session.
 
 use std::collections::BTreeSet;
 
-/// The physical cores that this process may use: hardware threads of one core share its vector units, so one each is best.
+/// The physical cores available to this process: hardware threads of a core share its vector units, so one per core is best.
 pub(crate) fn physical_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, |n| n.get());
     let siblings = |cpu: std::io::Result<std::fs::DirEntry>| {

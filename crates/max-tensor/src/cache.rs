@@ -1,11 +1,10 @@
-//! Compiled models by the structure of their graph: see [`crate::structure`].
+//! Compiled models by graph structure: see [`crate::structure`].
 //!
-//! For each structure there is one model. It is made for what was seen first; when a size or a number varies it is made
-//! anew for all of those, so a structure is compiled a few times at most. Where a graph cannot be recorded for sizes that
-//! vary (a reshape to numbers that fit these sizes only) there is one model for each of its sizes. Where a number decides
-//! what ops are taken for (the scale of an attention) there is one for each of its numbers, so that the same numbers give
-//! the same bits, whatever ran before. The cache is one for the process and bounded: what was not used for longest goes
-//! first.
+//! There is one model per structure. It is compiled for the sizes and numbers seen first; when one of them varies it is
+//! compiled again for all values of it, so a structure is compiled a few times at most. Where a graph cannot be recorded
+//! for varying sizes (a reshape to numbers that fit only these sizes) there is one model per combination of sizes. Where a
+//! number decides which fused op is recognized (the scale of an attention) there is one per number, so that the same
+//! numbers give the same bits, whatever ran before. The cache is bounded, LRU, and shared by the process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,44 +21,44 @@ use max_graph::{Body, HostTensor, OpKind, ValueId};
 use crate::lock;
 use crate::structure::{Rigid, Seen, Structure, specialize};
 
-/// How many structures are kept.
+/// How many structures are cached.
 const MOST: usize = 1024;
 
-/// How many ops the graphs that are kept have in all.
+/// The most ops in all cached graphs together.
 const MOST_OPS: usize = 1 << 16;
 
-/// How the cache of compiled regions has been used by this process.
+/// How this process has used the cache of compiled regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStats {
     /// Regions whose model was found.
     pub hits: u64,
     /// Regions for which a model was compiled.
     pub misses: u64,
-    /// Models that are kept.
+    /// Models in the cache.
     pub size: usize,
 }
 
-/// A model, what it is to be run on, and whether it was there.
+/// A model, the inputs to run it on, and whether it was cached.
 pub(crate) struct Found {
     pub(crate) model: Arc<Model>,
     pub(crate) inputs: Vec<Buffer>,
     pub(crate) compiled: bool,
 }
 
-/// What is kept of a structure.
+/// The cache entry of a structure.
 enum Entry {
     Family(Arc<Family>),
-    /// There is no model for all sizes, or for all numbers: look under these.
+    /// No one model serves all sizes, or all numbers: look it up with them as part of the key.
     Rigid(Rigid),
 }
 
-/// A model, and what it was made for.
+/// A model, and what it was compiled for.
 struct Family {
     sizes: Vec<Seen<i64>>,
     numbers: Vec<Seen<HostTensor>>,
     model: Arc<Model>,
     ops: usize,
-    /// When it was used last.
+    /// When it was last used.
     used: AtomicU64,
 }
 
@@ -83,7 +82,7 @@ static SESSION: Mutex<Option<Arc<InferenceSession>>> = Mutex::new(None);
 static HITS: AtomicU64 = AtomicU64::new(0);
 static MISSES: AtomicU64 = AtomicU64::new(0);
 
-/// How the cache of compiled regions has been used.
+/// How this process has used the cache of compiled regions.
 pub fn cache_stats() -> CacheStats {
     let cache = lock(&CACHE);
     let models = cache.entries.values().filter(|entry| matches!(entry, Entry::Family(_)));
@@ -94,13 +93,13 @@ pub fn cache_stats() -> CacheStats {
     }
 }
 
-/// Forgets all compiled regions and what was seen to vary.
+/// Empties the cache, and forgets what was seen to vary.
 pub fn clear_cache() {
     let all = std::mem::take(&mut *lock(&CACHE));
     drop(all);
 }
 
-/// The model for a graph, with its inputs: those of the graph, its arrays, and the numbers that vary.
+/// The model of a graph, with its inputs: those of the graph, its arrays, and the numbers that vary.
 pub(crate) fn find(body: &Body, mut inputs: Vec<Buffer>) -> Result<Found> {
     let mut structure = Structure::of(body);
     let (family, compiled) = match look_up(&mut structure) {
@@ -124,7 +123,7 @@ pub(crate) fn find(body: &Body, mut inputs: Vec<Buffer>) -> Result<Found> {
     Ok(Found { model: family.model.clone(), inputs, compiled })
 }
 
-/// The session, on the devices that graphs have named so far: a GPU that none names is not opened.
+/// The session on the devices that graphs have named so far: a GPU that no graph names is not opened.
 fn session(body: &Body) -> Result<Arc<InferenceSession>> {
     let mut session = lock(&SESSION);
     let mut devices =
@@ -143,7 +142,7 @@ fn session(body: &Body) -> Result<Arc<InferenceSession>> {
     }
 }
 
-/// The data of a constant as a buffer where it belongs.
+/// The data of a constant as a buffer on its device.
 fn placed(constant: &Constant) -> Result<Buffer> {
     let buffer = host_buffer(&constant.value)?;
     if constant.device == DeviceRef::CPU {
@@ -160,7 +159,7 @@ pub(crate) fn host_buffer(tensor: &HostTensor) -> Result<Buffer> {
 
 enum Lookup {
     Found(Arc<Family>),
-    /// There is no model; one must be made for this, in place of the one there was.
+    /// There is no model: one must be compiled for this, replacing the previous one.
     Missing {
         sizes: Vec<Seen<i64>>,
         numbers: Vec<Seen<HostTensor>>,
@@ -234,8 +233,8 @@ fn make_rigid(structure: &mut Structure, rigid: Rigid) {
     structure.make_rigid(rigid);
 }
 
-/// How many ops of a model are of those that the compiler makes of several others, where it sees their numbers. They
-/// round differently.
+/// How many ops of a model the compiler recognized in several others because it saw their numbers. They round
+/// differently.
 fn recognized(model: &Model) -> usize {
     let named = |op: &&Op| match &op.kind {
         OpKind::Attention(_) | OpKind::LayerNorm(_) | OpKind::RmsNorm(_) => true,
@@ -264,12 +263,12 @@ fn keep(key: Vec<u64>, entry: Entry) {
         }
     }
     drop(cache);
-    // Only now, without the lock: what models keep may be much.
+    // Dropped only now, after unlocking: models may own a lot.
     drop(gone);
 }
 
 impl Cache {
-    /// Takes out the half that was not used for longest.
+    /// Takes out the least recently used half.
     fn oldest_half(&mut self) -> Vec<Entry> {
         let used = |entry: &Entry| match entry {
             Entry::Family(family) => family.used.load(Ordering::Relaxed),

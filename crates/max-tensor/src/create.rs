@@ -1,4 +1,4 @@
-//! Tensors from nothing: filled with one value, or counting.
+//! Tensors from nothing: filled with one value, or ranges.
 
 use max_core::{Number, Result, Shape, TensorType};
 use max_graph::ops;
@@ -28,14 +28,14 @@ impl Tensor {
         Tensor::full(shape, 0i64)
     }
 
-    /// The numbers from zero up to a count, of the default dtype on the default device.
+    /// The numbers from zero up to, but not including, a count, of the default dtype on the default device.
     #[track_caller]
     pub fn arange(count: i64) -> Result<Tensor> {
         let (dtype, device) = defaults();
         F::range(0i64, count, 1i64, None, dtype, device)
     }
 
-    /// A tensor of a type, of one value.
+    /// A tensor of a type, filled with one value.
     #[track_caller]
     pub fn full_like(ty: &TensorType, value: impl Into<Number>) -> Result<Tensor> {
         let value = value.into();
@@ -45,13 +45,13 @@ impl Tensor {
         })
     }
 
-    /// A tensor of a type, of ones.
+    /// A tensor of a type, filled with ones.
     #[track_caller]
     pub fn ones_like(ty: &TensorType) -> Result<Tensor> {
         Tensor::full_like(ty, 1i64)
     }
 
-    /// A tensor of a type, of zeros.
+    /// A tensor of a type, filled with zeros.
     #[track_caller]
     pub fn zeros_like(ty: &TensorType) -> Result<Tensor> {
         Tensor::full_like(ty, 0i64)

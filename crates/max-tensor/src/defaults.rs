@@ -1,4 +1,4 @@
-//! The dtype and device of tensors for which nobody says them.
+//! The default dtype and device of tensors.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ thread_local! {
     static CHOSEN: Cell<Defaults> = const { Cell::new(Defaults { dtype: None, device: None }) };
 }
 
-/// What to use for tensors for which nobody says it; nothing leaves it as it is.
+/// Defaults for tensors; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defaults {
     /// The dtype.
@@ -19,7 +19,7 @@ pub struct Defaults {
 }
 
 impl Defaults {
-    /// Runs a function under these defaults, on this thread.
+    /// Runs a function with these defaults, on this thread.
     ///
     /// ```
     /// use max_core::DType;
@@ -44,7 +44,7 @@ impl Defaults {
     }
 }
 
-/// The dtype and device to use now: an accelerator if there is one, else the host; bfloat16 there, float32 here.
+/// The current default dtype and device: bfloat16 on an accelerator if there is one, otherwise float32 on the host.
 pub fn defaults() -> (DType, DeviceRef) {
     let Defaults { dtype, device } = CHOSEN.get();
     let device = device.unwrap_or_else(|| match accelerator_count() {

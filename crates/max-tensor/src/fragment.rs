@@ -1,6 +1,6 @@
 //! The graph that the op functions of one call on tensors record into.
 //!
-//! Its inputs are the tensors among the operands, in the order in which they are met.
+//! Its inputs are the tensors among the operands, in order of first use.
 
 use std::cell::{Cell as Slot, RefCell};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use max_graph::{Body, Graph, OpKind, TensorValue, Value, ValueId};
 use crate::node::Cell;
 
 thread_local! {
-    /// The calls that are being recorded, one inside the other.
+    /// The calls that are being recorded, innermost last.
     static OPEN: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
-    /// A graph with nothing in it but room.
+    /// An empty graph whose allocations are reused.
     static SPARE: Slot<Option<(Graph, Body)>> = const { Slot::new(None) };
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Fragment {
     body: Body,
     /// The tensors that are its inputs.
     pub(crate) operands: Vec<Arc<Cell>>,
-    /// What the call gives.
+    /// The results of the call.
     pub(crate) results: Vec<ValueId>,
 }
 
@@ -51,7 +51,7 @@ impl Fragment {
         drop(entered);
         for value in &results {
             if value.graph() != &graph {
-                bail!(value, "an op on tensors gave a value of graph '{}'", value.graph().name());
+                bail!(value, "an op on tensors returned a value of graph '{}'", value.graph().name());
             }
         }
         let results = results.iter().map(Value::id).collect();
@@ -64,7 +64,7 @@ impl Fragment {
             if let OpKind::ConstantExternal(weight) = &op.kind {
                 bail!(
                     lookup,
-                    "weight '{}' has no data here: it gets it when a graph that uses it is loaded",
+                    "weight '{}' has no data yet: it gets its data when a graph that uses it is loaded",
                     weight.name
                 );
             }
@@ -86,7 +86,7 @@ impl Fragment {
         self.operands.get(argument)
     }
 
-    /// The value of a cell in the fragment of a graph; nothing if the graph is no fragment.
+    /// The value of a cell in the fragment of a graph; `None` if the graph is not a fragment.
     pub(crate) fn operand(graph: &Graph, cell: &Arc<Cell>) -> Option<Result<TensorValue>> {
         OPEN.with_borrow_mut(|open| {
             let open = open.last_mut().filter(|open| open.graph == *graph)?;
@@ -103,7 +103,7 @@ impl Open {
         if let Some(value) = cell.value() {
             bail!(
                 value,
-                "a tensor that stands for a value of graph '{}' ({}) is used outside of that graph",
+                "a tensor that represents a value of graph '{}' ({}) is used outside of that graph",
                 value.graph().name(),
                 cell.ty
             );
@@ -114,7 +114,7 @@ impl Open {
     }
 }
 
-/// The room that a graph took serves the next one, unless it was much.
+/// The allocations of a graph are reused for the next one, unless they are large.
 impl Drop for Fragment {
     fn drop(&mut self) {
         const MUCH: usize = 100;

@@ -1,7 +1,7 @@
 //! The ops as functions of tensors: what `max::graph::ops` has for graphs, under the same names.
 //!
-//! Outside any region a function has run when it returns; in a region it is recorded; in a graph that is being built
-//! it is recorded there.
+//! Outside any region a function has run when it returns; in a region, or in a graph under construction, it is recorded
+//! there.
 
 use max_core::{DType, DeviceRef, Dim, Location, Result, Shape, TensorType, scalar_table};
 use max_graph::graph::located;
@@ -24,7 +24,7 @@ macro_rules! elementwise {
     };
 }
 
-/// One line a function: its operands are converted, its location is the caller's.
+/// One line per function: its operands are converted, its location is the caller's.
 macro_rules! functions {
     ($($(#[$doc:meta])* $function:ident($($x:ident: $type:ty),+);)*) => {$(
         $(#[$doc])*

@@ -1,14 +1,14 @@
-//! Eager-like tensors: code that runs at once, at graph speed.
+//! Eager tensors: code that runs immediately, at graph speed.
 //!
 //! A [`Tensor`] is *real* (it has memory) or *pending* (it is recorded and will be computed when somebody reads it).
-//! An op outside any region has run when its call returns. Inside [`functional`] ops are recorded and run
-//! together at the end as one program, so that they fuse; inside [`lazy`] only what is read ever runs.
+//! An op outside any region has run when its call returns. Inside [`functional`], ops are recorded and run together at
+//! the end as one program, so that they fuse; inside [`lazy`], only what is read ever runs.
 //!
 //! ```
 //! use max_tensor::{Tensor, functional as region, functions as F};
 //!
 //! let x = Tensor::from([1.0f32, -2.0, 3.0]);
-//! let y = F::relu(&x)?; // has run
+//! let y = F::relu(&x)?; // already computed
 //! assert_eq!(y.to_vec::<f32>()?, [1.0, 0.0, 3.0]);
 //!
 //! // One kernel: nothing is written to memory in between.
@@ -17,10 +17,10 @@
 //! # Ok::<(), max_core::Error>(())
 //! ```
 //!
-//! How it works: a recorded op is a node that holds what it reads, so what nobody holds any more is gone. To
-//! realize a tensor, `realize.rs` walks from it to real tensors, makes a graph of what it met, and asks `cache.rs` for
-//! the compiled model of a graph of this structure. Sizes and numbers that are seen to vary become symbols and inputs of
-//! the model (`structure.rs`), so that a loop compiles its body once or twice, whatever it counts.
+//! How it works: a recorded op is a node that holds what it reads, so ops that nobody can use any more are freed. To
+//! realize a tensor, `realize.rs` walks from it back to real tensors, makes a graph of the nodes in between, and asks
+//! `cache.rs` for the compiled model of this structure. Sizes and numbers that vary become symbols and inputs of the
+//! model (`structure.rs`), so that a loop compiles its body once or twice, whatever it counts.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ pub use scope::{Region, RegionKind, functional, lazy};
 pub use tensor::Tensor;
 pub use trace::{Realization, Trace, is_tracing};
 
-/// Locks, whatever happened to a thread that held the lock: what is locked here is whole at every step.
+/// Locks a mutex, ignoring poisoning: the data is consistent at every step.
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

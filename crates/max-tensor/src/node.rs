@@ -1,6 +1,6 @@
-//! What a tensor is made of: a cell that holds memory or knows the op that will fill it.
+//! What a tensor is made of: a cell that has memory or knows the op that will fill it.
 //!
-//! Cells point at the nodes that compute them, nodes at the cells they read; nothing points the other way but weakly. So
+//! Cells point to the nodes that compute them, nodes to the cells they read; pointers in the other direction are weak. So
 //! a recorded op lives exactly as long as somebody may still want its result.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +17,10 @@ use crate::realize::{Reason, realized};
 
 /// The content of a tensor, shared by its handles and by the ops that read it.
 pub(crate) struct Cell {
-    /// Its type; of static sizes, unless it is a value of a graph.
+    /// Its type, with static sizes unless it is a value of a graph.
     pub(crate) ty: TensorType,
     state: Mutex<State>,
-    /// How many tensors the user holds on it.
+    /// How many tensor handles the user holds.
     users: AtomicUsize,
 }
 
@@ -29,9 +29,9 @@ pub(crate) struct Cell {
 pub(crate) enum State {
     /// In memory.
     Real(Buffer),
-    /// They are this result of an op that has not run.
+    /// The numbered result of an op that has not run.
     Pending(Arc<Node>, usize),
-    /// They will be, when a graph runs that is being built.
+    /// A value of a graph under construction.
     Value(TensorValue),
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Node {
     /// The types of its results.
     pub(crate) types: Vec<Type>,
     pub(crate) location: Option<Location>,
-    /// How many ops in a row wait to be computed, with this one.
+    /// The length of the longest chain of pending ops that ends here.
     pub(crate) depth: usize,
     /// The cells of its results.
     pub(crate) results: OnceLock<Vec<Weak<Cell>>>,
@@ -58,7 +58,7 @@ impl Cell {
         Cell::new(ty, State::Real(buffer))
     }
 
-    /// The result of an op of a type; where a size was not known before, the memory tells.
+    /// The result of an op; sizes that its type does not know come from the buffer.
     pub(crate) fn computed(ty: &Type, buffer: Buffer) -> Arc<Cell> {
         match ty {
             Type::Tensor(ty) if ty.shape.iter().all(|dim| dim.as_static().is_some()) => {
@@ -68,7 +68,7 @@ impl Cell {
         }
     }
 
-    /// The graph value it stands for, if it does.
+    /// The graph value it represents, if any.
     pub(crate) fn value(&self) -> Option<TensorValue> {
         match &*lock(&self.state) {
             State::Value(value) => Some(value.clone()),
@@ -76,7 +76,7 @@ impl Cell {
         }
     }
 
-    /// Whether it waits to be computed.
+    /// Whether it is still to be computed.
     pub(crate) fn is_pending(&self) -> bool {
         matches!(*lock(&self.state), State::Pending(..))
     }
@@ -90,7 +90,7 @@ impl Cell {
         lock(&self.state).clone()
     }
 
-    /// The memory, if it has some.
+    /// The memory, if any.
     pub(crate) fn buffer(&self) -> Option<Buffer> {
         match &*lock(&self.state) {
             State::Real(buffer) => Some(buffer.clone()),
@@ -98,7 +98,7 @@ impl Cell {
         }
     }
 
-    /// How many ops in a row wait to be computed before it has memory.
+    /// The length of the chain of pending ops that computes it.
     pub(crate) fn depth(&self) -> usize {
         match &*lock(&self.state) {
             State::Pending(node, _) => node.depth,
@@ -106,7 +106,7 @@ impl Cell {
         }
     }
 
-    /// Gives it its memory. What another thread was faster to compute stays.
+    /// Sets its memory, unless another thread did so first.
     pub(crate) fn fill(&self, buffer: Buffer) {
         let mut state = lock(&self.state);
         if let State::Real(_) = *state {
@@ -114,11 +114,11 @@ impl Cell {
         }
         let computed_by = std::mem::replace(&mut *state, State::Real(buffer));
         drop(state);
-        // Only now, without the lock: ops that nobody else needs go with it.
+        // Dropped only now, after unlocking: ops that nobody else needs are freed with it.
         drop(computed_by);
     }
 
-    /// Whether the user holds a tensor on it.
+    /// Whether the user holds a tensor handle on it.
     pub(crate) fn is_held(&self) -> bool {
         self.users.load(Ordering::Relaxed) > 0
     }
@@ -137,7 +137,7 @@ fn sizes(buffer: &Buffer) -> max_core::Shape {
     buffer.shape().iter().copied().collect()
 }
 
-/// In an op on tensors a cell is one of its operands; in a graph that is built explicitly it is a constant.
+/// In an op on tensors a cell is one of its operands; in an explicitly built graph it is a constant.
 impl HasTensorValue for Cell {
     fn tensor_value(self: Arc<Self>) -> Result<TensorValue> {
         let graph = Graph::current()?;
@@ -150,7 +150,7 @@ impl HasTensorValue for Cell {
             }
             bail!(
                 value,
-                "a tensor that stands for a value of graph '{}' ({}) is used in graph '{}'",
+                "a tensor that represents a value of graph '{}' ({}) is used in graph '{}'",
                 value.graph().name(),
                 self.ty,
                 graph.name()

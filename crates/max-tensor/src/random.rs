@@ -1,5 +1,5 @@
-//! Random tensors. Each draw has a seed of its own, which follows from one seed and the number of draws since; an
-//! element follows from the seed of its draw and its position, so that threads and fusion do not change it.
+//! Random tensors. The seed of each draw follows from the global seed and the number of draws since it was set; an element
+//! follows from the seed of its draw and its position, so that threads and fusion do not change it.
 //!
 //! ```
 //! use max_tensor::random;
@@ -28,21 +28,21 @@ struct Draws {
 
 static DRAWS: Mutex<Draws> = Mutex::new(Draws { seed: 0, count: 0 });
 
-/// Numbers evenly spread from `low` to `high`, which is none of them.
+/// Numbers uniformly distributed from `low` up to, but not including, `high`.
 #[track_caller]
 pub fn uniform(shape: impl Into<Shape>, low: f64, high: f64) -> Result<Tensor> {
     let (dtype, device) = defaults();
     F::random_uniform(TensorType::new(dtype, shape, device), low, high, Some(next_seed().into()))
 }
 
-/// Numbers spread like a bell around `mean` with the deviation `std`.
+/// Numbers normally distributed around `mean` with the standard deviation `std`.
 #[track_caller]
 pub fn gaussian(shape: impl Into<Shape>, mean: f64, std: f64) -> Result<Tensor> {
     let (dtype, device) = defaults();
     F::random_gaussian(TensorType::new(dtype, shape, device), mean, std, Some(next_seed().into()))
 }
 
-/// Starts the sequence of seeds over: the same seed gives the same tensors from here on.
+/// Restarts the sequence of seeds: the same seed gives the same tensors from here on.
 pub fn set_seed(seed: u64) {
     *lock(&DRAWS) = Draws { seed, count: 0 };
 }
@@ -54,7 +54,7 @@ pub fn next_seed() -> i64 {
     mix(draws.seed ^ mix(draws.count)) as i64
 }
 
-/// Spreads a number over all 64 bits; different numbers stay different.
+/// Mixes a number into all 64 bits; different numbers stay different.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

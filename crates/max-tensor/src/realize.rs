@@ -1,9 +1,9 @@
 //! From pending tensors to real ones: a graph of what they need, a model for it, one execution.
 //!
-//! What is computed on the way and somebody holds becomes real too, so that nothing is computed twice, unless it only
-//! moves or repeats what is there: that takes memory and saves no work. What nobody holds is never computed for its own
-//! sake. Nothing is locked while a model runs: two threads that need the same tensor
-//! both compute it, and the first result stays.
+//! Results on the way that somebody holds become real too, so that nothing is computed twice. The exception is ops that
+//! only move or repeat elements: keeping them would take memory and save no work. What nobody holds is never computed for
+//! its own sake. No lock is held while a model runs: two threads that need the same tensor both compute it, and the first
+//! result stays.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::cache::{self, Found};
 use crate::node::{Cell, Node, State};
 use crate::trace::{Realization, is_tracing, tell};
 
-/// Asked before each kernel; an error ends the execution.
+/// Called before each kernel; an error stops the execution.
 pub type Checkpoint<'a> = &'a dyn Fn() -> Result<()>;
 
 /// Why something was computed.
@@ -31,11 +31,11 @@ pub enum Reason {
     EndOfRegion,
     /// Somebody read a pending tensor.
     Read,
-    /// An op that had to run at once read a pending tensor.
+    /// An op that had to run immediately read a pending tensor.
     ReadByOp,
-    /// A pending tensor was used in a graph that is being built.
+    /// A pending tensor was used in a graph under construction.
     UsedInGraph,
-    /// Too many ops in a row were waiting.
+    /// The chain of pending ops became too long.
     ManyOpsWaiting,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Gives cells their memory, together with whatever else is held and computed on the way.
+/// Gives cells their memory, and everything else that is held and computed on the way.
 pub(crate) fn realize(cells: &[Arc<Cell>], reason: Reason, checkpoint: Checkpoint) -> Result<()> {
     let mut staged = Staged::default();
     for cell in cells {
@@ -71,7 +71,7 @@ pub(crate) fn realize(cells: &[Arc<Cell>], reason: Reason, checkpoint: Checkpoin
     if filled.is_empty() {
         return Ok(());
     }
-    // The order of a map is not one to compile by.
+    // The order of a hash map varies, but the same graph must compile every time.
     filled.sort_by_key(|(value, _)| *value);
     body.block.results = Some(filled.iter().map(|(value, _)| *value).collect());
     let buffers = execute(&body, sources, reason, checkpoint)?;
@@ -81,7 +81,7 @@ pub(crate) fn realize(cells: &[Arc<Cell>], reason: Reason, checkpoint: Checkpoin
     Ok(())
 }
 
-/// The memory of a cell, which is computed if it has none.
+/// The memory of a cell, computed if necessary.
 pub(crate) fn realized(cell: &Arc<Cell>, reason: Reason, checkpoint: Checkpoint) -> Result<Buffer> {
     realize(std::slice::from_ref(cell), reason, checkpoint)?;
     cell.buffer().ok_or_else(|| Error::internal("a realized tensor has no memory"))
@@ -118,18 +118,18 @@ pub(crate) fn execute(
 struct Staged {
     body: Body,
     sources: Vec<Buffer>,
-    /// What the cells were when they were met; other threads may realize them meanwhile.
+    /// The state of each cell when it was visited; other threads may realize it meanwhile.
     seen: HashMap<*const Cell, Seen>,
     nodes: HashMap<*const Node, Emitted>,
 }
 
-/// An op that is in the graph.
+/// An op in the graph.
 struct Emitted {
     /// Its results in the graph.
     values: Vec<ValueId>,
     /// The cells of its results.
     cells: Vec<Weak<Cell>>,
-    /// Whether it, and all it reads that is not real, only moves or repeats elements.
+    /// Whether it, and everything pending that it reads, only moves or repeats elements.
     moves_only: bool,
 }
 
@@ -153,14 +153,14 @@ fn moves(kind: &OpKind) -> bool {
     )
 }
 
-/// What is left to do, deepest last: no recursion, since there may be many ops in a row.
+/// The remaining work, a stack instead of recursion: chains of ops may be long.
 enum Todo {
     Visit(Arc<Cell>),
     Emit(Arc<Node>),
 }
 
 impl Staged {
-    /// Adds a cell and all it needs.
+    /// Adds a cell and everything it needs.
     fn stage(&mut self, cell: &Arc<Cell>) -> Result<()> {
         let mut todo = vec![Todo::Visit(cell.clone())];
         while let Some(next) = todo.pop() {
@@ -191,7 +191,7 @@ impl Staged {
             }
             State::Value(value) => bail!(
                 type_,
-                "this tensor stands for a value of graph '{}' ({}), which is only being built: it has no elements to read",
+                "this tensor represents a value of graph '{}' ({}), which is still being built: it has no elements to read",
                 value.graph().name(),
                 cell.ty
             ),
@@ -227,6 +227,6 @@ impl Staged {
             }
             None => None,
         };
-        value.ok_or_else(|| Error::internal("an op was staged before what it reads"))
+        value.ok_or_else(|| Error::internal("an op was staged before its operands"))
     }
 }

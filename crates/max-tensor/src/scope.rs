@@ -1,7 +1,7 @@
-//! Where ops on tensors go: into the graph that is being built, into a region, or straight to the machine.
+//! Where ops on tensors go: into the graph under construction, into a region, or straight to execution.
 //!
 //! An op function records into a graph. For tensors that graph is a [`Fragment`], made for the one call. Outside any
-//! region the fragment is run at once; in a region its ops become nodes.
+//! region the fragment runs immediately; in a region its ops become nodes.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -29,7 +29,7 @@ pub enum RegionKind {
     Lazy,
 }
 
-/// A stretch of a program whose ops are recorded first and run later. Cloning makes another handle on it.
+/// A section of a program whose ops are recorded first and run later. Cloning makes another handle on it.
 #[derive(Clone)]
 pub struct Region(Arc<Inner>);
 
@@ -38,7 +38,7 @@ struct Inner {
     recorded: Mutex<Vec<Weak<Cell>>>,
 }
 
-/// More ops in a row than this do not wait: what they need is computed first.
+/// Longer chains of ops do not wait: their operands are computed first.
 const MOST_WAITING: usize = 1000;
 
 thread_local! {
@@ -46,10 +46,10 @@ thread_local! {
     static REGIONS: RefCell<Vec<(Region, usize)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs a function as one region: its ops are recorded, and what is still held of them at its end is computed by one
-/// program. Inside another region, or inside a graph, it joins that.
+/// Runs a function as one region: its ops are recorded, and one program computes what is still held of them at the end.
+/// Inside another region, or inside a graph, it joins that.
 ///
-/// If the function fails nothing is computed.
+/// If the function fails, nothing is computed.
 #[track_caller]
 pub fn functional<R>(function: impl FnOnce() -> Result<R>) -> Result<R> {
     if !matches!(Scope::current(), Scope::None) {
@@ -70,7 +70,7 @@ pub fn lazy<R>(function: impl FnOnce() -> R) -> R {
     function()
 }
 
-/// Where an op goes that is called now.
+/// Where an op that is called now goes.
 enum Scope {
     None,
     Graph,
@@ -89,7 +89,7 @@ impl Scope {
     }
 }
 
-/// Calls op functions with tensors among their operands, wherever they belong now.
+/// Calls op functions with tensors among their operands, in the current scope.
 pub(crate) fn call(build: impl FnOnce() -> Result<Vec<Value>>) -> Result<Vec<Tensor>> {
     static BARE: OnceLock<Region> = OnceLock::new();
     match Scope::current() {
@@ -99,16 +99,16 @@ pub(crate) fn call(build: impl FnOnce() -> Result<Vec<Value>>) -> Result<Vec<Ten
     }
 }
 
-/// As [`call`], with one result.
+/// Like [`call`], with one result.
 pub(crate) fn call_one(build: impl FnOnce() -> Result<TensorValue>) -> Result<Tensor> {
     match call(|| Ok(vec![build()?.into()]))?.pop() {
         Some(tensor) => Ok(tensor),
-        None => bail!(internal, "an op on tensors gave no result"),
+        None => bail!(internal, "an op on tensors returned no result"),
     }
 }
 
 impl Region {
-    /// A region in which nothing has been recorded.
+    /// A new region without recorded ops.
     pub fn new(kind: RegionKind) -> Region {
         Region(Arc::new(Inner { kind, recorded: Mutex::default() }))
     }
@@ -118,25 +118,25 @@ impl Region {
         self.0.kind
     }
 
-    /// Makes it the one that ops of this thread go to, until the guard is dropped.
+    /// Makes it the current region of this thread, until the guard is dropped.
     pub fn enter(&self) -> Entered {
         REGIONS.with_borrow_mut(|regions| regions.push((self.clone(), Graph::depth())));
         Entered { region: self.clone(), _not_send: std::marker::PhantomData }
     }
 
-    /// The tensors recorded here that somebody holds and that have not been computed.
+    /// The recorded tensors that somebody holds and that are not computed yet.
     pub fn pending(&self) -> Vec<Tensor> {
         let cells = lock(&self.0.recorded).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
         let wanted = |cell: &Arc<Cell>| cell.is_held() && cell.is_pending();
         cells.into_iter().filter(wanted).map(Tensor::of).collect()
     }
 
-    /// Computes all pending tensors, in one program.
+    /// Computes all pending tensors in one program.
     pub fn realize_all(&self) -> Result<()> {
         self.realize_all_until(&|| Ok(()))
     }
 
-    /// As [`Region::realize_all`], and asks before each kernel whether to go on; an error ends it.
+    /// Like [`Region::realize_all`], but calls `checkpoint` before each kernel; an error stops it.
     pub fn realize_all_until(&self, checkpoint: Checkpoint) -> Result<()> {
         let cells: Vec<_> = self.pending().iter().map(|tensor| tensor.cell().clone()).collect();
         realize(&cells, Reason::EndOfRegion, checkpoint)?;
@@ -145,12 +145,12 @@ impl Region {
         Ok(())
     }
 
-    /// Records what op functions do to tensors; gives the tensors they give.
+    /// Records the ops that op functions apply to tensors, and returns their results.
     pub fn record(&self, build: impl FnOnce() -> Result<Vec<Value>>) -> Result<Vec<Tensor>> {
         self.record_until(build, &|| Ok(()))
     }
 
-    /// As [`Region::record`], and asks before each kernel that must run now whether to go on.
+    /// Like [`Region::record`], but calls `checkpoint` before each kernel that must run now.
     pub fn record_until(
         &self,
         build: impl FnOnce() -> Result<Vec<Value>>,
@@ -166,7 +166,7 @@ impl Region {
         Ok(self.keep(&fragment))
     }
 
-    /// Makes nodes of the ops of a fragment.
+    /// Turns the ops of a fragment into nodes.
     fn keep(&self, fragment: &Fragment) -> Vec<Tensor> {
         let body = fragment.body();
         let mut cells: Vec<Option<Arc<Cell>>> = vec![None; body.num_values()];
@@ -193,7 +193,7 @@ impl Region {
         let results = fragment.results.iter().filter_map(|id| cells[id.0 as usize].clone());
         let results: Vec<_> = results.collect();
         let mut recorded = lock(&self.0.recorded);
-        // What nobody can want any more is forgotten from time to time, so that a long region stays small.
+        // Cells that nobody can use any more are removed from time to time, so that a long region stays small.
         if recorded.len() == recorded.capacity() {
             recorded.retain(|cell| cell.strong_count() > 0);
         }
@@ -202,7 +202,7 @@ impl Region {
     }
 }
 
-/// Whether the ops of a fragment can run later: they only compute, and the sizes of what they compute are known.
+/// Whether the ops of a fragment can run later: they only compute, and their results have known sizes.
 fn can_wait(body: &Body) -> bool {
     let known =
         |id: &ValueId| body.type_of(*id).array().is_some_and(|(_, shape)| shape.as_static().is_some());
@@ -244,7 +244,7 @@ fn compute(body: &Body, inputs: Vec<Buffer>, checkpoint: Checkpoint) -> Result<V
     match body.block.ops[..] {
         [] => return Ok(Vec::new()),
         [op] => match (&body.op(op).kind, &inputs[..]) {
-            // There is nothing to compute, but the data may be somebody else's.
+            // There is nothing to compute, but the data may belong to somebody else.
             (OpKind::Constant(constant), _) => {
                 let device = Device::from_ref(constant.device)?;
                 return Ok(vec![host_buffer(&constant.value)?.copy(Some(&device))?]);
@@ -267,7 +267,7 @@ pub struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // Its own entry, wherever it is: guards may be dropped in any order.
+        // Its own entry, wherever that is: guards may be dropped in any order.
         REGIONS.with_borrow_mut(|regions| {
             if let Some(at) = regions.iter().rposition(|(region, _)| Arc::ptr_eq(&region.0, &self.region.0)) {
                 regions.remove(at);

@@ -1,10 +1,10 @@
-//! What graphs have in common that differ in sizes and numbers only.
+//! What graphs that differ only in sizes and numbers have in common.
 //!
-//! The *structure* of a graph is all of it but the sizes of its inputs and the values of its numbers. Equal sizes are
-//! one *size* of the structure, wherever they appear, so that a graph is its structure with sizes and numbers put in.
-//! Sizes of 0 and 1 are part of the structure: they decide how shapes broadcast. Sizes that follow from others are
-//! told by how they do ([`derive`]). [`specialize`] makes a graph to compile, in which the sizes that vary are symbols and
-//! the numbers that vary are inputs.
+//! The *structure* of a graph is everything but the sizes of its inputs and the values of its numbers. Equal sizes are one
+//! *size* of the structure, wherever they appear, so a graph is its structure with sizes and numbers filled in. Sizes of
+//! 0 and 1 are part of the structure: they decide how shapes broadcast. Sizes that follow from others are described by
+//! how they follow ([`derive`]). [`specialize`] makes a graph to compile, in which the varying sizes are symbols and the
+//! varying numbers are inputs.
 
 mod derive;
 
@@ -19,12 +19,12 @@ use max_graph::{Body, HostTensor, OpKind, ValueId};
 
 use derive::{Derived, derive};
 
-/// How many sizes a structure tells apart; others are part of it.
+/// How many sizes a structure distinguishes; further ones are part of it.
 const MOST_SIZES: usize = 64;
 
-/// The structure of a graph, and what is put into it.
+/// The structure of a graph, and what fills it in.
 pub(crate) struct Structure<'a> {
-    /// The structure, as words that are equal for equal structures only.
+    /// The structure, encoded as words: equal only for equal structures.
     pub(crate) key: Vec<u64>,
     /// The sizes of inputs, in order of appearance.
     pub(crate) sizes: Vec<i64>,
@@ -37,14 +37,14 @@ pub(crate) struct Structure<'a> {
 /// What has been seen of a size or a number over several graphs of one structure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Seen<T> {
-    /// It was always this.
+    /// It always had this value.
     Always(T),
     /// It varied.
     Varies,
 }
 
 impl<T: PartialEq> Seen<T> {
-    /// Whether a model made for what was seen serves a value, too.
+    /// Whether a model made for what was seen also serves this value.
     pub(crate) fn covers(&self, value: &T) -> bool {
         match self {
             Seen::Always(known) => known == value,
@@ -52,20 +52,20 @@ impl<T: PartialEq> Seen<T> {
         }
     }
 
-    /// What has been seen with one more value.
+    /// What has been seen, with one more value.
     pub(crate) fn and(self, value: &T) -> Seen<T> {
         if self.covers(value) { self } else { Seen::Varies }
     }
 }
 
-/// What may not vary in the graphs of a structure.
+/// What must not vary among the graphs of a structure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rigid {
     Sizes,
     Numbers,
 }
 
-/// The kinds of constants that a structure tells apart.
+/// The kinds of constants that a structure distinguishes.
 enum Role {
     /// A number that may vary.
     Number,
@@ -82,7 +82,7 @@ fn role(constant: &HostTensor, value: ValueId, exponents: &[ValueId]) -> Role {
     }
 }
 
-/// The exponents of powers: a square is not computed as any other power.
+/// The exponents of powers: a square is computed differently from other powers.
 fn exponents(body: &Body) -> Vec<ValueId> {
     let power = |op: &&Op| op.kind == OpKind::Scalar(ScalarOp::NumericOp(NumericOp::Pow));
     body.ops().filter(power).filter_map(|op| op.operands.last().copied()).collect()
@@ -93,7 +93,7 @@ impl<'a> Structure<'a> {
         let key = Vec::with_capacity(16 + 8 * body.block.ops.len());
         let mut structure = Structure { key, sizes: Vec::new(), numbers: Vec::new(), arrays: Vec::new() };
         structure.key.extend([body.block.arguments.len() as u64, body.block.ops.len() as u64]);
-        // Operands are named by number, and inputs take their numbers from between those of results.
+        // Operands are referred to by number, and inputs share the numbering of results.
         structure.key.extend(body.block.arguments.iter().map(|id| id.0 as u64));
         for ty in body.types_of(&body.block.arguments) {
             match ty {
@@ -101,7 +101,7 @@ impl<'a> Structure<'a> {
                 other => structure.hash(&other),
             }
         }
-        // All sizes before all ops: what has the size of an array has it wherever it stands.
+        // All sizes before all ops: a dim that equals the size of an array is that size wherever it appears.
         for op in body.ops() {
             if let OpKind::Constant(constant) = &op.kind {
                 constant.value.shape().iter().for_each(|&size| structure.size(size as i64));
@@ -116,7 +116,7 @@ impl<'a> Structure<'a> {
         structure
     }
 
-    /// The key for graphs of these sizes, or of these numbers, only.
+    /// The key for graphs of only these sizes, or only these numbers.
     pub(crate) fn make_rigid(&mut self, rigid: Rigid) {
         match rigid {
             Rigid::Sizes => {
@@ -159,7 +159,7 @@ impl<'a> Structure<'a> {
         self.attribute_dim(dim, None);
     }
 
-    /// A size of the structure by its number, one that follows from others by how it does, any other dim as it is.
+    /// A size of the structure by its number, a size that follows from others by how it follows, any other dim as it is.
     fn attribute_dim(&mut self, dim: &Dim, derived: Option<Derived>) {
         match (dim, derived) {
             (Dim::Static(size), derived) => {
@@ -218,7 +218,7 @@ impl<'a> Structure<'a> {
     }
 }
 
-/// Keeps everything that is hashed.
+/// A hasher that keeps everything that is hashed.
 struct Words<'a>(&'a mut Vec<u64>);
 
 impl Hasher for Words<'_> {
@@ -252,7 +252,7 @@ impl Hasher for Words<'_> {
     }
 }
 
-/// Names for sizes that vary, by number; none is that of a symbol of the graph.
+/// Names for varying sizes, by number, distinct from the graph's own symbols.
 fn symbols(body: &Body) -> impl Fn(usize) -> String {
     let values = (0..body.num_values()).filter_map(|id| body.type_of(ValueId(id as u32)).array());
     let own: Vec<_> = values.flat_map(|(_, shape)| shape.parameters()).collect();
@@ -266,7 +266,7 @@ fn symbols(body: &Body) -> impl Fn(usize) -> String {
 /// A graph to compile for all graphs of a structure whose sizes and numbers are covered by what was seen. Its inputs are
 /// those of the graph, then its arrays, then the numbers that vary.
 ///
-/// It fails where an op cannot be recorded for sizes that vary.
+/// It fails if an op cannot be recorded for varying sizes.
 pub(crate) fn specialize(
     body: &Body,
     sizes: &[(i64, Seen<i64>)],
@@ -294,7 +294,7 @@ pub(crate) fn specialize(
         values[argument.0 as usize] = Some(new.add_argument(general_type(body.type_of(argument))?));
     }
     let exponents = exponents(body);
-    // Twice over the constants: all arrays come before all numbers.
+    // Two passes over the constants: all arrays come before all numbers.
     for lift_arrays in [true, false] {
         let mut number = 0..;
         for op in body.ops() {
@@ -315,7 +315,7 @@ pub(crate) fn specialize(
     }
     let bindings: Bindings =
         sizes.iter().enumerate().map(|(number, (own, _))| (symbol(number).into(), *own)).collect();
-    let missing = || Error::internal("an op reads a value that is not there");
+    let missing = || Error::internal("an op reads a value that does not exist");
     for op in body.ops() {
         if op.results.first().is_some_and(|id| values[id.0 as usize].is_some()) {
             continue;
@@ -333,7 +333,7 @@ pub(crate) fn specialize(
             _ => general(dim),
         };
         let kind = general_kind(&op.kind, &mut attribute)?;
-        // Places in the program are those of one graph, and this is for many.
+        // A source location belongs to one graph, but this one serves many.
         let pushed = new.push(kind, operands, None)?;
         for (old, &new_result) in op.results.iter().zip(&new.op(pushed).results) {
             same_sizes(body.type_of(*old), new.type_of(new_result), &bindings)?;
@@ -351,7 +351,7 @@ pub(crate) fn at_sizes(body: &Body, dim: &dyn Fn(&Dim) -> Result<Dim>) -> Result
     let mut new = Body::default();
     let mut values: Vec<ValueId> = vec![ValueId(0); body.num_values()];
     for &argument in &body.block.arguments {
-        let Type::Tensor(ty) = body.type_of(argument) else { bail!(type_, "an input is no tensor") };
+        let Type::Tensor(ty) = body.type_of(argument) else { bail!(type_, "an input is not a tensor") };
         let shape = ty.shape.iter().map(dim).collect::<Result<Shape>>()?;
         values[argument.0 as usize] = new.add_argument(TensorType { shape, ..ty.clone() }.into());
     }
@@ -374,7 +374,7 @@ fn name(body: &Body) -> String {
     if ops.len() <= 4 { ops.join("+") } else { format!("region of {} ops", ops.len()) }
 }
 
-/// The op with sizes that vary in place of those they are now.
+/// The op with varying sizes in place of the current ones.
 fn general_kind(kind: &OpKind, general: &mut dyn FnMut(&Dim) -> Result<Dim>) -> Result<OpKind> {
     let (mut flags, mut any) = (Vec::new(), false);
     kind.visit(&mut |_, sizes| {
@@ -395,7 +395,7 @@ fn general_kind(kind: &OpKind, general: &mut dyn FnMut(&Dim) -> Result<Dim>) -> 
     OpKind::from_attrs(kind.name(), attrs.collect::<Result<_>>()?)
 }
 
-/// Checks that a general type is the type it stands for, now.
+/// Checks that a general type evaluates to the actual type for the current sizes.
 fn same_sizes(own: &Type, general: &Type, bindings: &Bindings) -> Result<()> {
     match (own.array(), general.array()) {
         (Some((dtype, own)), Some((general_dtype, general))) if dtype == general_dtype => {
@@ -408,5 +408,5 @@ fn same_sizes(own: &Type, general: &Type, bindings: &Bindings) -> Result<()> {
         _ if own == general => return Ok(()),
         _ => {}
     }
-    bail!(internal, "{general} does not stand for {own}")
+    bail!(internal, "{general} does not evaluate to {own}")
 }

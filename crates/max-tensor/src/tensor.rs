@@ -1,4 +1,4 @@
-//! `Tensor`: the handle that users hold, its properties, methods and operators.
+//! `Tensor`: the user's handle, its properties, methods and operators.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::functions as F;
 use crate::node::{Cell, State};
 use crate::realize::{Checkpoint, Reason, realized};
 
-/// An array with elements, or with a promise of them: reading it anywhere gives its elements.
+/// An array whose elements exist or will be computed when they are read.
 ///
-/// Tensors do not change. Cloning makes another handle on the same tensor.
+/// Tensors are immutable. Cloning makes another handle on the same tensor.
 pub struct Tensor(Arc<Cell>);
 
 impl Tensor {
@@ -33,7 +33,7 @@ impl Tensor {
         Tensor::of(Cell::real(buffer))
     }
 
-    /// A tensor that stands for a value of a graph that is being built. Ops on it are recorded there; it cannot be read.
+    /// A tensor that represents a value of a graph under construction. Ops on it are recorded there; it cannot be read.
     pub fn from_value(value: TensorValue) -> Tensor {
         Tensor::of(Cell::new(value.tensor_type().clone(), State::Value(value)))
     }
@@ -58,7 +58,7 @@ impl Tensor {
         self.0.ty.dtype
     }
 
-    /// Where it lives.
+    /// The device it is on.
     pub fn device(&self) -> DeviceRef {
         self.0.ty.device
     }
@@ -74,23 +74,23 @@ impl Tensor {
         self.0.is_real()
     }
 
-    /// The graph value it stands for, if it does.
+    /// The graph value it represents, if any.
     pub fn value(&self) -> Option<TensorValue> {
         self.0.value()
     }
 
-    /// Its memory, if it has some.
+    /// Its memory, if any.
     pub fn storage(&self) -> Option<Buffer> {
         self.0.buffer()
     }
 
-    /// Computes it, if that has not been done.
+    /// Computes it, unless it is already computed.
     #[track_caller]
     pub fn realize(&self) -> Result<&Tensor> {
         located("realize", Location::caller(), || self.realize_until(&|| Ok(())))
     }
 
-    /// As [`Tensor::realize`], and asks before each kernel whether to go on; an error ends it.
+    /// Like [`Tensor::realize`], but calls `checkpoint` before each kernel; an error stops it.
     pub fn realize_until(&self, checkpoint: Checkpoint) -> Result<&Tensor> {
         if !self.is_real() {
             realized(&self.0, Reason::Read, checkpoint)?;
@@ -98,7 +98,7 @@ impl Tensor {
         Ok(self)
     }
 
-    /// Its memory; computes it if that has not been done.
+    /// Its memory, computed if necessary.
     #[track_caller]
     pub fn buffer(&self) -> Result<Buffer> {
         match self.realize()?.storage() {
@@ -113,7 +113,7 @@ impl Tensor {
         self.buffer()?.item()
     }
 
-    /// Its elements, row by row.
+    /// Its elements in row-major order.
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if self.dtype() != T::DTYPE {
@@ -135,26 +135,26 @@ impl Tensor {
         F::slice_tensor(self, indices)
     }
 
-    /// The product of matrices.
+    /// Matrix multiplication.
     #[track_caller]
     pub fn matmul(&self, rhs: impl Into<Operand>) -> Result<Tensor> {
         F::matmul(self, rhs)
     }
 
-    /// The elements converted to another dtype; the tensor itself if it has it.
+    /// The elements converted to another dtype; the tensor itself if it has that dtype already.
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Result<Tensor> {
         if dtype == self.dtype() { Ok(self.clone()) } else { F::cast(self, dtype) }
     }
 
-    /// The tensor on a device; itself if it is there.
+    /// The tensor on a device; the tensor itself if it is there already.
     #[track_caller]
     pub fn to(&self, device: impl Into<DeviceRef>) -> Result<Tensor> {
         let device = device.into();
         if device == self.device() { Ok(self.clone()) } else { F::transfer_to(self, device) }
     }
 
-    /// Elements below a bound raised to it, and those above the other lowered to it.
+    /// Clamps the elements to the given bounds.
     #[track_caller]
     pub fn clip(&self, min: Option<f64>, max: Option<f64>) -> Result<Tensor> {
         F::clamp(self, min.map(Operand::from), max.map(Operand::from))
@@ -259,8 +259,8 @@ impl From<&Tensor> for Operands {
 
 max_graph::tensor_operators!(Tensor, F, []);
 
-/// The elements as NumPy writes them, and the type behind them. Reading them computes the tensor; if that fails, or
-/// there is nothing to read, the type alone is written.
+/// The elements in NumPy's format, followed by the type. Reading them computes the tensor; if that fails, or there is
+/// nothing to read, only the type is written.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TensorType { dtype, shape, device, .. } = &self.0.ty;

@@ -1,8 +1,8 @@
-//! Seeing realization: what was computed when and why, what it fused into, and how long it took.
+//! Observing realization: what was computed, when and why, what was fused, and how long it took.
 //!
-//! A [`Trace`] keeps what happens while it lives, in all threads. Without any code, the environment variable
-//! `MAX_TRACE_REALIZATION` does the same for a whole process: `text` writes to standard error, a path that ends
-//! in `.html` names a file for a page with a picture of every graph.
+//! A [`Trace`] records what happens while it lives, in all threads. The environment variable `MAX_TRACE_REALIZATION` does
+//! the same for a whole process, without any code: `text` writes to standard error, a path that ends in `.html` names a
+//! file for a page with a picture of every graph.
 
 use std::fmt::{self, Write as _};
 use std::fs::OpenOptions;
@@ -21,9 +21,9 @@ use crate::realize::Reason;
 /// One execution of recorded ops.
 #[derive(Clone, Debug)]
 pub struct Realization {
-    /// Why it happened.
+    /// Why it ran.
     pub reason: Reason,
-    /// Where in the user's program, as far as that is known.
+    /// The line of the user's program, if known.
     pub location: Option<Location>,
     /// How many ops had been recorded.
     pub ops: usize,
@@ -35,11 +35,11 @@ pub struct Realization {
     pub preparing: Duration,
     /// How long the model ran; on a GPU, how long it took to enqueue it.
     pub running: Duration,
-    /// What ran.
+    /// The model that ran.
     pub model: Arc<Model>,
 }
 
-/// Keeps realizations from when it is started until it is dropped.
+/// Records realizations from its start until it is dropped.
 ///
 /// ```
 /// use max_tensor::{Tensor, Trace, functional, functions as F};
@@ -61,18 +61,18 @@ struct Kept {
     left_out: usize,
 }
 
-/// As many realizations as a trace keeps.
+/// The most realizations that a trace keeps.
 const MOST: usize = 10_000;
 
-/// As many pictures as a page shows.
+/// The most pictures on a page.
 const MOST_PICTURES: usize = 200;
 
 static TRACES: Mutex<Vec<Weak<Mutex<Kept>>>> = Mutex::new(Vec::new());
-/// How many traces there are.
+/// How many traces are active.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 impl Trace {
-    /// Starts to keep what is realized.
+    /// Starts recording realizations.
     pub fn start() -> Trace {
         let trace = Trace(Arc::default());
         lock(&TRACES).push(Arc::downgrade(&trace.0));
@@ -80,7 +80,7 @@ impl Trace {
         trace
     }
 
-    /// Keeps nothing more.
+    /// Stops recording.
     pub fn stop(&self) {
         let mut traces = lock(&TRACES);
         let own = traces.iter().position(|trace| std::ptr::eq(trace.as_ptr(), Arc::as_ptr(&self.0)));
@@ -90,12 +90,12 @@ impl Trace {
         }
     }
 
-    /// What was realized so far, in order; of very many the first.
+    /// The realizations so far, in order; if there are very many, the first of them.
     pub fn realizations(&self) -> Vec<Realization> {
         lock(&self.0).realizations.clone()
     }
 
-    /// What was realized so far, as text.
+    /// The realizations so far, as text.
     pub fn text(&self) -> String {
         let kept = lock(&self.0);
         let mut text: String = kept.realizations.iter().map(Realization::to_string).collect();
@@ -105,7 +105,7 @@ impl Trace {
         text
     }
 
-    /// What was realized so far, as a page with a picture of each graph and what was fused in it.
+    /// The realizations so far, as a page with a picture of each graph and what was fused in it.
     pub fn html(&self) -> String {
         let kept = lock(&self.0);
         let mut page = page_start();
@@ -133,11 +133,11 @@ impl Drop for Trace {
     }
 }
 
-/// What the environment asks for.
+/// What the environment variable asks for.
 enum Wanted {
     Nothing,
     Text,
-    /// To a file, which has so many sections.
+    /// To a file, and the number of sections in it.
     Page(Mutex<(PathBuf, usize)>),
 }
 
@@ -160,17 +160,17 @@ static WANTED: LazyLock<Wanted> = LazyLock::new(|| match std::env::var("MAX_TRAC
     Err(_) => Wanted::Nothing,
 });
 
-/// A line on standard error; nobody is left to be told that this fails.
+/// Writes a line to standard error; a failure is ignored, as there is nowhere to report it.
 fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Whether anybody wants to know what is realized.
+/// Whether anybody wants to know about realizations.
 pub fn is_tracing() -> bool {
     STARTED.load(Ordering::Relaxed) > 0 || !matches!(*WANTED, Wanted::Nothing)
 }
 
-/// Tells all who want to know.
+/// Tells every active trace.
 pub(crate) fn tell(realization: Realization) {
     match &*WANTED {
         Wanted::Nothing => {}
@@ -188,7 +188,7 @@ pub(crate) fn tell(realization: Realization) {
     }
 }
 
-/// Adds a section to a page, unless it has enough.
+/// Adds a section to a page, unless it has enough already.
 fn add_section((path, sections): &mut (PathBuf, usize), realization: &Realization) {
     *sections = sections.saturating_add(1);
     let section = match *sections {
@@ -223,7 +223,7 @@ impl Realization {
         )
     }
 
-    /// A part of a page.
+    /// A section of the page.
     fn section(&self) -> String {
         let title = escape(&self.headline());
         let summary = escape(&self.model.fusion_summary());
@@ -231,7 +231,7 @@ impl Realization {
     }
 }
 
-/// The headline, and a line for each kernel.
+/// The headline, and a line per kernel.
 impl fmt::Display for Realization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.headline())?;
@@ -243,7 +243,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The head of a page; sections may follow without an end.
+/// The start of a page; it is valid without an end, so that sections can be appended.
 fn page_start() -> String {
     "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>Realizations</title>\n<style>\n\
      :root { color-scheme: light dark; }\n\

@@ -31,7 +31,7 @@ fn main() -> max::Result<()> {
     Ok(())
 }
 
-/// A graph of many kinds of ops, none of which can be dropped.
+/// A graph of many kinds of ops, none of which can be eliminated.
 fn mixed(count: usize) -> max::Result<Graph> {
     let ty = TensorType::new(DType::Float32, ("batch", 64), DeviceRef::CPU);
     let weight = TensorType::new(DType::Float32, (64, 64), DeviceRef::CPU);

@@ -21,7 +21,7 @@
 //! # Ok::<(), max::Error>(())
 //! ```
 //!
-//! Operators on values give a `Result` and take one, so an expression needs one `?`:
+//! Operators on values return a `Result` and accept one, so an expression needs a single `?`:
 //!
 //! ```
 //! # use max::graph::{DeviceRef, Graph, TensorType, ops};
@@ -45,7 +45,7 @@ pub mod dtype {
     pub use max_core::{Bool, DType, Element, Number, bf16, f16};
 }
 
-/// Devices and the memory on them.
+/// Devices and their memory.
 pub mod driver {
     pub use max_core::ViewIndex;
     pub use max_driver::*;
@@ -71,7 +71,7 @@ pub mod engine {
     pub use max_engine::*;
 }
 
-/// Eager-like tensors.
+/// Eager tensors.
 pub mod tensor {
     pub use max_tensor::*;
 }

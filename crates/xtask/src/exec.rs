@@ -1,9 +1,9 @@
-//! Running other programs: announced, streamed live, and with a failure that names the program.
+//! Running other programs: commands are announced, output is streamed, and failures name the program.
 
 use std::io::{Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
 
-/// Runs a program to its end; what it prints goes straight to the terminal.
+/// Runs a program to completion; its output goes straight to the terminal.
 pub fn run(command: &mut Command) -> Result<(), String> {
     announce(command);
     let status = command.status().map_err(|error| cannot_start(command, &error))?;
@@ -19,13 +19,13 @@ pub fn tee(command: &mut Command, captured: &mut String) -> Result<(), String> {
         Some(output) => copy(output, &mut bytes),
         None => Ok(()),
     };
-    let status = child.wait().map_err(|error| format!("lost track of {}: {error}", shown(command)))?;
+    let status = child.wait().map_err(|error| format!("cannot wait for {}: {error}", shown(command)))?;
     captured.push_str(&String::from_utf8_lossy(&bytes));
-    copied.map_err(|error| format!("cannot pass on the output of {}: {error}", shown(command)))?;
+    copied.map_err(|error| format!("cannot forward the output of {}: {error}", shown(command)))?;
     check(command, status)
 }
 
-/// Runs a program to its end and gives its standard output; its errors go to the terminal.
+/// Runs a program to completion and returns its standard output; standard error goes to the terminal.
 pub fn output(command: &mut Command) -> Result<String, String> {
     announce(command);
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| cannot_start(command, &error))?;
@@ -33,7 +33,7 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a program silently: its standard output when it succeeds, else nothing.
+/// Runs a program silently and returns its standard output, or `None` if it fails.
 pub fn probe(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,7 +1,7 @@
-//! `cargo xtask gpu`: all that the GPU tests and the bench need, in one folder, for a machine with a GPU and without Rust.
+//! `cargo xtask gpu`: packs everything the GPU tests and the benchmark need into one folder, for a machine with a GPU but
+//! without Rust.
 //!
-//! A machine that has a GPU itself runs what it was asked for right away. The folder has a script, `run`, which does
-//! so anywhere.
+//! The folder's script, `run`, works anywhere; if this machine has a GPU, it runs right away.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::exec;
 use crate::test::{Context, PACKAGE, cargo, python_environment, the_wheel, wheel};
 
-/// The tests that need a GPU, by crate. Those that a crate does not have are left out.
+/// The tests that need a GPU, by crate. Tests that do not exist are skipped.
 const TESTS: &[(&str, &[&str])] = &[
     ("max-driver", &["cuda", "cuda_tools"]),
     ("max-kernels", &["cuda_loops", "cuda_products", "cuda_attention"]),
@@ -18,16 +18,16 @@ const TESTS: &[(&str, &[&str])] = &[
     ("max-tensor", &["tensors_gpu"]),
 ];
 
-/// More than this does not travel well.
+/// The folder must stay small enough to copy to another machine.
 const MOST_BYTES: u64 = 60 << 20;
 
 /// The script of the folder.
 const RUN: &str = include_str!("gpu/run");
 
-/// Which parts to build, and what to tell the script.
+/// What to do after packing, and the arguments of the script.
 #[derive(Debug, Default, PartialEq)]
 pub struct Options {
-    /// Do not run, whatever the machine has.
+    /// Do not run, even if the machine has a GPU.
     pub build_only: bool,
     pub run: Vec<String>,
 }
@@ -37,10 +37,8 @@ impl Options {
     pub fn parse(arguments: &[String]) -> Result<Self, String> {
         match arguments.split_first() {
             Some((first, [])) if first == "--build" => Ok(Self { build_only: true, run: Vec::new() }),
-            Some((first, _)) if first == "--build" => {
-                Err("`gpu --build` runs nothing: it takes no more".into())
-            }
-            Some((first, _)) if first.starts_with('-') => Err(format!("`gpu` does not know `{first}`")),
+            Some((first, _)) if first == "--build" => Err("`gpu --build` takes no further arguments".into()),
+            Some((first, _)) if first.starts_with('-') => Err(format!("unknown option `{first}` for `gpu`")),
             _ => Ok(Self { build_only: false, run: arguments.to_vec() }),
         }
     }
@@ -79,23 +77,23 @@ pub fn run(options: &Options) -> Result<(), String> {
     fs::write(&script, RUN).map_err(|error| format!("cannot write {}: {error}", script.display()))?;
     make_executable(&script)?;
     let bytes = size(&folder)?;
-    println!("\n{} has {:.1} MB", folder.display(), bytes as f64 / 1e6);
+    println!("\n{}: {:.1} MB", folder.display(), bytes as f64 / 1e6);
     if bytes > MOST_BYTES {
-        return Err(format!("that is more than {} MB", MOST_BYTES / 1_000_000));
+        return Err(format!("{} is larger than {} MB", folder.display(), MOST_BYTES / 1_000_000));
     }
     match has_gpu() {
         _ if options.build_only => Ok(()),
         true => exec::run(Command::new(&script).args(&options.run)),
         false => {
             println!(
-                "this machine has no GPU: run `sh gpu/run` where there is one (`sh gpu/run --help` says more)"
+                "this machine has no GPU: run `sh gpu/run` on one that has (`sh gpu/run --help` says more)"
             );
             Ok(())
         }
     }
 }
 
-/// Builds the tests that need a GPU and puts their executables into a folder, packed: each has all kernels of the CPU.
+/// Builds the tests that need a GPU and puts their executables into a folder, compressed: each contains all CPU kernels.
 fn test_executables(folder: &Path) -> Result<(), String> {
     for (package, tests) in TESTS {
         let there = |test: &&&str| {
@@ -127,7 +125,7 @@ fn test_executables(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The executables among what cargo says it made, one JSON object a line.
+/// The executables in cargo's messages, which are one JSON object per line.
 fn executables(messages: &str) -> Vec<PathBuf> {
     let executable = |line: &str| {
         let path = line.split_once("\"executable\":\"")?.1.split_once('"')?.0;
@@ -136,7 +134,7 @@ fn executables(messages: &str) -> Vec<PathBuf> {
     messages.lines().filter_map(executable).collect()
 }
 
-/// The name of the test that an executable was built from: all before the last dash.
+/// The name of the test that an executable was built from: everything before the last dash.
 fn test_name(executable: &Path) -> Option<&str> {
     executable.file_stem()?.to_str()?.rsplit_once('-').map(|(name, _)| name)
 }
@@ -145,7 +143,7 @@ fn has_gpu() -> bool {
     exec::probe(Command::new("nvidia-smi").arg("-L")).is_some_and(|found| found.contains("GPU"))
 }
 
-/// The plain files of a folder whose names are wanted.
+/// The regular files of a folder whose names match.
 fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, String> {
     let entries = fs::read_dir(folder).map_err(|error| format!("cannot list {folder}: {error}"))?;
     let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));

@@ -1,9 +1,10 @@
 //! The repository's own commands, run as `cargo xtask <command>`.
 //!
 //! `test` is the one command that decides whether a change is good; `tidy` is its first step, the rules
-//! no compiler checks. `bench` times the ops, `gpu` puts together what a machine with a GPU runs. Standard library only, so that it builds in a second.
+//! no compiler checks. `bench` times the ops, `gpu` packs what a machine with a GPU runs. Standard library
+//! only, so that it builds in a second.
 //!
-//! Exit status: 0 when all is well, 1 when a check failed, 2 when the command line made no sense.
+//! Exit status: 0 on success, 1 when a check failed, 2 for an invalid command line.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -28,34 +29,34 @@ Commands:
           then build the wheel into a private environment and run the Python tests.
             --rust      only the Rust steps
             --python    only the Python steps
-          What follows `--` goes to pytest.
+          Arguments after `--` go to pytest.
   tidy    Check the rules no compiler checks: which crate may use which, file sizes,
-          documented unsafe code, left-overs. Prints `path:line: message` for each finding.
+          documented unsafe code, leftovers. Prints `path:line: message` for each finding.
   bench [<word>...] [--quick] [--small] [--threads N] [--torch PYTHON] [--rounds N]
         [--json FILE] [--markdown FILE]
-          Time the ops on large tensors, beside the best this machine does at copying and computing.
-            <word>      only what has one of the words in its op, arguments and dtype, as `softmax`
+          Time the ops on large tensors, relative to this machine's copy bandwidth and peak FLOP/s.
+            <word>      only benchmarks with one of the words in op, arguments or dtype, e.g. `softmax`;
                         `matmul`, `conv`, `attention` and `sweep` (many shapes of matmul) instead
-                        time kernels on the shapes of models in cases/kernels.json; words beside
-                        them choose among these, as `matmul Llama`
+                        time kernels on the shapes of models in cases/kernels.json, and further
+                        words choose among these, e.g. `matmul Llama`
             --quick     smaller tensors, fewer runs
-            --small     the tiny tensors of cases/ops.json: what a call costs by itself
-            --threads   how many threads to use (default: as many as there are cores)
-            --torch     a Python that has PyTorch, which runs the same kernels on as many threads;
-                        a ratio above 1 means that this project is faster
-            --rounds    how often the two take turns at a kernel (default: 3)
+            --small     the tiny tensors of cases/ops.json: the cost of a call by itself
+            --threads   how many threads to use (default: one per core)
+            --torch     a Python that has PyTorch, to run the same kernels on as many threads;
+                        a ratio above 1 means that max-rs is faster
+            --rounds    how often the two alternate on a kernel (default: 3)
             --json, --markdown
-                        also write the table to a file (from the repository's root)
+                        also write the table to a file (relative to the repository root)
   gpu [--build | tests | rust [NAME] | python | bench | sanitizer] [<arguments>...]
-          Put all that the GPU tests and the bench against PyTorch need into target/gpu: test
-          executables, the wheel, Python tests, cases, pytest, and a script. Take that folder to a
-          machine with a GPU, which needs no Rust, and run `sh gpu/run`; `sh gpu/run --help` says
-          more. On a machine that has a GPU it runs at once, with the arguments given here.
-            --build     only put it together
+          Pack everything that the GPU tests and the benchmark against PyTorch need into target/gpu:
+          test executables, the wheel, Python tests, cases, pytest, and a script. Take that folder to
+          a machine with a GPU, which needs no Rust, and run `sh gpu/run`; `sh gpu/run --help` says
+          more. On a machine with a GPU the script runs right away, with the arguments given here.
+            --build     only pack
   help    Print this text.
 
 Environment:
-  PYTHON            the Python (3.10 or newer) to build the private environment from
+  PYTHON            the Python (3.10 or newer) to create the private environment with
   CARGO_TARGET_DIR  where build outputs, the wheel and the environment go (default: target)
 ";
 
@@ -124,9 +125,9 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     }
 }
 
-/// The folder of the workspace; every command works from there.
+/// The root of the workspace; every command runs from there.
 fn repository_root() -> PathBuf {
-    // Cargo tells the running program where its package is; a binary started by hand knows where it was built.
+    // Cargo sets the variable at run time; a binary started by hand falls back to where it was built.
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     package.ancestors().nth(2).unwrap_or(Path::new(".")).to_owned()

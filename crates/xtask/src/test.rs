@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check and test of the repository, in order, up to the first failure.
+//! `cargo xtask test`: every check and test of the repository, in order, stopping at the first failure.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,10 +22,10 @@ const PYTHON: &[Step] = &[
     Step { name: "Python tests", run: python_tests },
 ];
 
-/// The folder of the Python package, from the repository's root.
+/// The folder of the Python package, relative to the repository root.
 pub const PACKAGE: &str = "crates/max-py";
 
-/// Which steps to run, and what to tell pytest.
+/// Which steps to run, and the arguments for pytest.
 #[derive(Debug, Default, PartialEq)]
 pub struct Options {
     pub only: Option<Language>,
@@ -45,7 +45,7 @@ struct Step {
     run: fn(&Context, &mut Totals) -> Result<(), String>,
 }
 
-/// What steps need to know.
+/// What the steps share.
 pub struct Context {
     /// Cargo's build folder, as an absolute path.
     pub target: PathBuf,
@@ -65,15 +65,15 @@ impl Options {
                     options.pytest = rest.by_ref().cloned().collect();
                     break;
                 }
-                unknown => return Err(format!("`test` does not know `{unknown}`")),
+                unknown => return Err(format!("unknown option `{unknown}` for `test`")),
             };
             if options.only.is_some_and(|chosen| chosen != language) {
-                return Err("`--rust` and `--python` exclude each other; give neither to run both".into());
+                return Err("`--rust` and `--python` are mutually exclusive; give neither to run both".into());
             }
             options.only = Some(language);
         }
         if options.only == Some(Language::Rust) && !options.pytest.is_empty() {
-            return Err("arguments for pytest make no sense with `--rust`".into());
+            return Err("`--rust` does not run pytest, so it takes no arguments for it".into());
         }
         Ok(options)
     }
@@ -113,8 +113,8 @@ fn clippy(_: &Context, _: &mut Totals) -> Result<(), String> {
 }
 
 fn rust_tests(_: &Context, totals: &mut Totals) -> Result<(), String> {
-    // An extension module leaves Python's symbols to the interpreter that loads it: no test binary of
-    // max-py can link. The Python steps test it.
+    // An extension module leaves Python's symbols to the interpreter that loads it, so a test binary of
+    // max-py cannot link. The Python steps test it.
     let arguments = ["test", "--workspace", "--exclude", "max-py", "--locked"];
     let mut output = String::new();
     let outcome = exec::tee(without_gpus(cargo().args(arguments)), &mut output);
@@ -128,14 +128,14 @@ fn documentation(_: &Context, _: &mut Totals) -> Result<(), String> {
     exec::run(cargo().args(arguments).env("RUSTDOCFLAGS", flags.trim()))
 }
 
-/// Makes the private environment.
+/// Creates the private Python environment.
 pub fn python_environment(context: &Context) -> Result<(), String> {
     let venv = context.venv();
     venv.create_if_needed()?;
     venv.install_requirements(&Path::new(PACKAGE).join("requirements-test.txt"))
 }
 
-/// Builds the wheel and installs it there.
+/// Builds the wheel and installs it into the private environment.
 pub fn wheel(context: &Context) -> Result<(), String> {
     let venv = context.venv();
     let wheels = context.target.join("wheels");
@@ -166,13 +166,13 @@ fn python_tests(context: &Context, totals: &mut Totals) -> Result<(), String> {
     outcome.and(counted)
 }
 
-/// The command with the GPUs of the machine hidden: where there is one, tensors are made on it unless told otherwise, and
-/// these tests expect them on the host. `cargo xtask gpu` has the tests of GPUs.
+/// The command with the machine's GPUs hidden: with a GPU visible, tensors are created on it by default, and these tests
+/// expect them on the host. `cargo xtask gpu` runs the GPU tests.
 fn without_gpus(command: &mut Command) -> &mut Command {
     command.env("CUDA_VISIBLE_DEVICES", "")
 }
 
-/// The one wheel of a folder.
+/// The only wheel in a folder.
 pub fn the_wheel(folder: &Path) -> Result<PathBuf, String> {
     let entries =
         std::fs::read_dir(folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
@@ -186,13 +186,13 @@ pub fn the_wheel(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Cargo, the one that runs this program.
+/// The cargo that runs this program.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
 }
 
 impl Context {
-    /// The context of a run from the repository's root.
+    /// The context of a run from the repository root.
     pub fn new(pytest: Vec<String>) -> Result<Context, String> {
         let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
         let target = std::path::absolute(target).map_err(|error| format!("bad CARGO_TARGET_DIR: {error}"))?;

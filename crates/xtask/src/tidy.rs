@@ -14,7 +14,7 @@ mod source;
 use std::fmt;
 use std::path::Path;
 
-/// A rule looks at all files and says what to put right.
+/// A rule looks at all files and reports what to fix.
 type Rule = fn(&[File]) -> Vec<Finding>;
 
 /// Every rule.
@@ -31,12 +31,12 @@ const RULES: &[Rule] = &[
 
 /// A text file of the repository.
 pub struct File {
-    /// From the repository's root, with `/` between the parts.
+    /// Relative to the repository root, with `/` between the parts.
     pub path: String,
     pub text: String,
 }
 
-/// One thing to put right; displays as `path:line: message`.
+/// One thing to fix; displays as `path:line: message`.
 #[derive(Debug, PartialEq)]
 pub struct Finding {
     pub path: String,
@@ -52,7 +52,7 @@ impl File {
         extension.is_some_and(|found| extensions.iter().any(|wanted| found == *wanted))
     }
 
-    /// The crate folder the file lies in and its path there: `crates/max-core/src/lib.rs` is
+    /// The crate folder that contains the file, and its path there: `crates/max-core/src/lib.rs` is
     /// `("max-core", "src/lib.rs")`.
     pub fn in_crate(&self) -> Option<(&str, &str)> {
         self.path.strip_prefix("crates/")?.split_once('/')
@@ -79,11 +79,11 @@ pub fn run() -> Result<(), String> {
     }
     match findings.len() {
         0 => {
-            println!("tidy: {} files, nothing to put right", files.len());
+            println!("tidy: {} files, nothing to fix", files.len());
             Ok(())
         }
-        1 => Err("tidy found 1 thing to put right".into()),
-        count => Err(format!("tidy found {count} things to put right")),
+        1 => Err("tidy found 1 thing to fix".into()),
+        count => Err(format!("tidy found {count} things to fix")),
     }
 }
 
@@ -93,7 +93,7 @@ fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// For the tests of the rules: what a rule says about one file, as displayed.
+/// For the tests of the rules: what a rule reports about one file, as displayed.
 #[cfg(test)]
 fn findings_of(rule: Rule, path: &str, text: &str) -> Vec<String> {
     let file = File { path: path.into(), text: text.into() };
@@ -108,6 +108,6 @@ mod tests {
     fn findings_are_sorted_and_shown_with_their_place() {
         let files = ["b.md", "a.md"].map(|path| File { path: path.into(), text: "one\ntwo \n".into() });
         let shown: Vec<_> = check(&files).iter().map(Finding::to_string).collect();
-        assert_eq!(shown, ["a.md:2: space at the end of the line", "b.md:2: space at the end of the line"]);
+        assert_eq!(shown, ["a.md:2: trailing whitespace", "b.md:2: trailing whitespace"]);
     }
 }

@@ -1,4 +1,4 @@
-//! How many tests ran: read from what `cargo test` and pytest print, shown as one closing line.
+//! How many tests ran: parsed from the output of `cargo test` and pytest, shown as one closing line.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl fmt::Display for Totals {
 }
 
 impl Totals {
-    /// Adds every `test result:` line of a `cargo test` run. An error when there is none.
+    /// Adds every `test result:` line of a `cargo test` run. It is an error if there is none.
     pub fn add_cargo(&mut self, output: &str) -> Result<(), String> {
         let mut found = false;
         for line in output.lines().map(plain) {
@@ -34,7 +34,7 @@ impl Totals {
         if found { Ok(()) } else { Err("cargo test printed no `test result:` line".into()) }
     }
 
-    /// Adds pytest's closing line, `N passed, M skipped in 0.12s`. An error when there is none.
+    /// Adds pytest's closing line, `N passed, M skipped in 0.12s`. It is an error if there is none.
     pub fn add_pytest(&mut self, output: &str) -> Result<(), String> {
         let closing = output.lines().rev().map(plain).find_map(|line| pytest_counts(&line));
         let counts = closing.ok_or("pytest printed no closing line with counts")?;

@@ -19,12 +19,12 @@ impl Venv {
         Self { folder }
     }
 
-    /// Creates the environment, unless it is there and works and comes from the Python that would be used now.
+    /// Creates the environment, unless a working one from the same Python version exists.
     pub fn create_if_needed(&self) -> Result<(), String> {
         let base = find_python()?;
         let current = version(&self.interpreter());
         if current.is_some_and(|current| current == base.version) && self.has_pip() {
-            println!("{} is there, Python {}", self.folder.display(), base.version);
+            println!("{} exists, Python {}", self.folder.display(), base.version);
             return Ok(());
         }
         if exec::probe(Command::new(&base.path).args(["-c", "import venv, ensurepip"])).is_none() {
@@ -36,7 +36,7 @@ impl Venv {
         }
         self.remove()?;
         exec::run(Command::new(&base.path).args(["-m", "venv"]).arg(&self.folder)).map_err(|error| {
-            format!("{error}; on Debian and Ubuntu `apt install python3-venv` provides what it needs")
+            format!("{error}; on Debian and Ubuntu `apt install python3-venv` installs what is missing")
         })
     }
 
@@ -46,14 +46,14 @@ impl Venv {
             .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
         let stamp = self.folder.join("requirements.stamp");
         if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-            println!("requirements are installed");
+            println!("requirements are already installed");
             return Ok(());
         }
         exec::run(self.pip_install().arg("-r").arg(file))?;
         std::fs::write(&stamp, wanted).map_err(|error| format!("cannot write {}: {error}", stamp.display()))
     }
 
-    /// The environment's Python, deaf to settings that would let other packages in.
+    /// The environment's Python, without the variables that would let other packages in.
     pub fn python(&self) -> Command {
         let mut command = Command::new(self.interpreter());
         command.env_remove("PYTHONPATH").env_remove("PYTHONHOME");
@@ -72,7 +72,7 @@ impl Venv {
         self.folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
     }
 
-    /// False for an environment whose making was interrupted: pip comes last.
+    /// False for an environment whose creation was interrupted: pip is installed last.
     fn has_pip(&self) -> bool {
         exec::probe(self.python().args(["-c", "import pip"])).is_some()
     }
@@ -115,7 +115,7 @@ fn find_python() -> Result<Python, String> {
     ))
 }
 
-/// What an interpreter says its version is, such as `3.11.7`; `None` when it does not run.
+/// The version an interpreter reports, such as `3.11.7`; `None` if it does not run.
 fn version(python: &Path) -> Option<String> {
     exec::probe(Command::new(python).args(["-c", "import platform; print(platform.python_version())"]))
 }

@@ -1,4 +1,4 @@
-//! What ops that become loops do: a few instructions each. Softmax and the norms are decomposed here, late.
+//! The instructions of ops that become loops. Softmax and the norms are decomposed here, late.
 
 use max_core::kernel::{Instr, Literal, Reduction, Reg};
 use max_core::scalar::{NumericOp, RealOp};
@@ -56,7 +56,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Sizes as data: one store each.
+    /// Sizes as data: one store per size.
     fn sizes(&mut self, id: OpId, op: &Op, dims: &[Dim]) -> Result<()> {
         let ((dtype, shape), device) = (self.array(op.results[0])?, self.device(op.results[0])?);
         let mut group = Group::new(device, Work::Loop, &[]);
@@ -89,7 +89,7 @@ impl Lowering<'_> {
         Ok(node)
     }
 
-    /// Operands one after the other. What is computed for the concat alone is computed in its place.
+    /// Operands one after the other. Operands that only the concat uses are computed directly in their place.
     pub(super) fn concat(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
         let ((dtype, shape), device) = (self.array(op.results[0])?, self.device(op.results[0])?);
         let strides = contiguous_strides(&shape)?;
@@ -124,7 +124,7 @@ impl Lowering<'_> {
     }
 
     /// The group of a node that can be computed in another's memory, and where in the view each axis of the node is:
-    /// the view is the whole node, and nothing else sees it.
+    /// the view must be the whole node, and nothing else may see it.
     fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<Step>)>> {
         let node = self.node(view.node);
         let Source::Group(group, None) = node.source else { return Ok(None) };
@@ -134,7 +134,7 @@ impl Lowering<'_> {
             return Ok(None);
         }
         let Some(steps) = steps(&node.shape, &view.layout)? else { return Ok(None) };
-        // Rows are written whole: scattering what a row program makes would cost more than a copy.
+        // Rows are written whole: scattering the results of a row program would cost more than a copy.
         let last = view.layout.shape.len().saturating_sub(1);
         let scatters = steps.last().is_some_and(|&(axis, _)| axis != last);
         Ok((!scatters || self.groups[group].reduce.is_none()).then_some((group, steps)))
@@ -160,7 +160,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Where an axis of a node is in a view: along which axis, and in what steps.
+/// Where an axis of a node is in a view: the axis, and the stride along it.
 type Step = (usize, Dim);
 
 /// Where each axis of a node is in a view, if that only reorders axes and merges neighbours.
@@ -172,7 +172,7 @@ fn steps(shape: &[Dim], view: &Layout) -> Result<Option<Vec<Step>>> {
     let natural = contiguous_strides(shape)?;
     let mut free: Vec<usize> = (0..view.shape.len()).filter(|&axis| view.shape[axis] != ONE).collect();
     let mut steps = vec![(view.shape.len().saturating_sub(1), Dim::Static(0)); shape.len()];
-    // The axis of the view that is being put together, and the size it has so far.
+    // The axis of the view that is being assembled, and its size so far.
     let mut open: Option<Step> = None;
     for axis in (0..shape.len()).rev().filter(|&axis| shape[axis] != ONE) {
         let (along, step) = match open.take() {
@@ -260,11 +260,11 @@ fn emit(group: &mut Group, kind: &OpKind, regs: &[Reg], dtype: DType, axis_size:
             let result = e.apply(NumericOp::Mul, &[normal, weight]);
             e.narrow(result, dtype)
         }
-        other => bail!(internal, "{} is not computed element by element", other.name()),
+        other => bail!(internal, "{} is not an elementwise op", other.name()),
     })
 }
 
-/// Whether the result tells a narrow float from the wider one that it is held as: such operands are rounded first.
+/// Whether the result depends on a narrow float being rounded: such operands are rounded first, not held wider.
 fn shows_precision(kind: &OpKind) -> bool {
     match kind {
         OpKind::Scalar(ScalarOp::CompareOp(_)) | OpKind::Cast(_) => true,
@@ -273,7 +273,7 @@ fn shows_precision(kind: &OpKind) -> bool {
     }
 }
 
-/// The reduction of a kind; a mean is a sum and a division.
+/// The reduction for a kind; a mean is a sum and a division.
 fn reduction(kind: ReduceKind) -> Option<Reduction> {
     match kind {
         ReduceKind::Sum => Some(Reduction::Sum),
@@ -286,7 +286,7 @@ fn reduction(kind: ReduceKind) -> Option<Reduction> {
     }
 }
 
-/// The dtype in which rows are computed: real numbers, at least as wide as f32.
+/// The dtype in which rows are computed: a float at least as wide as f32.
 fn wide(dtype: DType) -> DType {
     match dtype {
         DType::Float64 => DType::Float64,
@@ -295,7 +295,7 @@ fn wide(dtype: DType) -> DType {
     }
 }
 
-/// Appends instructions in a dtype; rows have a size.
+/// Appends instructions in a dtype, for rows of a size.
 struct Emit<'a> {
     group: &'a mut Group,
     dtype: DType,
@@ -316,7 +316,7 @@ impl Emit<'_> {
         self.group.push(Instr::Cast(arg, dtype))
     }
 
-    /// A computed narrow float as its dtype holds it.
+    /// Rounds a computed value to its narrow float dtype.
     fn round(&mut self, arg: Reg) -> Reg {
         let narrow = self.dtype.is_float() && self.dtype.size_in_bytes() < 4;
         match self.group.code[arg.0 as usize] {
@@ -331,7 +331,7 @@ impl Emit<'_> {
         if from == to { arg } else { self.cast(arg, to) }
     }
 
-    /// An operand in the wide dtype, in which what follows is computed.
+    /// An operand converted to the wide dtype of the computation.
     fn widen(&mut self, arg: Reg) -> Reg {
         let from = self.dtype;
         self.dtype = wide(from);
@@ -342,7 +342,7 @@ impl Emit<'_> {
         self.cast_from(arg, from, wide(from))
     }
 
-    /// The result in the dtype of the op.
+    /// The result converted to the dtype of the op.
     fn narrow(&mut self, arg: Reg, to: DType) -> Reg {
         self.cast_from(arg, self.dtype, to)
     }
@@ -364,7 +364,7 @@ impl Emit<'_> {
         Ok(self.apply(RealOp::Div, &[sum, size]))
     }
 
-    /// One over the square root of the mean square of a row and a small number.
+    /// `1 / sqrt(mean(x * x) + epsilon)` of a row.
     fn inverse_deviation(&mut self, arg: Reg, epsilon: f64) -> Result<Reg> {
         let square = self.apply(NumericOp::Mul, &[arg, arg]);
         let variance = self.mean(square)?;

@@ -1,4 +1,4 @@
-//! From groups to a program: dead instructions go, nodes get slots, groups become steps, slots get lifetimes.
+//! From groups to a program: dead instructions are removed, nodes get slots, groups become steps, slots get lifetimes.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     let outputs = types(source.block.results.as_deref().unwrap_or_default());
     let mut slots = Slots { nodes: &parts.nodes, of: vec![None; parts.nodes.len()], infos: Vec::new() };
     let mut steps = Vec::new();
-    // Where each group's step is, to cut steps into segments.
+    // The step of each group, to divide steps into segments.
     let mut first_step = Vec::with_capacity(parts.groups.len() + 1);
     for group in &parts.groups {
         first_step.push(steps.len());
@@ -62,7 +62,7 @@ fn devices(slots: &[SlotInfo], steps: &[Step]) -> Vec<DeviceRef> {
     if devices.is_empty() { vec![DeviceRef::CPU] } else { devices }
 }
 
-/// Gives nodes slots as they are needed.
+/// Assigns slots to nodes on demand.
 struct Slots<'a> {
     nodes: &'a [Node],
     of: Vec<Option<Slot>>,
@@ -113,7 +113,7 @@ impl Slots<'_> {
             }
         };
         let mut strides = layout.strides_in(&group.space);
-        // What is the same along the reduced axis is stored once.
+        // What does not vary along the reduced axis is stored once.
         if let Some(axis) = group.reduce
             && node.shape[axis] == Dim::Static(1)
         {
@@ -134,7 +134,7 @@ impl Slots<'_> {
         Ok(())
     }
 
-    /// The work of a group; nothing if nobody needs it.
+    /// The work of a group; `None` if nobody needs it.
     fn work(&mut self, group: &Group) -> Result<Option<program::Work>> {
         let kernel = match &group.work {
             Work::Print(label, node) => {
@@ -232,7 +232,7 @@ impl Slots<'_> {
         })
     }
 
-    /// The loop of a group with its stores, without what they do not need; nothing if it stores nothing.
+    /// The loop of a group with its stores, without unneeded instructions; `None` if it stores nothing.
     fn ending(&mut self, group: &Group) -> Result<Option<Loop<Dim>>> {
         let mut stores: Vec<(Access<Dim>, Reg)> = Vec::new();
         for &(node, reg) in &group.regs {
@@ -284,7 +284,7 @@ impl Slots<'_> {
             code.push(Instr::Store(accesses.len() as u32, renamed[reg.0 as usize]));
             accesses.push(access);
         }
-        // What is stored once a row is stored for empty rows too, so they stay rows without a reduction.
+        // What is stored once per row is stored for empty rows too, so they remain rows without a reduction.
         let by_row = |&axis: &usize| {
             accesses[loads..].iter().any(|access: &Access<Dim>| access.strides[axis] == Dim::Static(0))
         };
@@ -294,7 +294,7 @@ impl Slots<'_> {
     }
 }
 
-/// Marks what an instruction needs, and what that needs.
+/// Marks an instruction and everything it needs.
 fn mark(code: &[Instr<Dim>], at: usize, needed: &mut [bool]) {
     let mut open = vec![at];
     while let Some(at) = open.pop() {
@@ -318,7 +318,7 @@ fn permuted(access: Access<Dim>, axes: &[usize; 4]) -> Access<Dim> {
     Access { strides, ..access }
 }
 
-/// When each temporary is in use, and which take over the memory of one that dies where they are born.
+/// When each temporary is in use, and which ones take over the memory of another that dies at the step that writes them.
 fn lifetimes(program: &mut Program) {
     let mut seen: Vec<Option<(usize, usize)>> = vec![None; program.slots.len()];
     let mut touch = |slot: Slot, step: usize| {
@@ -329,11 +329,11 @@ fn lifetimes(program: &mut Program) {
         step.reads().into_iter().chain(step.writes()).for_each(|slot| touch(slot, number));
     }
     for segment in &program.segments {
-        // Facts read after the last step before them, so that step must not work in place of what they read.
+        // Facts read after the last step before them, so that step must not overwrite in place what they read.
         let start = segment.steps.start;
         segment.facts.iter().flat_map(|fact| fact.claim.reads()).for_each(|slot| touch(slot, start));
     }
-    // What leaves its segment lives to the end: the arenas of segments are apart.
+    // A temporary that leaves its segment lives to the end: segments have separate arenas.
     let end = program.steps.len();
     for (info, seen) in program.slots.iter_mut().zip(&seen) {
         if let (Origin::Temporary(lifetime), Some((first, last))) = (&mut info.origin, seen) {
@@ -354,7 +354,7 @@ fn lifetimes(program: &mut Program) {
     }
 }
 
-/// Pairs of slots, one read for the last time and one written for the first time by a step, through equal accesses.
+/// Pairs of slots that a step reads for the last time and writes for the first time, through equal accesses.
 fn in_place(program: &Program, number: usize) -> Vec<(Slot, Slot)> {
     let program::Work::Kernel(kernel) = &program.steps[number].work else { return vec![] };
     let Some(ending) = kernel.ending() else { return vec![] };

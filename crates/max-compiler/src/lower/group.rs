@@ -10,11 +10,11 @@ use max_graph::{OpId, ValueId};
 
 use super::{Layout, Lowering, NodeId, Source, View};
 
-/// Bounds on a group: beyond them registers spill out of the first cache and preparing it takes long.
+/// Limits of a group: beyond them registers spill out of the L1 cache and preparing it takes long.
 const MOST_INSTRUCTIONS: usize = 160;
 const MOST_USES: usize = 32;
 
-/// How a group walks a node.
+/// How a group accesses a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Use {
     pub(super) node: NodeId,
@@ -22,10 +22,10 @@ pub(super) struct Use {
     pub(super) strides: Vec<Dim>,
 }
 
-/// What a group does before its loop.
+/// What a group computes before its loop.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Nothing: the loop is all.
+    /// Nothing: the loop is everything.
     Loop,
     /// Over `[batch.., m, k]` and `[batch.., k, n]`; the group's space is `[batch.., m, n]`.
     Matmul { k: Dim, lhs: Use, rhs: Use },
@@ -35,16 +35,16 @@ pub(super) enum Work {
     Conv2d { op: Conv2d, input: Use, input_shape: Vec<Dim>, filter: Use, filter_shape: Vec<Dim> },
     /// `[outer, size, picks, inner]`.
     Gather { axis: usize, sizes: [Dim; 4], source: Use, indices: Use, result: NodeId },
-    /// A contiguous node, or only a text.
+    /// A contiguous node, or only a label.
     Print(String, Option<NodeId>),
     /// A whole node to one on the group's device.
     Transfer { from: NodeId, to: NodeId },
 }
 
-/// A step to be.
+/// A future step.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The device whose memory it works on; of a transfer the one it goes to.
+    /// The device it runs on; for a transfer, the destination.
     pub(super) device: DeviceRef,
     pub(super) work: Work,
     /// The index space of its loop.
@@ -54,9 +54,9 @@ pub(super) struct Group {
     pub(super) code: Vec<Instr<Dim>>,
     /// The nodes it computes, and the nodes that stores put into other memory.
     pub(super) regs: Vec<(NodeId, Reg)>,
-    /// Where nodes are, for looking them up.
+    /// The register of each node it computes.
     pub(super) computed: HashMap<NodeId, Reg>,
-    /// Stores at explicit places: what a concat copies, and sizes as data.
+    /// Stores at explicit places: the copies of a concat, and sizes as data.
     pub(super) stores: Vec<(Use, Reg)>,
     pub(super) ops: Vec<OpId>,
 }
@@ -87,14 +87,14 @@ impl Group {
         self.computed.insert(node, reg);
     }
 
-    /// The shape of what is the same along the reduced axis.
+    /// The shape of values that do not vary along the reduced axis.
     pub(super) fn row_shape(&self, axis: usize) -> Vec<Dim> {
         let mut shape = self.space.clone();
         shape[axis] = Dim::Static(1);
         shape
     }
 
-    /// Whether all it does is to write sizes as data.
+    /// Whether it only writes sizes as data.
     pub(super) fn has_only_sizes(&self) -> bool {
         matches!(self.work, Work::Loop)
             && !self.stores.is_empty()
@@ -102,7 +102,7 @@ impl Group {
             && self.code.iter().all(|instr| matches!(instr, Instr::Size(..)))
     }
 
-    /// Whether a result fits its space, as a value of each element or of each row.
+    /// Whether a result fits its space, as one value per element or per row.
     fn has_room_for(&self, wanted: &Wanted) -> bool {
         if self.device != wanted.device {
             return false;
@@ -126,7 +126,7 @@ impl Group {
     }
 }
 
-/// What an op wants of the group it joins: a device, a space, and to reduce an axis of it.
+/// What an op needs of the group it joins: a device, a space, and an axis to reduce.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) device: DeviceRef,
@@ -135,7 +135,7 @@ pub(super) struct Wanted {
 }
 
 impl Lowering<'_> {
-    /// The group that computes a node, if one does.
+    /// The group that computes a node, if any.
     pub(super) fn group_of(&self, node: NodeId) -> Option<usize> {
         match self.node(node).source {
             Source::Group(group, _) => Some(group),
@@ -143,7 +143,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The group an op with these operands is put into: one that is there, or a new one.
+    /// The group for an op with these operands: an existing one, or a new one.
     pub(super) fn find_group(&mut self, operands: &[View], wanted: &Wanted) -> Result<usize> {
         if self.options.fuse {
             let above = operands.iter().filter_map(|view| self.group_of(view.node)).max();
@@ -173,7 +173,7 @@ impl Lowering<'_> {
             if group.computed.contains_key(&view.node) && !self.is_register(group, view)? {
                 return Ok(false);
             }
-            // Written by the group at explicit places: not there before the group has run.
+            // The group writes it at explicit places, so it is not available before the group has run.
             if self.group_of(view.node) == Some(number) && !group.computed.contains_key(&view.node) {
                 return Ok(false);
             }
@@ -192,7 +192,7 @@ impl Lowering<'_> {
         Ok((0..group.space.len()).all(same))
     }
 
-    /// The register that holds an operand in a group, loaded if need be.
+    /// The register that holds an operand in a group, loaded if necessary.
     pub(super) fn operand(&mut self, number: usize, view: &View) -> Result<Reg> {
         if let Some(&reg) = self.groups[number].computed.get(&view.node) {
             return Ok(reg);
@@ -218,19 +218,19 @@ impl Lowering<'_> {
         Ok(reg)
     }
 
-    /// Notes that a group reads the memory of a node.
+    /// Records that a group reads the memory of a node.
     pub(super) fn read(&mut self, number: usize, node: NodeId) {
         self.nodes[node.0 as usize].stored = true;
         let reader = self.readers.entry(node).or_insert(number);
         *reader = number.max(*reader);
     }
 
-    /// How a space walks a view that broadcasts to it.
+    /// How a space accesses a view that broadcasts to it.
     pub(super) fn use_of(view: &View, space: &[Dim]) -> Use {
         Use { node: view.node, offset: view.layout.offset.clone(), strides: view.layout.strides_in(space) }
     }
 
-    /// A constant of one element.
+    /// A one-element constant.
     fn literal(&self, view: &View) -> Option<Literal> {
         let node = self.node(view.node);
         match &node.source {
@@ -243,7 +243,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A node that a group computes in a register, as the value of a result.
+    /// A node for a value that a group has in a register.
     pub(super) fn result(&mut self, number: usize, reg: Reg, dtype: DType, shape: &[Dim]) -> NodeId {
         let device = self.groups[number].device;
         let node = self.add_node(device, dtype, shape, Source::Group(number, None));
@@ -251,7 +251,7 @@ impl Lowering<'_> {
         node
     }
 
-    /// A value that an op's group computes in a register.
+    /// Defines the result of an op as a register of its group.
     pub(super) fn finish_op(&mut self, number: usize, op: OpId, value: ValueId, reg: Reg) -> Result<()> {
         let (dtype, shape) = self.array(value)?;
         let node = self.result(number, reg, dtype, &shape);
@@ -259,7 +259,7 @@ impl Lowering<'_> {
         self.define(value, node)
     }
 
-    /// Notes that a group works for an op.
+    /// Records that a group works for an op.
     pub(super) fn note(&mut self, number: usize, op: OpId) {
         let ops = &mut self.groups[number].ops;
         if ops.last() != Some(&op) {

@@ -1,4 +1,4 @@
-//! Ops with kernels of their own: what they compute goes to the loop of their group, which later ops may extend.
+//! Ops with kernels of their own: their result goes into the loop of their group, which later ops may extend.
 
 use max_core::kernel::{Access, Instr, Slot};
 use max_core::{DeviceRef, Dim, Result, Shape, bail};
@@ -67,7 +67,7 @@ impl Lowering<'_> {
         self.heavy(id, op.results[0], work, &[input.node, filter.node])
     }
 
-    /// A group that starts with what a kernel of its own computes.
+    /// A group that starts with the result of a kernel of its own.
     fn heavy(&mut self, id: OpId, value: ValueId, work: Work, reads: &[NodeId]) -> Result<()> {
         let (dtype, space) = self.array(value)?;
         let mut group = Group::new(self.device(value)?, work, &space);
@@ -120,14 +120,14 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// What an op on a device sees of an operand that must have memory there.
+    /// The view that an op on a device has of an operand that must be in memory there.
     fn stored(&mut self, value: ValueId, device: DeviceRef) -> Result<View> {
         let view = self.view(value)?;
         let view = self.on(None, view, device)?;
         self.in_memory(view)
     }
 
-    /// The view, or its elements in memory if they have none.
+    /// The view, or a copy in memory if its elements have none.
     fn in_memory(&mut self, view: View) -> Result<View> {
         if !matches!(self.node(view.node).source, Source::Index) {
             return Ok(view);
@@ -136,14 +136,14 @@ impl Lowering<'_> {
         Ok(View { node, layout: Layout::contiguous(&view.layout.shape)? })
     }
 
-    /// A value as a node on a device with the value's shape: itself, or a copy.
+    /// A value as a whole node on a device with the value's shape: itself, or a copy.
     fn whole(&mut self, id: OpId, value: ValueId, device: DeviceRef) -> Result<NodeId> {
         let view = self.stored(value, device)?;
         let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
         if whole { Ok(view.node) } else { self.copy(Some(id), &view) }
     }
 
-    /// How a fact reads a small view; slots are put in at the end, so a node stands for one here.
+    /// How a fact reads a small view. Slots are assigned at the end; until then the node takes their place.
     pub(super) fn access_of(&mut self, view: &View) -> Result<Access<Dim>> {
         let view = self.in_memory(view.clone())?;
         self.nodes[view.node.0 as usize].stored = true;

@@ -1,4 +1,4 @@
-//! Values on other devices than the one that made them.
+//! Values on other devices than the one that computed them.
 
 use max_core::{DeviceRef, Result, Shape};
 use max_graph::OpId;
@@ -8,7 +8,7 @@ use super::{Lowering, NodeId, Source, View};
 use crate::layout::Layout;
 
 impl Lowering<'_> {
-    /// The elements of a view on a device: the view itself if they are there.
+    /// The elements of a view on a device: the view itself if it is already there.
     pub(super) fn on(&mut self, id: Option<OpId>, view: View, device: DeviceRef) -> Result<View> {
         let node = self.node(view.node);
         if node.device == device {
@@ -16,13 +16,13 @@ impl Lowering<'_> {
         }
         let elements = |shape: &[_]| Shape::from(shape).num_elements();
         let (own, seen) = (elements(&node.shape)?, elements(&view.layout.shape)?);
-        // A node that is no more than what is seen of it goes over as it lies, and is seen there as it is here.
+        // A node that is no larger than the view is transferred as it is, and viewed there in the same way.
         let all = match (own.as_static(), seen.as_static()) {
             (Some(own), Some(seen)) => own <= seen,
             _ => own == seen,
         };
         let there = match &node.source {
-            // These have no place of their own before a program is loaded, so they need no step to get to another.
+            // These have no location before a program is loaded, so no step is needed to move them.
             Source::Constant(_) | Source::Index => Some(node.source.clone()),
             Source::Weight(_) if all => Some(node.source.clone()),
             _ => None,
@@ -45,7 +45,7 @@ impl Lowering<'_> {
         Ok(View { node: self.transfer(id, whole, device), layout })
     }
 
-    /// Sizes as data are written where they are wanted.
+    /// Sizes as data are written on the device that needs them.
     fn sizes_on(&mut self, number: usize, from: NodeId, device: DeviceRef) -> NodeId {
         let (dtype, shape) = (self.node(from).dtype, self.node(from).shape.clone());
         let to = self.add_node(device, dtype, &shape, Source::Group(self.groups.len(), None));
@@ -58,7 +58,7 @@ impl Lowering<'_> {
         to
     }
 
-    /// A node of the same elements on a device.
+    /// A node with the same elements on a device.
     fn transfer(&mut self, id: Option<OpId>, from: NodeId, device: DeviceRef) -> NodeId {
         let (number, node) = (self.groups.len(), self.node(from));
         let (dtype, shape) = (node.dtype, node.shape.clone());

@@ -1,4 +1,4 @@
-//! Scaled dot-product attention out of its parts: two products of matrices with a softmax between them.
+//! Recognizes scaled dot-product attention in its parts: two matmuls with a softmax between them.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::rewrite::{Builder, rebuild};
 
 mod groups;
 
-/// What is known of constant masks; see [`window`].
+/// What is known about constant masks; see [`window`].
 type KnownMasks = HashMap<Mask, Option<usize>>;
 
 /// Finds `matmul(softmax(scale * matmul(query, key transposed) + mask), value)` and its variants.
@@ -25,7 +25,7 @@ pub fn attention(body: &Body) -> Result<Body> {
     })
 }
 
-/// What hides scores.
+/// What masks scores.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Mask {
     None,
@@ -106,7 +106,7 @@ fn uncast(b: &Builder, value: ValueId) -> Option<ValueId> {
     }
 }
 
-/// Scores before they are multiplied or divided by numbers, and the product of these.
+/// Scores before they are multiplied or divided by numbers, and the product of those numbers.
 fn unscale(b: &Builder, value: ValueId) -> Option<(ValueId, f64)> {
     let value = once(b, value)?;
     let scaled = b.with_float(value, NumericOp::Mul);
@@ -118,7 +118,7 @@ fn unscale(b: &Builder, value: ValueId) -> Option<(ValueId, f64)> {
     }
 }
 
-/// Scores before some of them are hidden, and by what.
+/// Scores before masking, and the mask.
 fn unmask(b: &Builder, value: ValueId) -> Option<(ValueId, Mask)> {
     let definition = b.definition(value)?;
     if let (OpKind::Where(_), &[keep, x, y]) = (&definition.kind, &definition.operands[..]) {
@@ -141,7 +141,7 @@ fn unmask(b: &Builder, value: ValueId) -> Option<(ValueId, Mask)> {
 }
 
 /// The window of a constant mask that hides later keys from earlier queries, of which there are equally many, and keys
-/// that are too far back; zero if none are.
+/// that are too far back; zero if it hides none of those.
 fn window(b: &Builder, mask: Mask, scores: ValueId, known: &mut KnownMasks) -> Option<usize> {
     let (id, keeps) = match mask {
         Mask::None => return None,
@@ -153,8 +153,8 @@ fn window(b: &Builder, mask: Mask, scores: ValueId, known: &mut KnownMasks) -> O
     *known.entry(mask).or_insert_with(|| band(data, size, keeps))
 }
 
-/// The width of the band that a mask of one matrix keeps, on and below the diagonal, if it hides all else; zero if it
-/// keeps all that is below. Bools may say what to keep or what to hide.
+/// The width of the band on and below the diagonal that a mask of one matrix keeps, if it hides everything else; zero if
+/// it keeps everything below. Bools may say what to keep or what to hide.
 fn band(mask: &HostTensor, size: usize, keeps: bool) -> Option<usize> {
     if !mask.shape().ends_with(&[size, size]) || mask.num_elements() != size * size {
         return None;

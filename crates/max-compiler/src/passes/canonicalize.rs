@@ -1,4 +1,4 @@
-//! One form for equal things, so that later passes need to know one form only.
+//! One form for equal things, so that later passes need to know only that form.
 
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp};
 use max_core::{Number, Result, ScalarOp};
@@ -13,12 +13,12 @@ const RULES: &[(&str, Rule)] = &[
     ("needless transfers and rebinds", needless_moves),
 ];
 
-/// Brings ops into one form.
+/// Brings ops into canonical form.
 pub fn canonicalize(body: &Body) -> Result<Body> {
     apply(body, RULES)
 }
 
-/// Whether the operands of an op can change places without any change of the result.
+/// Whether the operands of an op can be swapped without changing the result.
 pub fn commutes(op: ScalarOp) -> bool {
     matches!(
         op,
@@ -28,7 +28,7 @@ pub fn commutes(op: ScalarOp) -> bool {
     )
 }
 
-/// `c + x` becomes `x + c`. The greater of two zeros is the second one, so `max` changes only if there are none.
+/// `c + x` becomes `x + c`. The greater of two zeros is the second one, so `max` is swapped only if there are none.
 fn constants_on_the_right(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let &OpKind::Scalar(op) = b.kind(value)? else { return None };
     let [x, y] = b.binary(value, op)?;
@@ -42,7 +42,7 @@ fn constants_on_the_right(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     if swaps { b.push(op, [y, x]) } else { None }
 }
 
-/// A cast of a cast that loses nothing is a cast.
+/// Two casts, of which the first loses nothing, are one cast.
 fn nested_casts(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let OpKind::Cast(outer) = b.kind(value)? else { return None };
     let outer = outer.clone();
@@ -50,13 +50,13 @@ fn nested_casts(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let OpKind::Cast(_) = b.kind(inner)? else { return None };
     let x = b.operand(inner)?;
     let (from, through, to) = (b.dtype(x)?, b.dtype(inner)?, outer.dtype);
-    // Integers wrap and floats saturate where they become narrower integers.
+    // When narrowing to integers, integers wrap and floats saturate.
     let alike = from.is_float() == through.is_float() || !to.is_integral() || from.fits(to);
     let exact = from.fits(through) && alike;
     if exact { if from == to { Some(x) } else { b.push(outer, [x]) } } else { None }
 }
 
-/// Elementwise ops and products of matrices broadcast by themselves.
+/// Elementwise ops and matmuls broadcast by themselves.
 fn needless_broadcasts(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let op = b.definition(value)?;
     if !matches!(op.kind, OpKind::Scalar(_) | OpKind::Where(_) | OpKind::Matmul(_)) {
@@ -74,7 +74,7 @@ fn needless_broadcasts(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     })
 }
 
-/// A transfer to where the value is, a rebind to the shape it has, and all but the last of several transfers.
+/// A transfer to the value's own device, a rebind to its own shape, and all but the last of several transfers.
 fn needless_moves(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let x = b.operand(value)?;
     match b.kind(value)? {

@@ -9,7 +9,7 @@ use max_graph::{Body, OpId, OpKind};
 use super::canonicalize::commutes;
 use super::rewrite::{Builder, rebuild};
 
-/// Replaces an op by an earlier one that is the same. Where the earlier one did not fail, neither does the later.
+/// Replaces an op by an equal earlier one. If the earlier one did not fail, neither does the later one.
 pub fn cse(body: &Body) -> Result<Body> {
     let mut seen: HashMap<u64, OpId> = HashMap::new();
     rebuild(body, |b, _, op| {

@@ -1,4 +1,4 @@
-//! Ops that nobody can tell from their absence: unused, without effects, and never failing.
+//! Removes ops whose absence nobody can notice: unused, without effects, and never failing.
 
 use max_core::{Dim, Result, Shape};
 use max_graph::ops::slice::Slice;
@@ -13,13 +13,13 @@ pub fn dead_code(body: &Body) -> Result<Body> {
 
 /// Which ops of the block are needed, and how often needed ops and results use each value.
 pub struct Liveness {
-    /// One flag for each op of the block, in order.
+    /// One flag per op of the block, in order.
     pub needed: Vec<bool>,
-    /// One count for each value.
+    /// One count per value.
     pub uses: Vec<u32>,
 }
 
-/// Looks from the results and from ops that must run back to what they use.
+/// Walks back from the results, and from ops that must run, to what they use.
 pub fn liveness(body: &Body) -> Liveness {
     let mut uses = vec![0; body.num_values()];
     for result in body.block.results.iter().flatten() {
@@ -36,8 +36,7 @@ pub fn liveness(body: &Body) -> Liveness {
     Liveness { needed, uses }
 }
 
-/// Whether a run can tell if the op is there although nothing uses it: it has an effect, gives a symbol its
-/// size, or fails for some inputs.
+/// Whether an unused op still matters to a run: it has an effect, binds a symbol, or fails for some inputs.
 pub fn must_run(body: &Body, op: &Op) -> bool {
     let shape =
         |at: usize| op.operands.get(at).and_then(|&v| body.type_of(v).array()).map(|(_, shape)| shape);

@@ -1,4 +1,4 @@
-//! Ops on constants are computed once, here.
+//! Constant folding: ops on constants are computed once, at compile time.
 
 use max_core::scalar::{NumericOp, RealOp};
 use max_core::{Bindings, Result, ScalarOp, Type};
@@ -9,21 +9,21 @@ use max_graph::{Body, HostTensor, OpId, OpKind, ValueId};
 
 use super::rewrite::{Builder, rebuild};
 
-/// Results up to this many bytes are computed even if they take more room than the operands.
+/// Results of up to this many bytes are folded even if they are larger than the operands.
 const SMALL: usize = 64 << 10;
 
-/// Operands of ops that do much with each element have at most this many bytes.
+/// The most bytes of operands for ops that do a lot of work per element.
 const MODEST: usize = 1 << 20;
 
-/// Results of one graph take at most this many bytes, and twice those of its constants.
+/// All results in one graph take at most this many bytes plus twice the bytes of its constants.
 const TOTAL: usize = 64 << 20;
 
-/// Evaluates ops whose operands are constants. Those that fail stay, to fail when they run.
+/// Evaluates ops whose operands are constants. Ops that fail are kept, to fail at run time.
 pub fn fold(body: &Body) -> Result<Body> {
     fold_where(body, |_, _| true)
 }
 
-/// As [`fold`], where that gives the bits of a kernel.
+/// Like [`fold`], but only where that gives the same bits as a kernel.
 pub fn fold_exactly(body: &Body) -> Result<Body> {
     fold_where(body, is_exact)
 }
@@ -40,8 +40,8 @@ fn fold_where(body: &Body, may: fn(&Builder, OpId) -> bool) -> Result<Body> {
 fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> {
     let op = b.op(id);
     match op.kind {
-        // A repeated constant is better kept short, and random numbers have the same bits wherever they are drawn only if
-        // it is always a kernel that draws them.
+        // A repeated constant is better kept short, and random numbers only have the same bits everywhere if a kernel always
+        // draws them.
         OpKind::Random(_)
         | OpKind::Constant(_)
         | OpKind::ConstantExternal(_)
@@ -70,7 +70,7 @@ fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> 
     results.into_iter().zip(devices).map(|(value, device)| b.push(Constant { value, device }, [])).collect()
 }
 
-/// Whether an op has the same bits here as in a kernel.
+/// Whether an op gives the same bits here as in a kernel.
 fn is_exact(b: &Builder, id: OpId) -> bool {
     let op = b.op(id);
     let floats = || op.operands.iter().any(|&v| b.is_float(v));

@@ -1,5 +1,4 @@
-//! Rewrites that change nothing: each rule keeps every bit of the result, NaN, infinities and signs of zeros
-//! included.
+//! Rewrites that change nothing: each rule keeps every bit of the result, including NaN, infinities and signs of zeros.
 
 use max_core::scalar::{LogicalOp, NumericOp, RealOp};
 use max_core::{Dim, Number, Result, ScalarOp, Shape};
@@ -26,7 +25,7 @@ const RULES: &[(&str, Rule)] = &[
     ("reductions of one element", reduce_one),
 ];
 
-/// Removes ops that do nothing and merges those that do one thing in two steps.
+/// Removes ops that do nothing and merges two steps that do one thing.
 pub fn identities(body: &Body) -> Result<Body> {
     apply(body, RULES)
 }
@@ -75,7 +74,7 @@ const INVOLUTIONS: &[ScalarOp] = &[numeric(Negate), logical(LogicalNot)];
 /// `outer(inner(x))` is `inner(x)` for any two of a group.
 const PROJECTIONS: &[&[NumericOp]] = &[&[Relu], &[Abs], &[Floor, Ceil, Round, Trunc]];
 
-/// Whether two numbers are the same, signs of zeros included.
+/// Whether two numbers are the same, including the sign of zero.
 fn same(a: Number, b: Number) -> bool {
     match (a, b) {
         (Number::Float(a), Number::Float(b)) => a.to_bits() == b.to_bits(),
@@ -83,7 +82,7 @@ fn same(a: Number, b: Number) -> bool {
     }
 }
 
-/// The operands of a scalar op that a table has for the number on its right.
+/// The operands of a scalar op that a table lists with the number on its right.
 fn listed(b: &Builder, value: ValueId, table: &[(ScalarOp, Number)]) -> Option<[ValueId; 2]> {
     let &OpKind::Scalar(op) = b.kind(value)? else { return None };
     let [x, y] = b.binary(value, op)?;
@@ -120,7 +119,7 @@ fn nested(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     if outer == inner && INVOLUTIONS.contains(&outer) {
         return Some(x);
     }
-    // Without a sign, what is negated wraps around.
+    // Negating an unsigned number wraps around.
     let signed = !b.dtype(x)?.is_unsigned_integral();
     if (outer, inner) == (numeric(Abs), numeric(Negate)) && signed {
         return b.push(outer, [x]);
@@ -129,7 +128,7 @@ fn nested(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     PROJECTIONS.iter().any(|group| group.contains(&outer) && group.contains(&inner)).then_some(inner_value)
 }
 
-/// A `where` that always picks the same side, or has the same on both.
+/// A `where` that always picks the same side, or has the same value on both.
 fn known_choices(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let OpKind::Where(_) = b.kind(value)? else { return None };
     let &[condition, x, y] = &b.definition(value)?.operands[..] else { return None };
@@ -140,7 +139,7 @@ fn known_choices(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     }
 }
 
-/// Ops that do nothing where the type stays.
+/// Ops that do nothing if the type stays the same.
 fn same_shape(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let x = b.operand(value)?;
     let keeps = match b.kind(value)? {
@@ -158,7 +157,7 @@ fn same_shape(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     (keeps && b.type_of(x) == b.type_of(value)).then_some(x)
 }
 
-/// Reshape of reshape and broadcast of broadcast: the last one counts.
+/// Reshape of reshape and broadcast of broadcast: only the last one counts.
 fn nested_views(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let inner = b.operand(value)?;
     let alike = matches!(
@@ -180,7 +179,7 @@ fn nested_permutes(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     b.push(Permute { dims }, [x])
 }
 
-/// Both must be known to stay within their operands: what is checked when it runs is checked in two steps.
+/// Both must be known to stay within their operands: run-time checks happen in two steps.
 fn nested_slices(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let inner_value = b.operand(value)?;
     let (OpKind::Slice(outer), OpKind::Slice(inner)) = (b.kind(value)?, b.kind(inner_value)?) else {
@@ -202,7 +201,7 @@ fn nested_slices(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     b.push(Slice { starts, sizes, steps }, [x])
 }
 
-/// Chains of concats merge up to this many parts, so that long chains take no more than linear time.
+/// Chains of concats merge up to this many parts, so that long chains take only linear time.
 const MAX_PARTS: usize = 16;
 
 fn nested_concats(b: &mut Builder, value: ValueId) -> Option<ValueId> {
@@ -221,7 +220,7 @@ fn nested_concats(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     if flat.len() <= MAX_PARTS { b.push(Concat { axis }, flat) } else { None }
 }
 
-/// The greatest, the least and the product of one element are that element; so is the sum, unless it is -0.0.
+/// The maximum, minimum and product of one element are that element; so is the sum, unless it is -0.0.
 fn reduce_one(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let OpKind::Reduce(Reduce { kind, axis }) = b.kind(value)? else { return None };
     let x = b.operand(value)?;

@@ -1,7 +1,7 @@
-//! Products of one matrix with several constant ones become one product, whose parts are views.
+//! Matmuls of one matrix with several constant ones become one matmul, whose parts are views.
 //!
-//! Constant biases that are added to them are joined too, so that the one product ends in one addition. Data that comes
-//! with a run or with a load is not joined: that would be a copy every time.
+//! Constant biases that are added to them are joined too, so that the one matmul ends in one addition. Data that is only
+//! known at load or run time is not joined: that would be a copy every time.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,10 +17,10 @@ use max_graph::{Body, HostTensor, OpId, OpKind, ValueId};
 use super::dead_code::{Liveness, liveness};
 use super::rewrite::{Builder, rebuild};
 
-/// Joined constants of one graph take at most this many bytes.
+/// The most bytes of joined constants in one graph.
 const MAX_BYTES: usize = 256 << 20;
 
-/// Joins the constants on the right of products that share what is on the left.
+/// Joins the constants on the right of matmuls that share their left operand.
 pub fn merge_matmuls(body: &Body) -> Result<Body> {
     let mut groups = groups(body);
     let mut parts: HashMap<OpId, ValueId> = HashMap::new();
@@ -34,17 +34,17 @@ pub fn merge_matmuls(body: &Body) -> Result<Body> {
     })
 }
 
-/// A product with a constant on its right.
+/// A matmul with a constant on its right.
 struct Product {
     op: OpId,
     value: ValueId,
     weights: Constant,
-    /// What is added to each of its rows, and by which op.
+    /// The bias added to each of its rows, and the op that adds it.
     bias: Option<(OpId, HostTensor)>,
 }
 
 impl Product {
-    /// The op whose result is a part of the joined product.
+    /// The op whose result is a part of the joined matmul.
     fn last(&self) -> OpId {
         self.bias.as_ref().map_or(self.op, |(op, _)| *op)
     }
@@ -58,7 +58,7 @@ impl Product {
     }
 }
 
-/// Products to be joined, by the op of the first.
+/// Matmuls to be joined, by the op of the first.
 fn groups(body: &Body) -> HashMap<OpId, Vec<Product>> {
     let live = liveness(body);
     let mut groups = candidates(body, &live);
@@ -69,8 +69,8 @@ fn groups(body: &Body) -> HashMap<OpId, Vec<Product>> {
     for group in &mut groups {
         group.iter_mut().for_each(|product| product.bias = users.bias(product));
         let continued = |product: &Product| users.continue_in_place(body.op(product.last()).results[0]);
-        // Two loops at the ends of two products move less than a loop over parts of one; a single loop in place of more of
-        // them is worth it.
+        // Two loops at the ends of two matmuls move less data than a loop over parts of one; one loop instead of more than
+        // two is worth it.
         if group.iter().filter(|product| continued(product)).count() <= 2 {
             group.retain(|product| !continued(product));
         }
@@ -83,7 +83,7 @@ fn groups(body: &Body) -> HashMap<OpId, Vec<Product>> {
     groups.into_iter().map(|group| (group[0].op, group)).collect()
 }
 
-/// Products that share what is on the left, in the order of their ops.
+/// Matmuls that share their left operand, in the order of their ops.
 fn candidates(body: &Body, live: &Liveness) -> Vec<Vec<Product>> {
     let mut constants: HashMap<ValueId, &Constant> = HashMap::new();
     let mut by_lhs: HashMap<ValueId, Vec<Product>> = HashMap::new();
@@ -109,7 +109,7 @@ fn candidates(body: &Body, live: &Liveness) -> Vec<Vec<Product>> {
     groups
 }
 
-/// Who uses which value.
+/// The users of each value.
 struct Users<'a> {
     body: &'a Body,
     ops: HashMap<ValueId, Vec<OpId>>,
@@ -135,7 +135,7 @@ impl Users<'_> {
         self.ops.get(&value).map_or(&[], Vec::as_slice)
     }
 
-    /// The constant row that is added to a product, if nothing else is done with it.
+    /// The constant row that is added to a matmul, if that is its only use.
     fn bias(&self, product: &Product) -> Option<(OpId, HostTensor)> {
         let &[user] = self.of(product.value) else { return None };
         let op = self.body.op(user);
@@ -152,7 +152,7 @@ impl Users<'_> {
         apart.then(|| constant.reshaped([columns]).ok().map(|row| (user, row))).flatten()
     }
 
-    /// Whether ops go on with a value in the loop of the kernel that makes it, or need it in memory of its own.
+    /// Whether later ops continue with a value in the loop of its kernel, or need it in memory of its own.
     fn continue_in_place(&self, value: ValueId) -> bool {
         if self.of(value).iter().any(|&user| {
             matches!(self.body.op(user).kind, OpKind::Scalar(_) | OpKind::Cast(_) | OpKind::Where(_))
@@ -178,7 +178,7 @@ impl Users<'_> {
     }
 }
 
-/// The parts of one product, a slice for each constant.
+/// The parts of one matmul, one slice per constant.
 fn merge(b: &mut Builder, lhs: ValueId, group: &[Product]) -> Option<Vec<ValueId>> {
     let device = group.first()?.weights.device;
     let weights = join(group.iter().map(|product| product.weights.value.clone()), 1)?;

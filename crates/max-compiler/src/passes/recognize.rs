@@ -1,8 +1,8 @@
-//! Patterns that spell out what a named op does become that op. Results may round differently, to the better:
-//! named ops round once where their parts round at every step.
+//! Patterns that spell out a named op become that op. Results may round differently, for the better: named ops round once
+//! where their parts round at every step.
 //!
-//! Rules see the ops before them already rewritten, so a pattern grows step by step: `1 / (1 + exp(-x))` becomes a
-//! sigmoid, and its product with `x` a silu; a normalized row becomes a norm, which then takes its weights in.
+//! Rules see earlier ops already rewritten, so a pattern grows step by step: `1 / (1 + exp(-x))` becomes a sigmoid, and
+//! that times `x` a silu; a normalized row becomes a norm, which then absorbs its weights.
 
 mod activations;
 mod norms;
@@ -30,7 +30,7 @@ const RULES: &[(&str, Rule)] = &[
     ("norm in a narrow dtype", norms::narrowed),
 ];
 
-/// Finds patterns whose parts nothing else uses.
+/// Finds patterns whose parts have no other use.
 pub fn recognize(body: &Body) -> Result<Body> {
     apply(body, RULES)
 }
@@ -63,7 +63,7 @@ fn below_max(b: &Builder, difference: ValueId, axis: usize) -> Option<ValueId> {
     (b.is_float(x) && reduced(b, max, ReduceKind::Max)? == (x, axis) && b.used_up_to(1, max)).then_some(x)
 }
 
-/// What a reduction reduces, and along which axis.
+/// The operand of a reduction, and its axis.
 fn reduced(b: &Builder, value: ValueId, kind: ReduceKind) -> Option<(ValueId, usize)> {
     match b.kind(value)? {
         &OpKind::Reduce(Reduce { kind: own, axis }) if own == kind => Some((b.operand(value)?, axis)),
@@ -71,7 +71,7 @@ fn reduced(b: &Builder, value: ValueId, kind: ReduceKind) -> Option<(ValueId, us
     }
 }
 
-/// Whether a constant of a graph is a known number, as far as people write its digits and dtypes hold them.
+/// Whether a constant in a graph is a known number, up to the digits that people write and dtypes hold.
 fn is_about(dtype: Option<DType>, number: f64, known: f64) -> bool {
     let tolerance = match dtype {
         Some(DType::Float64 | DType::Float32) => 1e-6,

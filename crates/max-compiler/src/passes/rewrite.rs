@@ -1,8 +1,8 @@
-//! How passes rewrite: they walk a body, record each op that is needed into a new body, and may put other
-//! values in the place of its results.
+//! How passes rewrite: they walk a body, record each needed op into a new body, and may replace its results by other
+//! values.
 //!
-//! An op is recorded before a pass looks at it, and taken back only if it is replaced and need not run, so no
-//! rule can lose an effect or a check. A replacement has the type of what it replaces, or is not made.
+//! An op is recorded before a pass looks at it, and removed only if it is replaced and need not run, so no rule can lose
+//! an effect or a check. A replacement is only made if it has the type of what it replaces.
 
 use max_core::{DType, Error, Number, Result, ScalarOp, Shape, Type, dispatch};
 use max_graph::host::number;
@@ -12,7 +12,7 @@ use max_graph::{Body, HostTensor, OpId, OpKind, ValueId};
 
 use super::dead_code::{Liveness, liveness, must_run};
 
-/// A new body in the making, with what patterns ask about it.
+/// A new body under construction, with what patterns ask about it.
 pub struct Builder {
     body: Body,
     definitions: Vec<Option<OpId>>,
@@ -22,13 +22,13 @@ pub struct Builder {
     spare: bool,
 }
 
-/// A small rewrite: the value to put in the place of another one, if there is one.
+/// A small rewrite: the value that replaces another one, if any.
 pub type Rule = fn(&mut Builder, ValueId) -> Option<ValueId>;
 
-/// Rewrites a value at most this often, in case rules chase each other.
+/// A value is rewritten at most this often, in case rules go in circles.
 const MAX_STEPS: usize = 16;
 
-/// Rewrites the results of ops by the first rule that applies, until none does.
+/// Rewrites the results of ops with the first rule that applies, until none does.
 pub fn apply(old: &Body, rules: &[(&str, Rule)]) -> Result<Body> {
     rebuild(old, |b, _, op| {
         let &[first] = &b.body.op(op).results[..] else { return None };
@@ -38,7 +38,7 @@ pub fn apply(old: &Body, rules: &[(&str, Rule)]) -> Result<Body> {
             let mut fits = |rule: Rule| rule(b, value).filter(|&new| b.type_of(new) == b.type_of(value));
             let Some(next) = rules.iter().find_map(|(_, rule)| fits(*rule)) else { break };
             value = next;
-            // What was there before has been rewritten before.
+            // Earlier values have already been rewritten.
             if (value.0 as usize) < known {
                 break;
             }
@@ -47,8 +47,8 @@ pub fn apply(old: &Body, rules: &[(&str, Rule)]) -> Result<Body> {
     })
 }
 
-/// Records the needed ops of a body anew. For each one a function gets its ids in the old and in the new body and
-/// may give values to use for its results.
+/// Records the needed ops of a body again. For each one, a function gets its ids in the old and in the new body and may
+/// return replacements for its results.
 pub fn rebuild(
     old: &Body,
     mut replace: impl FnMut(&mut Builder, OpId, OpId) -> Option<Vec<ValueId>>,
@@ -103,7 +103,7 @@ pub fn rebuild(
 }
 
 impl Builder {
-    /// Remembers what patterns ask about new values.
+    /// Keeps track of what patterns ask about new values.
     fn track(&mut self, uses: impl Iterator<Item = u32>) {
         self.uses.extend(uses);
         self.definitions.resize(self.uses.len(), None);
@@ -121,7 +121,7 @@ impl Builder {
         }
     }
 
-    /// Records an op with one result at the place of the one that is rewritten, if its type rule allows it.
+    /// Records an op with one result in place of the one that is rewritten, if its type rule allows it.
     pub fn push(&mut self, kind: impl Into<OpKind>, operands: impl Into<Vec<ValueId>>) -> Option<ValueId> {
         let location = self.current.and_then(|op| self.body.op(op).location.clone());
         let op = self.body.push(kind.into(), operands.into(), location).ok()?;
@@ -132,14 +132,14 @@ impl Builder {
         }
     }
 
-    /// Records a constant of one number with the dtype and the device of a value.
+    /// Records a one-number constant with the dtype and device of a value.
     pub fn push_number(&mut self, number: Number, like: ValueId) -> Option<ValueId> {
         let device = self.type_of(like).device()?;
         let value = HostTensor::scalar(number, self.dtype(like)?).ok()?;
         self.push(Constant { value, device }, [])
     }
 
-    /// Says that the op that is rewritten need not run if it is replaced: it is known not to fail.
+    /// Declares that the op that is rewritten need not run if it is replaced: it is known not to fail.
     pub fn spare(&mut self) {
         self.spare = true;
     }
@@ -182,17 +182,17 @@ impl Builder {
         self.type_of(value).array().map(|(_, shape)| shape)
     }
 
-    /// Whether a value is made of floats.
+    /// Whether a value has float elements.
     pub fn is_float(&self, value: ValueId) -> bool {
         self.dtype(value).is_some_and(DType::is_float)
     }
 
-    /// Whether a value is used this often at most.
+    /// Whether a value has at most this many uses.
     pub fn used_up_to(&self, times: u32, value: ValueId) -> bool {
         self.uses[value.0 as usize] <= times
     }
 
-    /// Whether an op may be left unused: nothing else can tell.
+    /// Whether an op may be left unused without anyone noticing.
     pub fn is_pure(&self, value: ValueId) -> bool {
         self.definition(value).is_none_or(|op| !must_run(&self.body, op))
     }
@@ -205,12 +205,12 @@ impl Builder {
         }
     }
 
-    /// The number that all elements of a constant have.
+    /// The number that all elements of a constant share.
     pub fn splat(&self, value: ValueId) -> Option<Number> {
         self.splats[value.0 as usize]
     }
 
-    /// The float that all elements of a constant have.
+    /// The float that all elements of a constant share.
     pub fn float(&self, value: ValueId) -> Option<f64> {
         match self.splat(value)? {
             Number::Float(f) => Some(f),
@@ -236,7 +236,7 @@ impl Builder {
         }
     }
 
-    /// The operands of a scalar op in both orders; none if it is another op.
+    /// The operands of a scalar op in both orders; none if it is a different op.
     pub fn both_orders<O: Into<ScalarOp>>(
         &self,
         value: ValueId,
@@ -245,17 +245,17 @@ impl Builder {
         self.binary(value, op).into_iter().flat_map(|[x, y]| [[x, y], [y, x]])
     }
 
-    /// The operand of a scalar op whose other operand, on the right, is a float everywhere.
+    /// The operand of a scalar op whose other operand, on the right, is a uniform float.
     pub fn with_float(&self, value: ValueId, op: impl Into<ScalarOp>) -> Option<(ValueId, f64)> {
         let [x, y] = self.binary(value, op)?;
         Some((x, self.float(y)?))
     }
 }
 
-/// How far constants are searched for different elements.
+/// How many elements of a constant are compared at most.
 const SPLAT_LIMIT: usize = 1 << 16;
 
-/// The number that all elements have.
+/// The number that all elements share.
 fn splat(tensor: &HostTensor) -> Option<Number> {
     let size = tensor.dtype().size_in_bytes();
     let first = tensor.bytes().get(..size)?;

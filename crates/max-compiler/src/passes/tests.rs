@@ -1,4 +1,4 @@
-//! Tests of the passes on graphs written as text: what each makes of a graph, and that it means the same.
+//! Tests of the passes on graphs written as text: what each makes of a graph, and that the meaning stays the same.
 
 mod goldens;
 mod meaning;
@@ -12,7 +12,7 @@ use crate::lower::Options;
 
 const OPTIONS: Options = Options { fuse: true, fold_exactly: false };
 
-/// A body from arguments and ops, where `f32 1.0` is short for a constant, and so for other dtypes.
+/// A body from arguments and ops, where `f32 1.0` is short for a constant, and likewise for other dtypes.
 fn graph(arguments: &str, ops: &str) -> Body {
     let lines = ops.lines().map(|line| {
         let short = line.split_once(" = ").and_then(|(name, constant)| {

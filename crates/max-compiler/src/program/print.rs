@@ -44,7 +44,7 @@ impl Display for Program {
     }
 }
 
-/// A device, where it is not the host.
+/// A device, unless it is the host.
 struct On(DeviceRef);
 
 impl Display for On {

@@ -53,7 +53,7 @@ pub fn shape(sizes: &[usize]) -> String {
     }
 }
 
-/// Several shapes beside each other.
+/// Several shapes side by side.
 pub fn shapes<'a>(shapes: impl IntoIterator<Item = &'a Vec<usize>>) -> String {
     shapes.into_iter().map(|sizes| shape(sizes)).collect::<Vec<_>>().join(" ")
 }

@@ -1,9 +1,9 @@
-//! Matrix products, convolutions and attention with the shapes of models: how near each comes to the best of the machine,
-//! and how many times as fast it is as PyTorch.
+//! Matmuls, convolutions and attention on the shapes of models: how close each comes to the machine's peak, and how many
+//! times as fast it is as PyTorch.
 //!
-//! The sides take turns at each kernel, several rounds, so that noise of the machine hits both alike; a time is the
-//! lowest over rounds of the medians of many runs: threads that wait by spinning suffer most from other work on the
-//! machine, so disturbed rounds must not count. What is compared is checked to be the same computation by its results.
+//! The two sides alternate on each kernel for several rounds, so that noise affects both alike. A time is the lowest
+//! median of all rounds: threads that spin while they wait suffer most from other work on the machine, so disturbed
+//! rounds must not count. The results are compared too, to be sure that both sides compute the same thing.
 
 mod graphs;
 mod peer;
@@ -26,7 +26,7 @@ pub const GROUPS: [&str; 4] = ["matmul", "conv", "attention", "sweep"];
 
 const ROUNDS: usize = 3;
 
-/// Measures the kernels that were asked for.
+/// Measures the requested kernels.
 pub fn run(session: &InferenceSession, options: &Options) -> Result<(), String> {
     let kernels = rows::kernels(options)?;
     let threads = session.num_threads();
@@ -81,7 +81,7 @@ fn time(
     Ok((lowest(ours), theirs.into_iter().map(|(name, times)| (name, lowest(times))).collect()))
 }
 
-/// Whether the sums of magnitudes of the two sides' results are the same, but for the roundings of short floats.
+/// Whether the sums of magnitudes of both sides' results agree, up to the rounding of short floats.
 fn agree(ours: f64, theirs: f64) -> Result<(), String> {
     let apart = (ours - theirs).abs() / ours.abs().max(theirs.abs()).max(f64::MIN_POSITIVE);
     if apart <= 0.01 {

@@ -1,22 +1,22 @@
-//! The machine a table was measured on, and the best it does.
+//! The machine a table was measured on, and its peak rates.
 
 use std::fmt;
 use std::fs;
 
 use max_kernels::{Pool, roofline};
 
-/// What shares are shares of.
+/// What percentages are relative to.
 pub struct Machine {
     pub cpu: String,
     pub threads: usize,
-    /// Bytes read and written in a second by a copy of memory.
+    /// Bytes read and written per second by a memory copy.
     pub bandwidth: f64,
-    /// Operations of float32 in a second.
+    /// float32 operations per second.
     pub flops: f64,
 }
 
 impl Machine {
-    /// Measures the best that a number of threads does.
+    /// Measures the best that a number of threads can do.
     pub fn measure(threads: usize) -> Machine {
         let pool = Pool::new(threads);
         let (bandwidth, flops) = (roofline::copy_bandwidth(&pool), roofline::peak_flops(&pool));
@@ -24,14 +24,14 @@ impl Machine {
     }
 }
 
-/// The machine in a line.
+/// The machine in one line.
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let threads = if self.threads == 1 { "thread" } else { "threads" };
         let (copy, peak) = (self.bandwidth / 1e9, self.flops / 1e9);
         write!(
             f,
-            "{}, {} {threads}: copies {copy:.1} GB/s, computes {peak:.1} GFLOP/s in float32",
+            "{}, {} {threads}: copy bandwidth {copy:.1} GB/s, peak {peak:.1} GFLOP/s in float32",
             self.cpu, self.threads
         )
     }

@@ -1,9 +1,9 @@
-//! Times every op and some graphs of several ops, and says what part of this machine's best they reach.
+//! Times every op and some graphs of several ops, and reports what share of this machine's peak they reach.
 //!
-//! Run it as `cargo xtask bench`. The best is measured in the same run on the same number of threads: the bandwidth
-//! of a copy for what moves data, and the rate of multiplications with additions for matrix products. The words
-//! `matmul`, `conv`, `attention` and `sweep` time kernels on the shapes of models instead, beside PyTorch if a Python
-//! that has it is named.
+//! Run it as `cargo xtask bench`. The peak is measured in the same run on the same number of threads: the bandwidth
+//! of a copy for ops that move data, and the rate of fused multiply-adds for matmuls. The words `matmul`, `conv`,
+//! `attention` and `sweep` time kernels on the shapes of models instead, and compare them with PyTorch if given a Python
+//! that has it.
 
 mod columns;
 mod kernels;

@@ -21,7 +21,7 @@ pub struct Measured {
     pub execute: f64,
     /// The bytes of inputs and outputs that an execution touches.
     pub bytes: usize,
-    /// The operations of matrix products and convolutions.
+    /// The operations of matmuls and convolutions.
     pub flops: f64,
 }
 
@@ -29,7 +29,7 @@ pub fn measure(session: &InferenceSession, case: &Case, quick: bool) -> Result<M
     let buffer = |v: &HostTensor| Buffer::from_host_bytes(v.bytes().clone(), v.dtype(), v.shape());
     let inputs = case.inputs.iter().map(buffer).collect::<Result<Vec<_>>>()?;
     let model = session.load(&case.graph)?;
-    // Also the run that does not count.
+    // This is also the warm-up run.
     let outputs = model.execute(&inputs)?;
     let bytes = bytes(&case.graph.body(), &inputs, &outputs);
     drop(outputs);
@@ -67,7 +67,7 @@ fn bytes(body: &Body, inputs: &[Buffer], outputs: &[Buffer]) -> usize {
     read.sum::<usize>() + written
 }
 
-/// The multiplications and additions of matrix products and convolutions.
+/// The multiplications and additions of matmuls and convolutions.
 fn flops(body: &Body, inputs: &[Buffer]) -> Result<f64> {
     let types: Vec<_> = body.types_of(&body.block.arguments).collect();
     let sizes: Vec<&[usize]> = inputs.iter().map(Buffer::shape).collect();

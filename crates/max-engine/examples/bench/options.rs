@@ -10,18 +10,18 @@ use crate::kernels::GROUPS;
 /// What to run and where to write it.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// Words of which a benchmark's title must have one; all benchmarks if there are none.
+    /// A benchmark's title must contain one of these words; all benchmarks run if there are none.
     pub filters: Vec<String>,
-    /// The groups of kernels that are timed in place of the ops.
+    /// The groups of kernels that are timed instead of the ops.
     pub groups: Vec<&'static str>,
     pub threads: Option<usize>,
     /// Small sizes and few runs.
     pub quick: bool,
-    /// The tiny rows of `cases/ops.json` in place of the large ones: what a call costs by itself.
+    /// The tiny rows of `cases/ops.json` instead of the large ones: the cost of a call by itself.
     pub small: bool,
     /// A Python with PyTorch, which runs the kernels too.
     pub torch: Option<PathBuf>,
-    /// How often the sides take turns at a kernel.
+    /// How often the two sides alternate on a kernel.
     pub rounds: Option<usize>,
     pub json: Option<PathBuf>,
     pub markdown: Option<PathBuf>,
@@ -40,7 +40,7 @@ impl Options {
                 "--torch" => options.torch = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
                 "--markdown" => options.markdown = Some(value()?.into()),
-                unknown if unknown.starts_with('-') => return Err(format!("`{unknown}` is no option")),
+                unknown if unknown.starts_with('-') => return Err(format!("unknown option `{unknown}`")),
                 _ => options.filters.push(argument),
             }
         }
@@ -71,12 +71,12 @@ impl Options {
         words.join(" ")
     }
 
-    /// Whether a benchmark is asked for.
+    /// Whether a benchmark was requested.
     pub fn wants(&self, title: &str) -> bool {
         self.filters.is_empty() || self.filters.iter().any(|word| title.contains(word.as_str()))
     }
 
-    /// Writes the files that were asked for.
+    /// Writes the files that were requested.
     pub fn write(&self, json: impl Fn() -> Json, markdown: impl Fn() -> String) -> Result<(), String> {
         let save = |path: &Path, text: String| {
             fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
@@ -89,7 +89,7 @@ impl Options {
 }
 
 fn count(text: &str, of: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n > 0).ok_or(format!("`{text}` is no number of {of}"))
+    text.parse().ok().filter(|&n| n > 0).ok_or(format!("`{text}` is not a number of {of}"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The benchmarks: the rows of a case table, and graphs of several ops that want to be fused.
+//! The benchmarks: the rows of a case table, and graphs of several ops that should fuse.
 
 use max_core::{DType, DeviceRef, Element, Result, Shape, TensorType, dispatch};
 use max_graph::{Graph, HostTensor, TensorValue, Value, ops};
@@ -22,12 +22,12 @@ enum Source {
 type Build = fn(&[TensorValue]) -> Result<TensorValue>;
 
 impl Bench {
-    /// Its op, arguments and dtype, which filters look at.
+    /// Its op, arguments and dtype, which filters match.
     pub fn title(&self) -> String {
         format!("{} {}", self.name, self.dtype)
     }
 
-    /// Its graph and inputs, made when they are needed: all of them at once are large.
+    /// Its graph and inputs, made on demand: together they are large.
     pub fn case(&self) -> Result<Case> {
         match &self.source {
             Source::Row(row) => table::read(row, self.dtype),
@@ -55,7 +55,7 @@ pub fn suite(options: &Options) -> Vec<Bench> {
     all
 }
 
-/// The op of a row with the arguments that are no tensors.
+/// The op of a row with the arguments that are not tensors.
 fn name(row: &Json) -> String {
     let is_tensor = |arg: &&Json| arg.to_string().contains('[') && arg.to_string().contains('"');
     let positional = row["args"].as_array().into_iter().flatten().filter(|arg| !is_tensor(arg)).map(plain);
@@ -79,7 +79,7 @@ pub fn smaller(size: u64) -> u64 {
     if size >= 256 { size / SHRINKS as u64 } else { size }
 }
 
-/// Divides the large numbers in the arguments of a row, in shapes and outside, so that they still fit together.
+/// Divides the large numbers in the arguments of a row, inside and outside of shapes, so that they still fit together.
 fn shrink(args: &mut Json) {
     match args {
         Json::Array(items) => items.iter_mut().for_each(shrink),
@@ -106,7 +106,7 @@ fn shrink(args: &mut Json) {
     }
 }
 
-/// What models are made of, written op by op.
+/// Building blocks of models, written op by op.
 fn patterns(shrinks: usize) -> Vec<Bench> {
     let n = 2048 / shrinks;
     let heads = 8;

@@ -1,7 +1,7 @@
-"""PyTorch's side of the benchmark of kernels: reads a request a line, and answers each with a line of JSON.
+"""PyTorch's side of the kernel benchmark: reads one request per line, and answers each with a line of JSON.
 
     {"threads": 2}                          how many threads to use; the answer has PyTorch's version
-    {"work": "matmul", "operands": ...}     makes the operands of a kernel; the answer has the sum of what it computes
+    {"work": "matmul", "operands": ...}     makes the operands of a kernel; the answer has the sum of its results
     {"seconds": 0.1}                        times every way to compute it; the answer has the median of each
 """
 
@@ -28,7 +28,7 @@ def operand(torch: Any, dtype: Any, shape: list[int], seed: int) -> Any:
 
 
 def products(torch: Any, row: dict[str, Any], x: Any, w: Any) -> dict[str, Function]:
-    """The product of matrices; weights that stay may also lie as those of a linear layer do."""
+    """A matmul; constant weights may also be stored as a linear layer stores them."""
     left = x.t() if row["left"] else x
     right = w.t() if row["right"] else w
     ways: dict[str, Function] = {"matmul": lambda: torch.matmul(left, right)}
@@ -69,7 +69,7 @@ WORK = {"matmul": products, "conv": convolutions, "attention": attentions}
 
 
 def prepare(torch: Any, row: dict[str, Any]) -> dict[str, list[Function]]:
-    """Every way to compute a kernel, each with a function for every copy of the operands."""
+    """Every way to compute a kernel, with one function per copy of the operands."""
     dtype = getattr(torch, row["dtype"])
     ways: dict[str, list[Function]] = {}
     for copy in range(row["copies"]):
@@ -99,7 +99,7 @@ def main() -> None:
     try:
         import torch
     except ImportError as error:
-        print(json.dumps({"error": f"it cannot import PyTorch: {error}"}), flush=True)
+        print(json.dumps({"error": f"cannot import PyTorch: {error}"}), flush=True)
         return
     ways: dict[str, list[Function]] = {}
     for line in sys.stdin:
@@ -119,7 +119,7 @@ def main() -> None:
                     answer = {"times": times}
         except Exception as error:  # the other side reports it with the row
             answer = {"error": f"{type(error).__name__}: {error}"}
-        # Threads that wait for more work look for it a while; the other side's turn begins after that.
+        # Idle threads spin for a while; the other side's turn begins after that.
         time.sleep(0.01)
         print(json.dumps(answer), flush=True)
 

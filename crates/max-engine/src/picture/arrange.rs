@@ -1,6 +1,6 @@
-//! Where everything of a scene goes: ops inside their kernels first, then kernels and what stands outside.
+//! Where everything in a scene goes: ops inside their kernels first, then kernels and what is outside of them.
 //!
-//! A value that enters or leaves a kernel does so through a port on its edge, to which both layouts lead it.
+//! A value enters or leaves a kernel through a port on its edge, where the inner and the outer layout meet.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::layered::{Item, Port, Row, Spacing, Strand, Wire, layered};
 use super::scene::{self, Scene};
 use super::svg::{NODE_HEIGHT, node_width, title_width};
 
-/// A place and a size.
+/// A position and a size.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Rect {
     pub(super) x: f64,
@@ -17,17 +17,17 @@ pub(super) struct Rect {
     pub(super) height: f64,
 }
 
-/// A scene with places.
+/// A scene with positions.
 pub(super) struct Arranged {
     pub(super) nodes: Vec<Rect>,
     pub(super) kernels: Vec<Rect>,
-    /// Pieces of wires, and whether an arrow ends them.
+    /// Pieces of wires, and whether they end in an arrow.
     pub(super) strands: Vec<(Vec<(f64, f64)>, bool)>,
     pub(super) width: f64,
     pub(super) height: f64,
 }
 
-/// The space between the edge of a kernel and what is in it.
+/// The space between the edge of a kernel and its contents.
 const PADDING: f64 = 14.0;
 /// The height of the title of a kernel.
 const TITLE: f64 = 24.0;
@@ -36,7 +36,7 @@ const INSIDE: Spacing =
 const OUTSIDE: Spacing =
     Spacing { first: 0.0, below_first: 0.0, between: 44.0, above_last: 0.0, column: 26.0 };
 
-/// What is laid out together.
+/// Items and wires that are laid out together.
 #[derive(Default)]
 struct Plane {
     items: Vec<Item>,
@@ -49,7 +49,7 @@ impl Plane {
         self.items.len() - 1
     }
 
-    /// A place on its edge.
+    /// A port on its edge.
     fn port(&mut self, row: Row) -> Port {
         Port { item: self.add(0.0, 0.0, row), offset: 0.0, aim: 0.0 }
     }
@@ -64,7 +64,7 @@ struct Inside {
     height: f64,
 }
 
-/// A wire between planes: the kernel and port, or the node, at each of its ends.
+/// A wire between planes: the kernel and port, or the node, at each end.
 struct Crossing {
     from: End,
     to: Vec<End>,
@@ -75,11 +75,11 @@ enum End {
     Kernel(usize, Port),
 }
 
-/// Gives all of a scene its place.
+/// Positions everything in a scene.
 pub(super) fn arrange(scene: &Scene) -> Arranged {
     let mut planes: Vec<Plane> = scene.kernels.iter().map(|_| Plane::default()).collect();
     let widths: Vec<f64> = scene.nodes.iter().map(node_width).collect();
-    // The item of each node in its kernel, or outside.
+    // The item of each node, in its kernel or outside.
     let mut outside = Plane::default();
     let mut items = vec![0; scene.nodes.len()];
     for (number, node) in scene.nodes.iter().enumerate() {
@@ -145,7 +145,7 @@ pub(super) fn arrange(scene: &Scene) -> Arranged {
     Arranged { nodes, kernels, strands, width: whole.width, height: whole.height }
 }
 
-/// Adds to kernels what wires need inside them, and gives the wires that lead from one to another.
+/// Adds to kernels what wires need inside them, and returns the wires between kernels.
 fn enter_kernels(scene: &Scene, planes: &mut [Plane], port: impl Fn(scene::Port) -> Port) -> Vec<Crossing> {
     let mut crossings = Vec::new();
     for wire in &scene.wires {
@@ -184,7 +184,7 @@ fn enter_kernels(scene: &Scene, planes: &mut [Plane], port: impl Fn(scene::Port)
     crossings
 }
 
-/// Lays out a kernel; what enters it does so beside its title.
+/// Lays out a kernel; values enter it beside its title.
 fn lay_inside(plane: &Plane, title: f64) -> Inside {
     let layout = layered(&plane.items, &plane.wires, &INSIDE);
     let entries = plane.items.iter().zip(&layout.at).filter(|(item, _)| item.row == Row::First);
@@ -201,7 +201,7 @@ fn lay_inside(plane: &Plane, title: f64) -> Inside {
 }
 
 impl Inside {
-    /// A point in a kernel as one of the picture.
+    /// Converts a point in a kernel to picture coordinates.
     fn place(&self, frame: &Rect, (x, y): (f64, f64)) -> (f64, f64) {
         (frame.x + self.shift + x, frame.y + y)
     }

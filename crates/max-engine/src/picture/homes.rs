@@ -7,7 +7,7 @@ use max_compiler::program::Origin;
 use max_graph::ir::Op;
 use max_graph::{Body, OpId, OpKind, ValueId};
 
-/// Where a value comes from when views are seen through.
+/// Where a value comes from, looking through views.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Root {
     Input(usize),
@@ -18,12 +18,12 @@ pub(super) enum Root {
 
 /// Which kernel each op is shown in.
 ///
-/// An op may have work in several: a concat is computed in place by what computes its operands, operands are copied for
-/// an op that wants them whole, results for outputs. It is shown in the last that comes before all of its readers.
+/// An op may have work in several kernels: a concat is computed in place by the kernels of its operands, operands are
+/// copied for an op that needs them contiguous, results for outputs. It is shown in the last one before all its readers.
 pub(super) struct Homes {
     /// The kernel of each op that has one.
     pub(super) kernel: HashMap<OpId, usize>,
-    /// The kernel that a view or a number is only seen in, from one of its ops to another.
+    /// The kernel that a view or a number is only used in, between two of its ops.
     inside: HashMap<OpId, usize>,
     makers: HashMap<ValueId, OpId>,
     roots: HashMap<ValueId, Root>,
@@ -36,7 +36,7 @@ impl Homes {
         for (number, step) in program.steps.iter().enumerate() {
             step.ops.iter().for_each(|&op| kernels.entry(op).or_default().push(number));
         }
-        // The first kernel that needs each value to be there.
+        // The first kernel that needs each value.
         let mut needed: HashMap<ValueId, usize> = HashMap::new();
         let results = body.block.results.as_deref().unwrap_or_default();
         let mut last_writer = HashMap::new();
@@ -76,7 +76,7 @@ impl Homes {
         homes
     }
 
-    /// Finds what is only seen inside a kernel: views on the way from one of its ops to another, and numbers.
+    /// Finds what is only used inside a kernel: views between two of its ops, and numbers.
     fn look_inside(&mut self, body: &Body) {
         let mut level: HashMap<ValueId, usize> = HashMap::new();
         for &id in &body.block.ops {
@@ -86,7 +86,7 @@ impl Homes {
                 level.extend(op.results.iter().map(|&result| (result, own)));
             }
         }
-        // Numbers that more than one kernel reads, or an output, stand outside.
+        // Numbers that an output or more than one kernel reads are outside.
         let outside = body.block.results.iter().flatten();
         let mut shared: Vec<OpId> = outside.filter_map(|value| self.makers.get(value)).copied().collect();
         for &id in body.block.ops.iter().rev() {
@@ -111,7 +111,7 @@ impl Homes {
         });
     }
 
-    /// The kernel an op is shown in, if it is one.
+    /// The kernel an op is shown in, if any.
     pub(super) fn home(&self, op: OpId) -> Option<usize> {
         self.kernel.get(&op).or(self.inside.get(&op)).copied()
     }
@@ -145,7 +145,7 @@ impl Homes {
     }
 }
 
-/// Whether an op is a constant of one element, which becomes part of the code that uses it.
+/// Whether an op is a one-element constant, which becomes part of the code that uses it.
 fn is_number(op: &Op) -> bool {
     matches!(&op.kind, OpKind::Constant(c) if c.value.num_elements() == 1)
 }
@@ -158,7 +158,7 @@ pub(super) fn outputs_of(program: &Program, step: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Where what a step reads comes from.
+/// Where the values that a step reads come from.
 pub(super) fn read_by(program: &Program, step: usize) -> Vec<Root> {
     let mut roots = Vec::new();
     for slot in program.steps[step].reads() {

@@ -1,7 +1,7 @@
-//! Layered layout: items stand in rows, and every wire leads downwards.
+//! Layered layout: items are in rows, and every wire leads downwards.
 //!
-//! Rows come from longest paths, the order within rows from sweeps of barycenters, positions from least squares that keep
-//! the order. A wire that passes a row has a lane of its own there, so no wire runs through an item.
+//! Rows come from longest paths, the order within rows from barycenter sweeps, positions from order-preserving least
+//! squares. A wire that passes a row has a lane of its own there, so no wire runs through an item.
 
 mod net;
 
@@ -10,36 +10,36 @@ use std::collections::BinaryHeap;
 
 use net::Net;
 
-/// Something with a place.
+/// Something to position.
 pub(super) struct Item {
     pub(super) width: f64,
     pub(super) height: f64,
     pub(super) row: Row,
 }
 
-/// Which row an item may stand in.
+/// Which row an item may be in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Row {
-    /// Above all that is free.
+    /// Above all free items.
     First,
-    /// Wherever its wires want it.
+    /// Wherever its wires pull it.
     Free,
-    /// Below all that is free.
+    /// Below all free items.
     Last,
 }
 
-/// A place on the lower or the upper edge of an item.
+/// A point on the lower or upper edge of an item.
 #[derive(Clone, Copy)]
 pub(super) struct Port {
     pub(super) item: usize,
     /// The distance from the left edge.
     pub(super) offset: f64,
-    /// What should stand above or below the other item, as a distance from the left edge: the port itself, or for small
-    /// items the middle, so that chains stay straight.
+    /// What should be vertically aligned with the other item, as a distance from the left edge: the port itself, or for
+    /// small items the middle, so that chains stay straight.
     pub(super) aim: f64,
 }
 
-/// A value on its way from the lower edge of an item to the upper edges of others.
+/// A value from the lower edge of an item to the upper edges of others.
 pub(super) struct Wire {
     pub(super) from: Port,
     pub(super) to: Vec<Port>,
@@ -47,7 +47,7 @@ pub(super) struct Wire {
 
 /// Distances between rows and between items.
 pub(super) struct Spacing {
-    /// The least height of the first row, through which wires lead straight.
+    /// The minimum height of the first row, through which wires lead straight.
     pub(super) first: f64,
     pub(super) below_first: f64,
     pub(super) between: f64,
@@ -58,7 +58,7 @@ pub(super) struct Spacing {
 /// A piece of a wire; points above each other are joined by a line, others by a curve.
 pub(super) struct Strand {
     pub(super) points: Vec<(f64, f64)>,
-    /// The item it ends at, if it does not pass on.
+    /// The item it ends at, unless the wire continues.
     pub(super) ends: Option<usize>,
 }
 
@@ -71,10 +71,10 @@ pub(super) struct Layout {
     pub(super) height: f64,
 }
 
-/// Wires beyond so many lanes are drawn straight, over whatever is in their way.
+/// If wires need more lanes than this, the rest are drawn straight, over whatever is in their way.
 const MOST_LANES: usize = 40_000;
 
-/// Places items.
+/// Positions items.
 pub(super) fn layered(items: &[Item], wires: &[Wire], spacing: &Spacing) -> Layout {
     let sequence = sequence(items.len(), wires);
     let forward = |wire: &Wire, to: &Port| sequence[wire.from.item] < sequence[to.item];
@@ -98,7 +98,7 @@ pub(super) fn layered(items: &[Item], wires: &[Wire], spacing: &Spacing) -> Layo
     net.layout(items, &rows, x, &direct, spacing)
 }
 
-/// The place of each item in an order that follows the wires; where they go in circles, the item of the lowest number is next.
+/// The rank of each item in an order that follows the wires; where they form cycles, the lowest-numbered item is next.
 fn sequence(count: usize, wires: &[Wire]) -> Vec<usize> {
     let mut missing = vec![0; count];
     let mut next: Vec<Vec<usize>> = vec![Vec::new(); count];
@@ -135,7 +135,7 @@ fn sequence(count: usize, wires: &[Wire]) -> Vec<usize> {
     sequence
 }
 
-/// The row of each item: as high as its wires allow, but what nothing leads to stands right above its first reader.
+/// The row of each item: as high as its wires allow, except that an item without inputs is right above its first reader.
 fn rows(items: &[Item], wires: &[Wire], sequence: &[usize]) -> Vec<usize> {
     let mut leaving: Vec<Vec<&Wire>> = (0..items.len()).map(|_| Vec::new()).collect();
     let mut is_source = vec![true; items.len()];

@@ -1,4 +1,4 @@
-//! What a picture shows of a program: nodes, the kernels they belong to, and wires between them.
+//! What a picture shows of a program: nodes, the kernels they belong to, and the wires between them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -9,27 +9,27 @@ use max_graph::{Body, OpId, OpKind, ValueId, text};
 
 use super::homes::{Homes, Root, outputs_of, read_by};
 
-/// All that is shown.
+/// Everything that is shown.
 #[derive(Default)]
 pub(super) struct Scene {
     pub(super) nodes: Vec<Node>,
     /// The kernels whose ops are shown.
     pub(super) kernels: Vec<Frame>,
     pub(super) wires: Vec<Wire>,
-    /// What is not shown, for people to read.
+    /// What is not shown, in words.
     pub(super) notes: Vec<String>,
 }
 
-/// A box with a text.
+/// A box with text.
 pub(super) struct Node {
     pub(super) class: Class,
     pub(super) name: String,
-    /// Mostly its type.
+    /// Usually its type.
     pub(super) detail: String,
-    /// Shown when it is pointed at.
+    /// The tooltip.
     pub(super) hint: String,
     pub(super) op: Option<OpId>,
-    /// The kernel it stands in.
+    /// The kernel that contains it.
     pub(super) kernel: Option<usize>,
 }
 
@@ -47,11 +47,11 @@ pub(super) enum Class {
     Kernel(&'static str),
 }
 
-/// The box around what one kernel does.
+/// The box around the ops of one kernel.
 pub(super) struct Frame {
     pub(super) title: String,
     pub(super) kind: &'static str,
-    /// Shown when it is pointed at.
+    /// The tooltip.
     pub(super) hint: String,
 }
 
@@ -67,13 +67,13 @@ impl Frame {
     }
 }
 
-/// A value on its way from a node to others; ports are numbered from the left.
+/// A value from a node to others; ports are numbered from the left.
 pub(super) struct Wire {
     pub(super) from: Port,
     pub(super) to: Vec<Port>,
 }
 
-/// The `place`th of `count` ports on an edge of a node.
+/// Port `place` of `count` on an edge of a node.
 #[derive(Clone, Copy)]
 pub(super) struct Port {
     pub(super) node: usize,
@@ -81,11 +81,11 @@ pub(super) struct Port {
     pub(super) count: usize,
 }
 
-/// Beyond so many ops, inputs and outputs, or kernels, each kernel is one node.
+/// With more ops, inputs and outputs, or kernels than this, each kernel is one node.
 const MOST_OPS: usize = 400;
-/// So many kernels are shown, and so many inputs, weights and outputs.
+/// The most kernels shown, and the most inputs, weights and outputs.
 const MOST_KERNELS: usize = 2_000;
-/// Of the kernels that write parts of one value the last ones are joined to those that read it.
+/// If many kernels write parts of one value, only this many, the last ones, are connected to its readers.
 const MOST_WRITERS: usize = 16;
 
 impl Scene {
@@ -127,7 +127,7 @@ impl Scene {
             let step = &program.steps[number];
             let part = step.ops.last().filter(|&op| homes.home(*op).is_some_and(|home| home > number));
             if let Some(&op) = part {
-                // It prepares operands, or copies parts of the result, of an op that a later kernel ends.
+                // It prepares operands, or copies parts of the result, of an op that a later kernel finishes.
                 let reads = read_by(program, number);
                 let is_read = |&place: &usize| {
                     let value = wires.ends.get(&(op, place)).map(|end| end.0);
@@ -187,7 +187,7 @@ impl Scene {
         node
     }
 
-    /// Each kernel as one node; views and constants are not shown.
+    /// Each kernel as one node, without views and constants.
     fn of_kernels(program: &Program) -> Scene {
         let mut scene = Scene::default();
         let shown = program.steps.len().min(MOST_KERNELS);
@@ -277,7 +277,7 @@ impl Port {
 struct Wires {
     wires: Vec<Wire>,
     of: HashMap<ValueId, usize>,
-    /// The operands of ops, and where they are to be led.
+    /// The operands of ops, and the port each leads to.
     ends: BTreeMap<(OpId, usize), (ValueId, Port)>,
 }
 
@@ -309,7 +309,7 @@ impl Wires {
     }
 }
 
-/// What a step is.
+/// The kind of a step.
 pub(super) fn kind(program: &Program, step: usize) -> &'static str {
     match &program.steps[step].work {
         Work::Kernel(kernel) => kernel.kind(),
@@ -318,12 +318,12 @@ pub(super) fn kind(program: &Program, step: usize) -> &'static str {
     }
 }
 
-/// The types of values, as one text.
+/// The types of values as text.
 fn type_of(body: &Body, values: &[ValueId]) -> String {
     body.types_of(values).map(|ty| ty.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// The types of what a step writes, as one text.
+/// The types of what a step writes as text.
 pub(super) fn written(program: &Program, step: usize) -> String {
     let mut slots = program.steps[step].writes();
     slots.sort_by_key(|slot| slot.0);

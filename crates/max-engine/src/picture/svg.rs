@@ -1,5 +1,5 @@
-//! A scene with places as an SVG document. It has no scripts, loads nothing, and follows the reader's choice of light or
-//! dark. Texts come from outside: they are cleaned, cut to length and escaped here, and nowhere else.
+//! A positioned scene as an SVG document. It has no scripts, loads nothing, and follows the reader's preference for light
+//! or dark. Its text comes from outside: it is cleaned, truncated and escaped here, and nowhere else.
 
 use std::fmt::Write;
 
@@ -8,24 +8,24 @@ use super::scene::{Class, Node, Scene};
 
 /// The height of a node.
 pub(super) const NODE_HEIGHT: f64 = 26.0;
-/// The widths of characters of names, details and titles; the font is one in which all are alike.
+/// The character widths of names, details and titles, in a monospaced font.
 const NAME: f64 = 7.4;
 const DETAIL: f64 = 6.8;
 const TITLE: f64 = 6.8;
 const HEADING: f64 = 8.8;
-/// What stands between the texts of a node and its edges, and between its texts.
+/// The space between the text of a node and its edges, and between its texts.
 const PADDING: f64 = 11.0;
 const BETWEEN: f64 = 8.0;
-/// How many characters of names, details, headings and hints are shown.
+/// The most characters shown of names, details, headings and hints.
 const LONGEST_NAME: usize = 44;
 const LONGEST_DETAIL: usize = 52;
 const LONGEST_HEADING: usize = 80;
 const LONGEST_HINT: usize = 2_000;
-/// The space around a picture, and above it for its heading.
+/// The margin of a picture, and the space above it for its heading.
 const MARGIN: f64 = 24.0;
 const ABOVE: f64 = 58.0;
 
-/// What does not depend on light and dark.
+/// The styles shared by light and dark.
 const STYLE: &str = "
 .mp text{font:12px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;white-space:pre}
 .mp .wire{fill:none;stroke-width:1.2}
@@ -36,7 +36,7 @@ const STYLE: &str = "
 .mp .view rect,.mp .copy rect{stroke-dasharray:4 3}
 ";
 
-/// What is coloured how, in light and in dark. Later rows win. A kind of kernel that has no row only lacks a colour.
+/// The colours, in light and in dark. Later rows win. A kernel kind without a row merely has no colour.
 const COLOURS: [(&str, &str, &str, &str); 22] = [
     (".mp .bg", "fill", "#ffffff", "#151922"),
     (".mp text", "fill", "#1d2433", "#e6e9f0"),
@@ -145,7 +145,7 @@ fn draw(svg: &mut String, node: &Node, place: &Rect) {
     svg.push_str("</g>\n");
 }
 
-/// What is shown when a node is pointed at: all that did not fit, and its hint.
+/// The tooltip of a node: all text that did not fit, and its hint.
 fn full_text(node: &Node) -> String {
     let mut lines = Vec::new();
     if columns(&node.name) > LONGEST_NAME as f64 || columns(&node.detail) > LONGEST_DETAIL as f64 {
@@ -191,15 +191,15 @@ fn strand(svg: &mut String, points: &[(f64, f64)], arrow: bool) {
     }
 }
 
-/// How many characters of usual width a text takes.
+/// How many columns a text takes.
 fn columns(text: &str) -> f64 {
-    // Beyond the alphabets of Europe and the Near East characters may be twice as wide.
+    // Beyond the alphabets of Europe and the Near East, characters may be twice as wide.
     text.chars()
         .map(|c| if ('\u{1100}'..='\u{1fff}').contains(&c) || c >= '\u{2e80}' { 2.0 } else { 1.0 })
         .sum()
 }
 
-/// A text in one line of at most so many columns: of a long one the beginning and the end.
+/// A text in one line of at most this many columns: the beginning and the end of a long one.
 pub(super) fn shorten(text: &str, most: usize) -> String {
     let clean: Vec<char> =
         text.chars().take(1 << 16).map(|c| if c == '\n' { ' ' } else { printable(c) }).collect();
@@ -222,7 +222,7 @@ pub(super) fn shorten(text: &str, most: usize) -> String {
     clean[..head].iter().chain(&['…']).chain(&clean[clean.len() - tail..]).collect()
 }
 
-/// The first characters of a text of several lines.
+/// The first characters of a multi-line text.
 fn cut(text: &str, most: usize) -> String {
     let mut cut: String = text.chars().take(most).map(|c| if c == '\n' { c } else { printable(c) }).collect();
     if text.chars().nth(most).is_some() {
@@ -231,7 +231,7 @@ fn cut(text: &str, most: usize) -> String {
     cut
 }
 
-/// A character, unless it is one that XML forbids, or one that changes how others are shown.
+/// The character, unless XML forbids it or it changes how others are displayed.
 fn printable(c: char) -> char {
     match c {
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
@@ -243,7 +243,7 @@ fn printable(c: char) -> char {
     }
 }
 
-/// A text as XML writes it.
+/// A text escaped for XML.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,6 +1,6 @@
-//! Models for sizes that vary give the bits of models for one size.
+//! Models for varying sizes give the same bits as models for fixed sizes.
 
-#[allow(dead_code, reason = "the tests of the engine use more of it")]
+#[allow(dead_code, reason = "the engine's tests use more of it")]
 #[path = "../../../max-engine/tests/random/generate.rs"]
 mod generate;
 #[path = "../../../max-engine/tests/random/positions.rs"]
@@ -21,7 +21,7 @@ use super::{Found, MOST, cache_stats, clear_cache, find};
 use crate::structure::at_sizes;
 use generate::{Case, Extent};
 
-/// The tests of this file look at one cache.
+/// The tests in this file share one cache.
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn run(body: &Body, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
@@ -31,7 +31,7 @@ fn run(body: &Body, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
     model.execute(&inputs)?.iter().map(tensor).collect()
 }
 
-/// The graph of a case as eager code records it: of static sizes, as far as they do not depend on data.
+/// The graph of a case as eager code records it: with static sizes, except those that depend on data.
 fn recorded(case: &Case, sizes: &Bindings) -> Result<Body> {
     let bind = |dim: &Dim| dim.substitute(&|name| sizes.get(name).map(|&size| Dim::Static(size)));
     at_sizes(&case.graph.body(), &bind)
@@ -107,7 +107,7 @@ fn the_cache_is_bounded() {
     let _alone = crate::lock(&ALONE);
     clear_cache();
     for axes in 1..10 {
-        // Every pattern of ones and other sizes is a structure of its own.
+        // Every combination of ones and other sizes is a structure of its own.
         for pattern in 0..1 << axes {
             let sizes: Vec<usize> = (0..axes).map(|axis| 1 + (pattern >> axis & 1)).collect();
             for op in [NumericOp::Relu, NumericOp::Negate, NumericOp::Abs] {

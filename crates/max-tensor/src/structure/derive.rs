@@ -1,7 +1,7 @@
-//! Sizes of ops that follow from the sizes of what they read: the rest of an axis behind a slice, axes merged into one.
+//! Sizes of ops that follow from the sizes of their operands: the rest of an axis after a slice, axes merged into one.
 //!
-//! A recorded op only has numbers. What they came from is guessed here, so that graphs which differ in sizes have one
-//! structure; a guess that is wrong costs a compilation, never a result.
+//! A recorded op only has numbers. This module guesses where they came from, so that graphs which differ in sizes share one
+//! structure; a wrong guess costs a compilation, never a result.
 
 use std::ops::Range;
 
@@ -13,14 +13,14 @@ use max_graph::{Body, OpKind};
 /// How a size follows from the dims of the first operand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Derived {
-    /// It is that of an axis, less a number.
+    /// The size of an axis minus a number.
     Less { axis: usize, by: i64 },
-    /// It is the product of neighbouring axes.
+    /// The product of neighbouring axes.
     Product(Range<usize>),
 }
 
 impl Derived {
-    /// The size, for an operand of a shape.
+    /// The size, for an operand of a given shape.
     pub(super) fn of(&self, shape: &Shape) -> Result<Dim> {
         match self {
             Derived::Less { axis, by } => shape[*axis].sub(&Dim::Static(*by)),
@@ -31,11 +31,11 @@ impl Derived {
     }
 }
 
-/// An end of an axis that is at most so far away is what was meant, in a slice that does not reach it.
+/// A slice that ends at most this far from the end of an axis is taken to be relative to that end.
 const NEAR: i64 = 4;
 
-/// For each dim of the attributes of an op that hold sizes, in order, how it follows from the first operand. Dims
-/// beyond the end of the list, and those without an entry, are what they are.
+/// For each dim in the size attributes of an op, in order, how it follows from the first operand. Dims past the end of the
+/// list, and those without an entry, are plain numbers.
 pub(super) fn derive(op: &Op, body: &Body) -> Vec<Option<Derived>> {
     let shape = op.operands.first().and_then(|&operand| match body.type_of(operand) {
         Type::Tensor(ty) => Some(&ty.shape),
@@ -78,7 +78,7 @@ fn of_slice(slice: &Slice, shape: &Shape) -> Vec<Option<Derived>> {
     starts
 }
 
-/// Walks both shapes side by side: where as many elements lie behind, axes of one stand for axes of the other.
+/// Walks both shapes side by side: where equally many elements remain, axes of one correspond to axes of the other.
 fn of_reshape(to: &Shape, from: &Shape) -> Vec<Option<Derived>> {
     let mut derived = vec![None; to.rank()];
     let (Some(to), Some(from)) = (to.as_static(), from.as_static()) else { return derived };

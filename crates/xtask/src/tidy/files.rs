@@ -1,4 +1,4 @@
-//! The text files the rules look at: what git tracks or would add, or all that is there without git.
+//! The text files the rules look at: those git tracks or would add, or all files where there is no git.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::File;
 use crate::exec;
 
-/// Folders that hold no sources, for a tree without git's ignore rules.
+/// Folders without sources, for a tree without git's ignore rules.
 const SKIPPED: &[&str] = &["target", "venv", "dist", "node_modules", "__pycache__"];
 
 /// Reads every text file of the repository; files that are not UTF-8 are left out.
@@ -32,7 +32,7 @@ pub fn read(root: &Path) -> Result<Vec<File>, String> {
     Ok(files)
 }
 
-/// `None` without git, or when the folder is no repository of its own.
+/// `None` without git, or if the folder is not a repository of its own.
 fn listed_by_git(root: &Path) -> Option<Vec<String>> {
     let mut command = Command::new("git");
     command.current_dir(root).args(["ls-files", "-z", "-co", "--exclude-standard"]);

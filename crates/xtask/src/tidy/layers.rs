@@ -1,4 +1,4 @@
-//! Dependencies point one way: which crate may use which, and where foreign worlds are kept.
+//! Dependencies point one way: which crate may use which, and which one contains each quarantined dependency.
 
 use super::manifest::{Kind, Manifest};
 use super::{File, Finding};
@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What the facade and the program put together.
+/// What the facade and the command-line program combine.
 const LIBRARIES: &[&str] = &[
     "max-core",
     "max-driver",
@@ -35,23 +35,23 @@ const LIBRARIES: &[&str] = &[
     "max-serve",
 ];
 
-/// What the tests of a crate may use beyond its layer.
+/// Additional crates that the tests of a crate may use.
 const FOR_TESTS: &[(&str, &[&str])] = &[
-    // Kernels are judged by the reference interpreter, which lives with the ops they implement.
+    // Kernels are compared with the reference interpreter, which lives next to the ops they implement.
     ("max-kernels", &["max-graph"]),
 ];
 
-/// Families of foreign crates that one crate alone may use: the name itself, and `name-*`.
+/// Families of third-party crates that only one crate may use: the name itself, and `name-*`.
 const QUARANTINE: &[(&str, &str)] = &[("pyo3", "max-py"), ("tokio", "max-serve")];
 
-/// Every crate is known, named as its folder, and uses only what its layer allows.
+/// Every crate is listed, is named after its folder, and uses only what its layer allows.
 pub fn check_dependencies(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, crate_name, manifest) in manifests(files) {
         match &manifest.name {
             Some((line, name)) if name != crate_name => {
                 findings
-                    .push(file.finding(*line, format!("package `{name}` lies in the folder `{crate_name}`")));
+                    .push(file.finding(*line, format!("package `{name}` is in the folder `{crate_name}`")));
             }
             _ => {}
         }
@@ -67,7 +67,7 @@ pub fn check_dependencies(files: &[File]) -> Vec<Finding> {
             if !ours || allowed.contains(&name) || (dependency.kind == Kind::Dev && for_tests()) {
                 continue;
             }
-            let may_use = if allowed.is_empty() { "nothing here".into() } else { allowed.join(", ") };
+            let may_use = if allowed.is_empty() { "no other crate".into() } else { allowed.join(", ") };
             let message = format!("`{crate_name}` must not use `{name}`; it may use: {may_use}");
             findings.push(file.finding(dependency.line, message));
         }
@@ -75,7 +75,7 @@ pub fn check_dependencies(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// The bridges to Python and to the async world stay in the crate made for them.
+/// The Python bindings and the async runtime stay in the crates made for them.
 pub fn check_quarantine(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, crate_name, manifest) in manifests(files) {
@@ -158,7 +158,7 @@ mod tests {
         let new = dependencies("max-magic", "[package]\nname = \"max-magic\"\n");
         assert!(new[0].contains("crate `max-magic` is new: add it to the table"), "{new:?}");
         let misnamed = dependencies("max-core", "[package]\nname = \"core\"\n");
-        assert!(misnamed[0].contains("package `core` lies in the folder `max-core`"), "{misnamed:?}");
+        assert!(misnamed[0].contains("package `core` is in the folder `max-core`"), "{misnamed:?}");
         let unknown = dependencies("max-engine", "[dependencies]\nmax-magic = \"1\"\n");
         assert!(unknown[0].contains("must not use `max-magic`"), "{unknown:?}");
     }

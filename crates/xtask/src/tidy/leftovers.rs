@@ -1,25 +1,25 @@
-//! What is left behind by mistake: merge conflicts, placeholders, spaces nobody sees.
+//! What is left behind by mistake: merge conflicts, placeholders, trailing whitespace.
 
 use super::source;
 use super::{File, Finding};
 
-/// Macros for code that is not finished.
+/// Macros that mark unfinished code or print for debugging.
 const PLACEHOLDERS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
 
-/// No file holds the marks of an unfinished merge.
+/// No file has merge conflict markers.
 pub fn check_conflicts(files: &[File]) -> Vec<Finding> {
-    // The middle mark is left out: in Markdown it underlines a title.
+    // The middle marker is left out: in Markdown it underlines a heading.
     let is_mark = |line: &str| ["<", "|", ">"].iter().any(|mark| line.starts_with(&(mark.repeat(7) + " ")));
     each_line(files.iter(), is_mark, "merge conflict")
 }
 
-/// No source line ends in white space.
+/// No source line ends in whitespace.
 pub fn check_trailing_space(files: &[File]) -> Vec<Finding> {
     let sources = files.iter().filter(|file| file.is(&["rs", "py", "md"]));
-    each_line(sources, |line| line.ends_with(char::is_whitespace), "space at the end of the line")
+    each_line(sources, |line| line.ends_with(char::is_whitespace), "trailing whitespace")
 }
 
-/// Outside tests, no code waits to be written and none prints for debugging.
+/// Outside tests, no code is unfinished or prints for debugging.
 pub fn check_placeholders(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files.iter().filter(|file| file.is(&["rs"]) && !is_test(&file.path)) {
@@ -47,12 +47,12 @@ fn each_line<'a>(
     findings
 }
 
-/// Whether a file holds nothing but tests.
+/// Whether a file contains only tests.
 fn is_test(path: &str) -> bool {
     path.split('/').any(|part| ["tests", "benches", "tests.rs"].contains(&part))
 }
 
-/// Whether code calls a macro, and not one whose name only ends the same.
+/// Whether code calls a macro, and not one whose name merely ends the same.
 fn calls(code: &str, name: &str) -> bool {
     code.match_indices(name).any(|(start, _)| {
         let after = code[start + name.len()..].trim_start();
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn trailing_space_is_reported() {
         let text = "a\nb \nc\t\nd\r\n";
-        let lines: Vec<_> = [2, 3, 4].map(|line| format!("a.py:{line}: space at the end of the line")).into();
+        let lines: Vec<_> = [2, 3, 4].map(|line| format!("a.py:{line}: trailing whitespace")).into();
         assert_eq!(findings_of(check_trailing_space, "a.py", text), lines);
         assert_eq!(findings_of(check_trailing_space, "a.txt", text), [""; 0]);
     }

@@ -1,7 +1,7 @@
 //! What the rules need from a `Cargo.toml`: the package's name and its dependencies.
 //!
-//! Not a TOML parser: it understands tables, dotted keys, inline tables and values over several lines,
-//! which is how manifests are written, and leaves judging the syntax to cargo.
+//! Not a full TOML parser: it understands tables, dotted keys, inline tables and multi-line values, which
+//! is all that manifests use, and leaves checking the syntax to cargo.
 
 /// The parts of a manifest the rules look at; lines are counted from zero.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub struct Dependency {
     key: String,
 }
 
-/// Whom a dependency serves.
+/// What a dependency is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     Normal,
@@ -50,7 +50,7 @@ impl Manifest {
         manifest
     }
 
-    /// Takes note of the value at a path such as `["dependencies", "half", "version"]`.
+    /// Records the value at a path such as `["dependencies", "half", "version"]`.
     fn add(&mut self, line: usize, path: &[String], value: &str) {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         let path = match path.as_slice() {
@@ -72,7 +72,7 @@ impl Manifest {
             [] => inline_package(value),
             _ => None,
         };
-        // A dependency with a table of its own is met several times: once a line.
+        // A dependency with a table of its own appears several times: once per line.
         let known = self.dependencies.iter().position(|known| known.key == key && known.kind == kind);
         match (known, renamed) {
             (Some(index), Some(name)) => self.dependencies[index].name = name.to_owned(),
@@ -128,7 +128,7 @@ fn without_comment(line: &str) -> &str {
     line
 }
 
-/// Brackets opened less brackets closed, outside strings.
+/// Opening minus closing brackets, outside strings.
 fn bracket_balance(line: &str) -> i32 {
     let mut quote = None;
     let mut balance = 0;

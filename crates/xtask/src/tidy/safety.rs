@@ -1,11 +1,11 @@
-//! Unsafe code is explained where it stands, and stands only where it must.
+//! Unsafe code is explained in place, and exists only in the crates that need it.
 //!
-//! Clippy asks for the same comments, but sees only code compiled for this machine; this rule sees all.
+//! Clippy requires the same comments, but only sees code compiled for this machine; this rule sees all of it.
 
 use super::source::{self, Line};
 use super::{File, Finding};
 
-/// The crates that may hold unsafe code: devices, kernels, Python.
+/// The crates that may contain unsafe code: devices, kernels, Python.
 const UNSAFE_CRATES: &[&str] = &["max-driver", "max-kernels", "max-py"];
 
 /// How many lines above an unsafe block its comment may end; other comments and attributes do not count.
@@ -75,7 +75,7 @@ fn is_explained(lines: &[Line], index: usize) -> bool {
     }
     let mut code_between = 0;
     for above in (0..index).rev() {
-        // Another unsafe block: the comment there, or above it, is its own.
+        // Another unsafe block: a comment there, or above it, belongs to that block.
         if unsafe_site(lines, above).is_some() {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Rust text with code and comments told apart, so that a rule looks at the one it means.
+//! Rust text split into code and comments, so that a rule looks only at the part it means.
 
 /// One line of a source file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,7 +46,7 @@ pub fn in_tests(lines: &[Line]) -> Vec<bool> {
     marks
 }
 
-/// The line on which the item that starts at a place ends: with its first `;`, or with its block.
+/// The line on which an item ends: at its first `;`, or with its block.
 fn end_of_item(lines: &[Line], start: usize, column: usize) -> usize {
     let mut depth = 0;
     for (index, line) in lines.iter().enumerate().skip(start) {
@@ -71,7 +71,7 @@ enum Token {
     Literal,
 }
 
-/// The token at the start of a text that is not empty.
+/// The token at the start of a non-empty text.
 fn token(text: &str, first: char) -> (&str, Token) {
     let (length, kind) = if text.starts_with("//") {
         (text.find('\n').unwrap_or(text.len()), Token::Comment)
@@ -98,7 +98,7 @@ pub fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The length of a comment `/* ... */`, which may hold others.
+/// The length of a comment `/* ... */`, which may be nested.
 fn block_comment(text: &str) -> usize {
     let mut depth = 0;
     let mut at = 0;

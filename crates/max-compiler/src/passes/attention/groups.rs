@@ -1,4 +1,4 @@
-//! Heads that share keys and values: where these are repeated for several heads, the heads get an axis of their own
+//! Grouped-query attention: where keys and values are repeated for several heads, the heads get an axis of their own
 //! along which keys and values are broadcast, and nothing is repeated in memory.
 
 use max_core::{Dim, Shape};
@@ -9,18 +9,18 @@ use max_graph::{OpKind, ValueId};
 
 use super::{Builder, Turned};
 
-/// A value some of whose elements are repeated along an axis.
+/// A value with elements repeated along an axis.
 struct Repeated {
-    /// The value before: two axes in the place of the one, one of them of size one; and its axes in order.
+    /// The value before: two axes instead of one, one of them of size 1; and its axes in order.
     value: Turned,
     axis: usize,
-    /// The sizes of the two axes once they are repeated.
+    /// The sizes of the two axes after repeating.
     sizes: [Dim; 2],
-    /// Which of the two is.
+    /// Which of the two is repeated.
     repeated: usize,
 }
 
-/// The attention with heads in groups, under the shape of a value, if keys and values are repeated along one batch axis.
+/// The attention with grouped heads, in the shape of a value, if keys and values are repeated along one batch axis.
 pub(super) fn attend(
     b: &mut Builder,
     kind: &Attention,
@@ -83,7 +83,7 @@ fn repeated(b: &Builder, Turned { value, dims }: &Turned) -> Option<Repeated> {
     })
 }
 
-/// A value that broadcasts to a rank with one of the axes there split in two.
+/// A value that broadcasts to a rank, with one axis of that rank split in two.
 fn split(b: &mut Builder, value: ValueId, rank: usize, axis: usize, sizes: &[Dim; 2]) -> Option<ValueId> {
     let own = b.shape(value)?;
     let Some(axis) = (axis + own.rank()).checked_sub(rank) else { return Some(value) };

@@ -1,4 +1,4 @@
-//! Activation functions out of their parts.
+//! Recognizes activation functions in their parts.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -16,7 +16,7 @@ pub fn square(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     if two { b.push(ScalarOp::from(NumericOp::Mul), [x, x]) } else { None }
 }
 
-/// `max(x, 0)`; of negative zero and zero on the right it is zero, as relu gives.
+/// `max(x, 0)`; for negative zero with zero on the right it gives zero, like relu.
 pub fn relu(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let [x, zero] = b.binary(value, NumericOp::Max)?;
     let zero = match b.splat(zero)? {
@@ -65,7 +65,7 @@ fn one_plus_exp_of_minus(b: &Builder, value: ValueId) -> Option<ValueId> {
     (one == 1.0 && [value, exp, minus].iter().all(|&v| b.used_up_to(1, v))).then_some(x)
 }
 
-/// The exact gelu and its approximations by tanh and sigmoid.
+/// The exact gelu and its tanh and sigmoid approximations.
 pub fn gelu(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     b.binary(value, NumericOp::Mul).or_else(|| b.binary(value, RealOp::Div))?;
     let (scale, factors) = product(b, value)?;
@@ -77,7 +77,7 @@ pub fn gelu(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     b.push(ScalarOp::from(op), [x])
 }
 
-/// The gelu that `scale * x * gate` is.
+/// Which gelu `scale * x * gate` is.
 fn gate_of(b: &Builder, gate: ValueId, x: ValueId, scale: f64) -> Option<RealOp> {
     let about = |number, known| is_about(b.dtype(x), number, known);
     if !b.used_up_to(1, gate) {
@@ -118,10 +118,10 @@ fn is_power(b: &Builder, value: ValueId, x: ValueId, exponent: usize) -> bool {
     })
 }
 
-/// Products of more than this many ops are not looked into.
+/// Products of more than this many ops are not examined.
 const MAX_PRODUCT: usize = 8;
 
-/// A float as a number times factors, through products, quotients and powers that nothing else uses.
+/// A float as a number times factors, through products, quotients and powers without other uses.
 fn product(b: &Builder, value: ValueId) -> Option<(f64, Vec<ValueId>)> {
     if !b.is_float(value) {
         return None;

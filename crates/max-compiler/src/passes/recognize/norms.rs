@@ -1,7 +1,7 @@
-//! Layer normalization and root-mean-square normalization out of their parts.
+//! Recognizes layer norm and RMS norm in their parts.
 //!
-//! A normalized row is recognized first, as a norm with a scale of one and a shift of zero; a product or sum with
-//! a vector then takes their place.
+//! A normalized row is recognized first, as a norm with a scale of one and a shift of zero; multiplying by or adding a
+//! vector then replaces these.
 
 use max_core::scalar::{NumericOp, RealOp};
 use max_core::{DType, Dim, Number, Shape};
@@ -82,8 +82,8 @@ pub fn shifted(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     })
 }
 
-/// A norm that casts its operand to a wider dtype and its result back. The scale of a root-mean-square norm comes
-/// before the cast if it is cast too.
+/// A norm that casts its operand to a wider dtype and its result back. The scale of an RMS norm comes before the cast if
+/// it is cast too.
 pub fn narrowed(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let OpKind::Cast(_) = b.kind(value)? else { return None };
     let norm = b.operand(value)?;
@@ -155,7 +155,7 @@ fn centred(b: &Builder, value: ValueId) -> Option<ValueId> {
     (mean(b, average)? == x).then_some(x)
 }
 
-/// What a value is the mean of, along the last axis.
+/// The operand of a mean along the last axis.
 fn mean(b: &Builder, value: ValueId) -> Option<ValueId> {
     let sum_over_count = || {
         let (sum, count) = b.with_float(value, RealOp::Div)?;
@@ -176,14 +176,14 @@ fn is_vector_of(b: &Builder, value: ValueId, of: ValueId) -> bool {
     last_dim(b, of).is_some_and(|last| b.shape(value) == Some(&Shape::from([last])))
 }
 
-/// A number for each position of the last axis of a value.
+/// A number for each position along the last axis of a value.
 fn vector(b: &mut Builder, number: f64, like: ValueId) -> Option<ValueId> {
     let last = last_dim(b, like)?;
     let scalar = b.push_number(Number::Float(number), like)?;
     b.push(BroadcastTo { shape: [last].into() }, [scalar])
 }
 
-/// The number that all elements have, broadcast or not.
+/// The number that all elements share, broadcast or not.
 fn uniform(b: &Builder, value: ValueId) -> Option<f64> {
     b.float(value).or_else(|| match b.kind(value)? {
         OpKind::BroadcastTo(_) => b.float(b.operand(value)?),

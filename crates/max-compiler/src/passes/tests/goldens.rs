@@ -1,4 +1,4 @@
-//! What the passes that keep every bit make of graphs.
+//! What graphs become after the passes that keep every bit.
 
 use expect_test::expect;
 
@@ -308,7 +308,7 @@ fn merge_matmuls() {
     "#]].assert_eq(&after("merge_matmuls", &body));
 }
 
-/// Elementwise ops join the kernels of two products, and results have memory of their own.
+/// Elementwise ops join the kernels of two matmuls, and results have memory of their own.
 #[test]
 fn products_that_others_continue_stay_apart() {
     let products = |used: &str| {

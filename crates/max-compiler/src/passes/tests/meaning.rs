@@ -1,4 +1,4 @@
-//! Optimized graphs mean what they meant: on chosen graphs, and on random ones with the numbers that break rules.
+//! Optimized graphs keep their meaning: on chosen graphs, and on random ones with the numbers that break wrong rules.
 
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp, RealOp};
 use max_core::{Bool, DType, DeviceRef, Dim, Element, ScalarOp, Shape, TensorType, Type, dispatch};
@@ -10,7 +10,7 @@ use max_graph::{Body, HostTensor, OpKind, ValueId, interpret, verify};
 use super::{OPTIONS, PASSES, after, graph, optimize};
 use crate::passes::dead_code::must_run;
 
-/// A generator of numbers that is the same everywhere.
+/// A random number generator that is the same everywhere.
 struct Random(u64);
 
 impl Random {
@@ -37,7 +37,7 @@ fn tensor(random: &mut Random, dtype: DType, shape: &[usize], special: bool) -> 
     dispatch!(dtype, T => HostTensor::from_vec(shape, numbers.into_iter().map(T::from_f64).collect::<Vec<T>>()).unwrap())
 }
 
-/// The greatest difference of elements, relative to their size; NaN equals NaN.
+/// The largest difference of elements, relative to their size; NaN equals NaN.
 fn difference(a: &HostTensor, b: &HostTensor) -> f64 {
     assert_eq!((a.dtype(), a.shape()), (b.dtype(), b.shape()));
     dispatch!(a.dtype(), T => {
@@ -51,7 +51,7 @@ fn difference(a: &HostTensor, b: &HostTensor) -> f64 {
     })
 }
 
-/// Runs a body as it is and after passes; fails alike, or gives results this close.
+/// Runs a body as it is and after passes; both must fail alike, or agree within the tolerance.
 fn same(original: &Body, passed: &Body, inputs: &[HostTensor], tolerance: f64, what: &str) {
     verify(passed).unwrap();
     let text = || max_graph::text::print(original, max_graph::text::Constants::Full);
@@ -68,7 +68,7 @@ fn same(original: &Body, passed: &Body, inputs: &[HostTensor], tolerance: f64, w
     }
 }
 
-/// Checks each exact pass by itself and all passes together.
+/// Checks each exact pass on its own and all passes together.
 fn check(body: &Body, inputs: &[HostTensor], exact: bool) {
     for (name, pass) in
         PASSES.iter().filter(|(name, _)| !["recognize", "attention", "merge_matmuls"].contains(name))
@@ -203,7 +203,7 @@ fn random_graph(random: &mut Random, ops: usize, exact: bool) -> Body {
 fn random_graphs_keep_their_meaning() {
     for seed in 0..2000 {
         let random = &mut Random(seed);
-        // Special numbers show what is not exact; all ops are tried on numbers that rounding does not tear apart.
+        // Special numbers reveal what is not exact; all ops are also tried on numbers that are robust to rounding.
         let exact = seed % 2 == 0;
         let body = random_graph(random, 24, exact);
         let inputs: Vec<HostTensor> = [
@@ -281,7 +281,7 @@ fn patterns_keep_their_meaning() {
     check(&attention, &[heads.to_vec(), vec![mask]].concat(), false);
     assert!(super::after_all(&attention).contains("attention"));
 
-    // Heads that share keys, repeated in two ways, with a mask for each head.
+    // Heads that share keys, repeated in two ways, with one mask per head.
     let shared = graph(
         "%0: float32[b, 4, q, 8], %1: float32[b, 2, k, 8], %2: float32[b, k, 2, 6], %3: float32[b, 4, q, k]",
         "%10 = reshape(%1) {shape = [b, 2, 1, k, 8]} : float32[b, 2, 1, k, 8]
@@ -396,7 +396,7 @@ fn each_pass_is_shown_and_keeps_locations() {
     assert_eq!(optimized.ops().next().unwrap().location, Some(place));
 }
 
-/// Time that grows with the square of the number of ops would be minutes here.
+/// Quadratic time in the number of ops would take minutes here.
 #[test]
 fn long_graphs_are_no_trouble() {
     let ty = Type::from(TensorType::new(DType::Float32, ("n", 3), DeviceRef::CPU));

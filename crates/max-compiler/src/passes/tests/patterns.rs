@@ -1,4 +1,4 @@
-//! Which ops patterns become.
+//! Which named ops patterns become.
 
 use expect_test::expect;
 
@@ -356,7 +356,7 @@ fn bands_are_windows() {
     }
 }
 
-/// Attention of eight heads, four for each head of keys and values.
+/// Attention with eight heads, four per head of keys and values.
 fn grouped(repeat_key: &str, repeat_value: &str) -> String {
     let body = graph(
         "%0: float32[b, 8, q, 4], %1: float32[b, 2, s, 4], %2: float32[b, s, 2, 4], %3: bool[b, 1, q, s]",
@@ -382,7 +382,7 @@ fn repeated_keys_and_values_are_shared_by_groups_of_heads() {
     let key = "%17 = reshape(%1) {shape = [b, 2, 1, s, 4]} : float32[b, 2, 1, s, 4]
                %18 = broadcast_to(%17) {shape = [b, 2, 4, s, 4]} : float32[b, 2, 4, s, 4]
                %19 = reshape(%18) {shape = [b, 8, s, 4]} : float32[b, 8, s, 4]";
-    // Repeated before the heads come to the front.
+    // Repeated before the heads are moved to the front.
     let value = "%26 = reshape(%2) {shape = [b, s, 2, 1, 4]} : float32[b, s, 2, 1, 4]
                  %27 = broadcast_to(%26) {shape = [b, s, 2, 4, 4]} : float32[b, s, 2, 4, 4]
                  %28 = reshape(%27) {shape = [b, s, 8, 4]} : float32[b, s, 8, 4]

@@ -69,7 +69,7 @@ fn load(session: &InferenceSession, kernel: &Kernel, copy: usize) -> Result<(Mod
     }
     graph.output(build(&kernel.work, &values)?)?;
     drop(scope);
-    // Copies lie as buffers of the driver do, at the start of a cache line.
+    // Copies are aligned as the driver's buffers are, to a cache line.
     let buffer =
         |v: &HostTensor| Buffer::from_host_bytes(v.bytes().clone(), v.dtype(), v.shape())?.copy(None);
     Ok((session.load(&graph)?, operands.iter().map(buffer).collect::<Result<_>>()?))
@@ -90,7 +90,7 @@ fn operand(dtype: DType, shape: Vec<usize>, seed: usize) -> Result<HostTensor> {
     })
 }
 
-/// The operands of a graph. Queries that share keys have an axis of their own, so that keys broadcast along it.
+/// The operands of a graph. Queries that share keys get an axis of their own, along which the keys broadcast.
 fn shapes(work: &Work) -> Vec<Vec<usize>> {
     match *work {
         Work::Attention { batch, heads, kv_heads, queries, keys, depth, .. } => {
@@ -129,7 +129,7 @@ fn build(work: &Work, values: &[TensorValue]) -> Result<TensorValue> {
     }
 }
 
-/// Numbers to add to scores: zero, and minus infinity where a key comes after its query.
+/// A mask to add to scores: zero, and minus infinity where a key comes after its query.
 fn hides_later_keys(dtype: DType, queries: usize, keys: usize) -> Result<TensorValue> {
     let hides = |at: usize| if at % keys > at / keys { f64::NEG_INFINITY } else { 0.0 };
     let mask = (0..queries * keys).map(hides).collect::<Vec<f64>>();

@@ -1,4 +1,4 @@
-//! The other side: a Python with PyTorch that runs the same kernels, a process that answers requests line by line.
+//! The other side: a Python process with PyTorch that runs the same kernels and answers requests line by line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bench/torch_
 /// A running process.
 pub struct Peer {
     child: Child,
-    /// Closed to let the process end.
+    /// Closed to make the process exit.
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     python: String,
@@ -23,7 +23,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts an interpreter that uses so many threads.
+    /// Starts an interpreter that uses this many threads.
     pub fn start(python: &Path, threads: usize) -> Result<Peer, String> {
         let name = python.display().to_string();
         let mut child = Command::new(python)
@@ -34,7 +34,7 @@ impl Peer {
             .spawn()
             .map_err(|error| format!("cannot run `{name}`: {error}"))?;
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(format!("`{name}` cannot be talked to"));
+            return Err(format!("cannot open pipes to `{name}`"));
         };
         let answers = BufReader::new(answers);
         let mut peer =
@@ -44,7 +44,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Makes the operands of a kernel. Gives the sum of the magnitudes of its results.
+    /// Makes the operands of a kernel. Returns the sum of the magnitudes of its results.
     pub fn prepare(&mut self, kernel: &Kernel) -> Result<f64, String> {
         let answer = self.ask(&kernel.request())?;
         answer["sum"].as_f64().ok_or_else(|| self.nonsense(&answer))
@@ -61,13 +61,13 @@ impl Peer {
 
     fn ask(&mut self, request: &Json) -> Result<Json, String> {
         let mut line = String::new();
-        // A process that is gone shows when it is listened to: what it said last is more telling than a broken pipe.
+        // A process that has died is noticed when reading: its last words say more than a broken pipe.
         if let Some(requests) = &mut self.requests {
             let _ = writeln!(requests, "{request}");
         }
         match self.answers.read_line(&mut line) {
-            Ok(0) => return Err(format!("`{}` ended without an answer", self.python)),
-            Err(error) => return Err(format!("`{}` cannot be understood: {error}", self.python)),
+            Ok(0) => return Err(format!("`{}` exited without an answer", self.python)),
+            Err(error) => return Err(format!("cannot read from `{}`: {error}", self.python)),
             Ok(_) => {}
         }
         let answer: Json =
@@ -79,7 +79,7 @@ impl Peer {
     }
 
     fn nonsense(&self, answer: &Json) -> String {
-        format!("`{}` gave an answer that makes no sense: {answer}", self.python)
+        format!("`{}` gave an unexpected answer: {answer}", self.python)
     }
 }
 

@@ -1,12 +1,12 @@
-//! The rows of `cases/kernels.json`: what is computed, and how much of it there is.
+//! The rows of `cases/kernels.json`: what is computed, and how much.
 //!
 //! A row has a `group`, the `model` it comes from, a `layer` and `dtypes`, and one of
-//! - `matmul`: a list of `[rows, terms, columns]`; `transposed` (`left` or `right`) says that an operand is stored so,
-//! - `conv`: `input` (NHWC), `filter` (RSCF), and `stride`, `padding` and `groups` if they are not 1, 0 and 1,
+//! - `matmul`: a list of `[rows, depth, columns]`; `transposed` (`left` or `right`) says which operand is stored transposed,
+//! - `conv`: `input` (NHWC), `filter` (RSCF), and `stride`, `padding` and `groups` where they differ from 1, 0 and 1,
 //! - `attention`: `batch`, `heads`, `queries`, `keys` and `depth`; `kv_heads` if fewer, and `causal`.
 //!
-//! With `constant` the operands after the first are constants of the graph, as weights of a model are. With `rotate`
-//! every run takes the next of several copies, so that operands come from memory however large the last cache is.
+//! With `constant` the operands after the first are constants of the graph, like the weights of a model. With `rotate`
+//! every run takes the next of several copies, so that operands come from memory however large the last-level cache is.
 
 use std::fs;
 
@@ -54,18 +54,18 @@ pub enum Work {
     },
 }
 
-/// An operand of a product.
+/// An operand of a matmul.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Side {
     Left,
     Right,
 }
 
-/// Copies of operands take as much memory as no last cache has.
+/// The total size of rotated copies: more than any last-level cache holds.
 const ROTATED_BYTES: usize = 256 << 20;
 const MOST_COPIES: usize = 128;
 
-/// The kernels that were asked for.
+/// The requested kernels.
 pub fn kernels(options: &Options) -> Result<Vec<Kernel>, String> {
     let mut kernels = table()?;
     kernels.retain(|kernel| options.groups.contains(&&*kernel.group) && options.wants(&kernel.title()));
@@ -79,7 +79,7 @@ fn table() -> Result<Vec<Kernel>, String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/kernels.json");
     let text = fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
     let rows: Vec<Json> = serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
-    let parsed = rows.iter().map(|row| parse(row).ok_or(format!("{path}: a row makes no sense: {row}")));
+    let parsed = rows.iter().map(|row| parse(row).ok_or(format!("{path}: invalid row: {row}")));
     Ok(parsed.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
@@ -145,18 +145,18 @@ fn sizes<const N: usize>(json: &Json) -> Option<[usize; N]> {
 }
 
 impl Kernel {
-    /// Its group, model, layer and dtype, which filters look at.
+    /// Its group, model, layer and dtype, which filters match.
     pub fn title(&self) -> String {
         format!("{} {} {}", self.group, self.name, self.dtype)
     }
 
-    /// How many sets of operands its runs go through.
+    /// How many sets of operands its runs cycle through.
     pub fn copies(&self) -> usize {
         let bytes: usize = self.work.operands().iter().map(|shape| self.bytes_of(shape)).sum();
         if self.rotate { ROTATED_BYTES.div_ceil(bytes.max(1)).clamp(1, MOST_COPIES) } else { 1 }
     }
 
-    /// The bytes that a run has to read and to write.
+    /// The bytes that a run must read and write.
     pub fn bytes(&self) -> usize {
         let operands = self.work.operands();
         operands.iter().chain([&self.work.result()]).map(|shape| self.bytes_of(shape)).sum()
@@ -166,7 +166,7 @@ impl Kernel {
         shape.iter().product::<usize>() * self.dtype.size_in_bytes()
     }
 
-    /// The row as another program is told of it.
+    /// The row as a request to the other process.
     pub fn request(&self) -> Json {
         let mut request = match &self.work {
             Work::Matmul { transposed, .. } => json!({
@@ -187,7 +187,7 @@ impl Kernel {
 }
 
 impl Work {
-    /// The shapes of its operands, as they lie in memory.
+    /// The shapes of its operands, as stored in memory.
     pub fn operands(&self) -> Vec<Vec<usize>> {
         match *self {
             Work::Matmul { m, k, n, transposed } => {
@@ -220,7 +220,7 @@ impl Work {
         }
     }
 
-    /// Multiplications and additions; of causal attention those with scores that are seen.
+    /// Multiplications and additions; for causal attention, only those of visible scores.
     pub fn flops(&self) -> f64 {
         let results = self.result().iter().product::<usize>() as f64;
         let terms = match *self {
@@ -232,7 +232,7 @@ impl Work {
         2.0 * results * terms
     }
 
-    /// What it is on the screen: the sizes of operands, and how they are stored.
+    /// How it is displayed: the sizes of operands, and how they are stored.
     pub fn describe(&self) -> String {
         let operands = self.operands();
         match *self {

@@ -1,28 +1,28 @@
-//! Rows of items with lanes for the wires that pass: their order, and then their places.
+//! Rows of items and of lanes for the wires that pass: their order, then their positions.
 
 use super::{Item, Layout, Port, Row, Spacing, Strand};
 
 /// The distance between lanes.
 const LANE: f64 = 14.0;
-/// How often rows are sorted and placed; the last times they are placed between what is above and what is below.
+/// How many sweeps sort rows and position them; in the last ones, rows are positioned between those above and below.
 const ORDER_SWEEPS: usize = 12;
 const PLACE_SWEEPS: usize = 48;
 const LAST_SWEEPS: usize = 24;
 
-/// Items and the lanes of wires, linked from row to row.
+/// Items and wire lanes, linked from row to row.
 pub(super) struct Net {
     /// Widths; the items come first.
     pub(super) vertices: Vec<f64>,
     items: usize,
     rows: Vec<Vec<usize>>,
-    /// The place of each vertex in its row.
+    /// The index of each vertex in its row.
     place: Vec<usize>,
     links: Vec<Link>,
     above: Vec<Vec<usize>>,
     below: Vec<Vec<usize>>,
 }
 
-/// Joins a vertex to one in the next row.
+/// Links a vertex to one in the next row.
 #[derive(Clone, Copy)]
 struct Link {
     from: Port,
@@ -56,7 +56,7 @@ impl Net {
         self.links.push(Link { from, to });
     }
 
-    /// Leads a wire to its ends, which are sorted by row: one lane, from which ends branch off.
+    /// Routes a wire to its ends, which are sorted by row: one lane, from which the ends branch off.
     pub(super) fn lead(&mut self, mut from: Port, ends: &[Port], rows: &[usize]) {
         let mut row = rows[from.item];
         let mut ends = ends;
@@ -79,7 +79,7 @@ impl Net {
         }
     }
 
-    /// Where a port is in the order of its row.
+    /// The position of a port in the order of its row.
     fn rank(&self, port: Port) -> f64 {
         let width = self.vertices[port.item];
         self.place[port.item] as f64 + if width > 0.0 { 0.9 * port.offset / width } else { 0.45 }
@@ -108,7 +108,7 @@ impl Net {
         }
     }
 
-    /// Sorts a row by where its links lead, above or below.
+    /// Sorts a row by the positions of its neighbours, above or below.
     fn sort(&mut self, row: usize, up: bool) {
         let key = |&vertex: &usize| {
             let links = if up { &self.above[vertex] } else { &self.below[vertex] };
@@ -135,7 +135,7 @@ impl Net {
         crossings.sum()
     }
 
-    /// The left edges of all vertices: close to what they are linked with, in the order of their rows.
+    /// The left edges of all vertices: close to their neighbours, in the order of their rows.
     pub(super) fn place(&self, column: f64) -> Vec<f64> {
         let mut x = vec![0.0; self.vertices.len()];
         let gap = |a: usize, b: usize| if a.max(b) < self.items { column } else { LANE };
@@ -166,12 +166,12 @@ impl Net {
         x
     }
 
-    /// Where a vertex would stand if it were alone, and how much that matters.
+    /// Where a vertex would be on its own, and how much that matters.
     fn wanted(&self, vertex: usize, x: &[f64], above: bool, below: bool) -> (f64, f64) {
         let (mut sum, mut weight) = (0.0, 0.0);
         let mut pull = |own: Port, other: Port| {
             let lanes = (own.item >= self.items) as usize + (other.item >= self.items) as usize;
-            // What hangs on nothing else follows, and does not lead; and chains of items are straighter than lanes.
+            // A vertex with only one neighbour follows it and does not pull; and chains of items are straighter than lanes.
             let hangs = self.hangs(own.item) || self.hangs(other.item);
             let strength = if hangs { 0.02 } else { [1.0, 0.003, 30.0][lanes] };
             let has_width = self.vertices[own.item].min(self.vertices[other.item]) > 0.0;
@@ -253,9 +253,9 @@ impl Net {
     }
 }
 
-/// The positions closest to the wanted ones, each with its weight, that keep the gaps between neighbours.
+/// The positions closest to the wanted ones, weighted, that keep the gaps between neighbours.
 ///
-/// Where wishes are too close, neighbours pool them and move together.
+/// Where wanted positions are too close, neighbours form a pool and move together.
 fn spread(wanted: &[(f64, f64)], gaps: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut shift = 0.0;
     let mut shifts = vec![0.0; wanted.len()];
@@ -277,7 +277,7 @@ fn spread(wanted: &[(f64, f64)], gaps: impl Iterator<Item = f64>) -> Vec<f64> {
     pooled.zip(shifts).map(|(at, shift)| at + shift).collect()
 }
 
-/// How many pairs stand in the wrong order; sorts.
+/// How many pairs are in the wrong order; sorts the values.
 fn inversions(values: &mut [f64]) -> usize {
     if values.len() < 2 {
         return 0;

@@ -1,4 +1,4 @@
-"""The cache of compiled programs, one for the process: loading the same graph again compiles nothing."""
+"""The process-wide cache of compiled programs: loading the same graph again compiles nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class ProgramCacheStats(NamedTuple):
     misses: int
     """Loads that did not."""
     size: int
-    """Programs that are kept."""
+    """Programs in the cache."""
 
 
 def program_cache_stats() -> ProgramCacheStats:
-    """How the cache of compiled programs has been used by this process.
+    """How this process has used the cache of compiled programs.
 
     >>> from max.dtype import DType
     >>> from max.engine import InferenceSession
@@ -35,7 +35,7 @@ def program_cache_stats() -> ProgramCacheStats:
 
 
 def clear_program_cache() -> None:
-    """Forgets all compiled programs; models keep theirs.
+    """Empties the cache of compiled programs; models keep theirs.
 
     >>> clear_program_cache()
     >>> program_cache_stats().size

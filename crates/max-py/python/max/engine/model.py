@@ -1,4 +1,4 @@
-"""Models: graphs that are compiled and ready to run."""
+"""Models: compiled graphs, ready to run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from max.dtype import DType
 
 InputLike: TypeAlias = Union[DLPackArray, Buffer, int, float, bool, "np.generic"]
-"""What a model takes as an input: an array of any library, or a number for an input of rank zero."""
+"""What a model accepts as an input: an array of any library, or a number for a rank-0 input."""
 
 
 class TensorSpec(NamedTuple):
-    """What a model says about one of its inputs or outputs."""
+    """The description of one input or output of a model."""
 
     name: str
     """The name: `input0`, `input1`, ... and `output0`, ..."""
@@ -32,41 +32,41 @@ class TensorSpec(NamedTuple):
 
 
 class KernelSummary(NamedTuple):
-    """One kernel of a model: what the work of one or more ops became."""
+    """One kernel of a model, which does the work of one or more ops."""
 
     name: str
     """The names of its ops: `mul+add+relu`."""
     kind: str
-    """What it is: `loop`, `matmul`, `attention`, `conv2d`, `gather`, `print` or `transfer`."""
+    """Its kind: `loop`, `matmul`, `attention`, `conv2d`, `gather`, `print` or `transfer`."""
     ops: list[str]
     """The ops whose work it does, with the types of their operands."""
     text: str
-    """All it does, as text."""
+    """Everything it does, as text."""
 
 
 class MemoryReport(NamedTuple):
-    """The memory of a model beside inputs, weights and outputs, as far as sizes do not depend on data."""
+    """The memory a model uses besides inputs, weights and outputs, except where sizes depend on data."""
 
     peak_bytes: int
-    """What the temporaries of an execution take, on all devices."""
+    """The bytes of the temporaries of an execution, on all devices."""
     bytes_without_reuse: int
-    """What they would take if no temporary reused the memory of another."""
+    """The bytes they would take if no temporary reused the memory of another."""
     packed_bytes: int
-    """What constants and weights take that executions so far have packed for their kernels; models that use the same
-    weights share it."""
+    """The bytes of constants and weights that executions so far have packed for their kernels; models with the same
+    weights share them."""
 
 
 class Model:
-    """A graph that is compiled and ready to run. It may run on several threads at once.
+    """A compiled graph, ready to run, on several threads at once if you like.
 
-    It is made by `InferenceSession.load`.
+    Created by `InferenceSession.load`.
     """
 
     __slots__ = ("__weakref__", "_native")
     _native: _core.Model
 
     def __init__(self) -> None:
-        raise TypeError("a Model is made by InferenceSession.load")
+        raise TypeError("a Model is created by InferenceSession.load")
 
     @staticmethod
     def _wrap(native: _core.Model) -> Model:
@@ -78,16 +78,16 @@ class Model:
         """Runs the model.
 
         Args:
-            *args: The inputs, in order. Arrays of the host and numbers are moved to the device that an input is on; a
-                `Buffer` must be there.
+            *args: The inputs, in order. Host arrays and numbers are moved to the device of their input; a `Buffer` must
+                already be there.
 
         Returns:
-            The outputs, in order, each in memory of its own on the device that the graph says. Work on a GPU may still be
-            running: whoever reads them waits for it.
+            The outputs, in order, each in its own memory on the device that the graph names. Work on a GPU may still be
+            running; reading an output waits for it.
 
         Raises:
-            TypeError: If an input is no array and no number.
-            ValueError: If their number, a dtype or a shape is not what the model takes.
+            TypeError: If an input is neither an array nor a number.
+            ValueError: If the number of inputs, a dtype or a shape is not what the model expects.
         """
         return [Buffer._wrap(output) for output in self._native.execute(args)]
 
@@ -113,7 +113,7 @@ class Model:
     def capture(self, graph_key: int, *inputs: InputLike) -> list[Buffer]:
         """Runs the model once, and keeps sizes, memory and launches for `replay`.
 
-        Capturing a key again replaces what it stood for; outputs of before keep their last values.
+        Capturing a key again replaces its capture; earlier outputs keep their last values.
 
         >>> import numpy as np
         >>> from max.dtype import DType
@@ -130,28 +130,28 @@ class Model:
         array([20.,  4.,  6.], dtype=float32)
 
         Args:
-            graph_key: An integer from 0 to 2**64 - 1 that the caller chooses.
+            graph_key: An integer from 0 to 2**64 - 1, chosen by the caller.
             *inputs: The inputs, in order.
 
         Returns:
-            The outputs. They belong to the capture: each replay writes them anew.
+            The outputs. They belong to the capture: each replay overwrites them.
 
         Raises:
-            TypeError: If the key is no integer, or an input no array and no number.
-            ValueError: If the key is out of range, there are no inputs, or they are not what the model takes.
-            RuntimeError: If the model cannot be captured: it prints, its sizes depend on data, or it does not run on
-                one device alone.
+            TypeError: If the key is not an integer, or an input is neither an array nor a number.
+            ValueError: If the key is out of range, there are no inputs, or they are not what the model expects.
+            RuntimeError: If the model cannot be captured: it prints, its sizes depend on data, or it runs on more
+                than one device.
         """
         return [Buffer._wrap(output) for output in self._native.capture(graph_key, inputs)]
 
     def replay(self, graph_key: int, *inputs: InputLike) -> None:
-        """Runs what was captured under a key again, into the outputs that `capture` returned.
+        """Replays the capture of a key, into the outputs that `capture` returned.
 
-        The inputs have the shapes that were captured. They may be other arrays, and may be outputs of the capture.
+        The inputs must have the captured shapes. They may be other arrays, including outputs of the capture.
 
         Raises:
-            TypeError: If the key is no integer, or an input no array and no number.
-            ValueError: If the key is out of range, there are no inputs, or they are not what the model takes.
+            TypeError: If the key is not an integer, or an input is neither an array nor a number.
+            ValueError: If the key is out of range, there are no inputs, or they are not what the model expects.
             RuntimeError: If nothing was captured for the key, or it was captured for other shapes.
         """
         self._native.replay(graph_key, inputs)
@@ -160,17 +160,17 @@ class Model:
         """Runs the model as `execute` does, and checks that it launches what was captured under a key.
 
         Raises:
-            TypeError: If the key is no integer, or an input no array and no number.
-            ValueError: If the key is out of range, there are no inputs, or they are not what the model takes.
-            RuntimeError: If nothing was captured for the key, or the launches are others.
+            TypeError: If the key is not an integer, or an input is neither an array nor a number.
+            ValueError: If the key is out of range, there are no inputs, or they are not what the model expects.
+            RuntimeError: If nothing was captured for the key, or the launches differ.
         """
         self._native.debug_verify_replay(graph_key, inputs)
 
     def release_captured_graph(self, graph_key: int) -> None:
-        """Forgets what was captured under a key; its outputs stay as they are.
+        """Releases the capture of a key; its outputs stay as they are.
 
         Raises:
-            TypeError: If the key is no integer.
+            TypeError: If the key is not an integer.
             ValueError: If the key is out of range.
             RuntimeError: If nothing was captured for the key.
         """
@@ -178,7 +178,7 @@ class Model:
 
     @property
     def kernel_summaries(self) -> list[KernelSummary]:
-        """The kernels of the model, in the order in which they run.
+        """The kernels of the model, in execution order.
 
         >>> from max.dtype import DType
         >>> from max.engine import InferenceSession
@@ -191,9 +191,9 @@ class Model:
         return [KernelSummary(*kernel) for kernel in self._native.kernels]
 
     def picture(self) -> str:
-        """The graph and its kernels as an SVG document: the ops of one kernel stand in one box.
+        """The graph and its kernels as an SVG document: the ops of one kernel share a box.
 
-        Of a large graph each kernel is one node. The picture follows the reader's choice of light or dark colours.
+        In a large graph each kernel is one node. The picture follows the reader's preference for light or dark colours.
 
         >>> from max.dtype import DType
         >>> from max.engine import InferenceSession
@@ -210,7 +210,7 @@ class Model:
         return self._native.picture()
 
     def fusion_summary(self) -> str:
-        """What was fused: a line for each kernel with its ops and what it writes, and one for ops that became views.
+        """What was fused: a line per kernel with its ops and what it writes, and one for ops that became views.
 
         >>> from max.dtype import DType
         >>> from max.engine import InferenceSession
@@ -223,18 +223,18 @@ class Model:
         return self._native.fusion_summary()
 
     def memory_report(self, *inputs: InputLike) -> MemoryReport:
-        """The memory that an execution with such inputs takes, and what the model keeps packed; nothing runs.
+        """The memory that an execution with such inputs uses, and what the model keeps packed; nothing runs.
 
         Raises:
-            TypeError: If an input is no array and no number.
-            ValueError: If their number, a dtype or a shape is not what the model takes.
+            TypeError: If an input is neither an array nor a number.
+            ValueError: If the number of inputs, a dtype or a shape is not what the model expects.
         """
         return MemoryReport(*self._native.memory_report(inputs))
 
     def profile_table(self) -> str:
-        """Where the time of all executions and replays went: one line a kernel, the longest first.
+        """Where the time of all executions and replays went: one line per kernel, slowest first.
 
-        Kernels of a GPU are timed by the GPU. There a replay is launched as a whole, and all replays are one line.
+        Kernels on a GPU are timed by the GPU. There a replay is launched as a whole, so all replays share one line.
 
         >>> from max.dtype import DType
         >>> from max.engine import InferenceSession
@@ -256,7 +256,7 @@ class Model:
         return self._native.profile_table()
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes the launches of all executions and replays to a JSON file that Perfetto and Chrome's tracing open.
+        """Writes the launches of all executions and replays to a JSON file for Perfetto and Chrome's trace viewer.
 
         Raises:
             RuntimeError: If the session did not profile when it loaded the model, or the file cannot be written.
@@ -270,7 +270,7 @@ class Model:
 
     @property
     def input_metadata(self) -> list[TensorSpec]:
-        """What the inputs are.
+        """The descriptions of the inputs.
 
         >>> from max.dtype import DType
         >>> from max.engine import InferenceSession
@@ -284,7 +284,7 @@ class Model:
 
     @property
     def output_metadata(self) -> list[TensorSpec]:
-        """What the outputs are."""
+        """The descriptions of the outputs."""
         return [_spec(*described) for described in self._native.outputs]
 
     @property

@@ -1,4 +1,4 @@
-"""Sessions: devices on which models run."""
+"""Sessions: the devices that models run on."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ CustomExtensionsType: TypeAlias = Union[str, "os.PathLike[str]", Sequence[Union[
 
 
 class InferenceSession:
-    """A set of devices on which models run.
+    """A set of devices that models run on.
 
     >>> from max.driver import CPU
     >>> InferenceSession(devices=[CPU()]).devices
     [Device(type=cpu,id=0)]
 
     Args:
-        devices: The devices; only the CPU if there are none.
-        num_threads: How many threads may compute on the CPU; by default one for each core. Results do not depend on
-            it.
-        custom_extensions: Libraries of custom ops; there must be none.
+        devices: The devices; by default only the CPU.
+        num_threads: How many threads may compute on the CPU; by default one per core. Results do not depend on it.
+        custom_extensions: Libraries of custom ops; not supported yet, so there must be none.
         precompiled_mefs: Must be None.
         export_mefs: Must be None.
     """
@@ -48,7 +47,7 @@ class InferenceSession:
     ) -> None:
         _refuse_extensions(custom_extensions)
         if precompiled_mefs is not None or export_mefs is not None:
-            raise NotImplementedError("compiled models are not exchanged as files: compiling takes microseconds")
+            raise NotImplementedError("compiled models are not saved to files: compiling takes microseconds")
         chosen: list[Any] = [devices] if isinstance(devices, Device) else list(devices)
         self._native = _core.Session(chosen or [CPU()], num_threads)
 
@@ -70,11 +69,11 @@ class InferenceSession:
 
         Args:
             model: The graph, or the path of one that `Graph.save` wrote.
-            custom_extensions: Libraries of custom ops; there must be none.
-            custom_ops_path: The older name of `custom_extensions`.
-            weights_registry: The data of weights and external constants, by name. Arrays are not copied: leave them as
-                they are for as long as the model is used.
-            tile_based_fusion: Has no effect: how ops are fused is not a choice of the caller.
+            custom_extensions: Libraries of custom ops; not supported yet, so there must be none.
+            custom_ops_path: The old name of `custom_extensions`.
+            weights_registry: The data of weights and external constants, by name. Arrays are not copied: do not change
+                them while the model is in use.
+            tile_based_fusion: Has no effect: the compiler decides how ops are fused.
 
         Returns:
             The model, ready to run.
@@ -88,7 +87,7 @@ class InferenceSession:
         return Model._wrap(self._native.load(source, dict(weights_registry or {})))
 
     def set_mojo_log_level(self, level: str | LogLevel) -> None:
-        """Sets how much is said on standard error, about models that are loaded already too.
+        """Sets how much is logged to standard error, including for models that are already loaded.
 
         >>> InferenceSession().set_mojo_log_level(LogLevel.ERROR)
         >>> InferenceSession().set_mojo_log_level("loud")
@@ -99,11 +98,11 @@ class InferenceSession:
         self._native.set_log_level(level)
 
     def set_mojo_assert_level(self, level: str | AssertLevel) -> None:
-        """Sets how much models check that are loaded from now on.
+        """Sets how much models that are loaded from now on check.
 
         With `"all"`, an execution fails at the first op that makes a NaN or an infinity out of finite values, and the
-        message says which op that was and where it was recorded; `"warn"` says the same on standard error and goes on.
-        Ops are not fused then, so such models are slower. Replays of captured graphs check no values.
+        message says which op that was and where it was recorded; `"warn"` logs the same and continues.
+        Ops are not fused then, so such models are slower. Replays of captured graphs do not check values.
 
         >>> from max.dtype import DType
         >>> from max.graph import Graph, TensorType, ops
@@ -120,7 +119,7 @@ class InferenceSession:
         self._native.set_assert_level(level)
 
     def set_split_k_reduction_precision(self, precision: str | SplitKReductionPrecision) -> None:
-        """Sets in which precision the parts of long sums in large matrix products combine.
+        """Sets the precision in which the parts of long sums in large matmuls are combined.
 
         On the CPU that is always the precision of the accumulator, which is at least that of the output.
         """
@@ -129,41 +128,41 @@ class InferenceSession:
     def gpu_profiling(self, mode: str | GPUProfilingMode) -> None:
         """Sets whether the kernels of models that are loaded from now on are timed; on the CPU too.
 
-        Profilers of NVIDIA (`nsys profile --trace=cuda,nvtx`) then show a range for each execution and each kernel.
+        NVIDIA's profilers (`nsys profile --trace=cuda,nvtx`) then show a range for each execution and each kernel.
 
-        Before that, the environment variable `MODULAR_ENABLE_PROFILING` decides, as it was when the session was made.
+        The default comes from the environment variable `MODULAR_ENABLE_PROFILING` when the session is created.
         See `Model.profile_table` and `Model.save_trace` for what is measured.
 
         Args:
-            mode: `"off"`; `"on"`; or `"detailed"`, with which traces and ranges also name the ops behind each launch,
-                and calls of `execute`, `capture` and `replay` are ranges of their own.
+            mode: `"off"`; `"on"`; or `"detailed"`, which also names the ops of each launch in traces and ranges, and
+                gives calls of `execute`, `capture` and `replay` ranges of their own.
         """
         self._native.set_profiling(mode)
 
     def allow_tf32(self, enabled: bool = True) -> None:
-        """Sets whether models that are loaded from now on may round float32 operands of matrix products on GPUs.
+        """Sets whether models that are loaded from now on may round the operands of float32 matmuls to TF32 on GPUs.
 
-        With the 19 bits of the format called TF32 such products are several times as fast, and have about three decimal
-        digits. Before this is called the environment variable `MAX_ALLOW_TF32` decides, as it was when the session was
-        made; without it they keep all bits. The CPU always does.
+        TF32 has 19 bits: such matmuls are several times as fast, and precise to about three decimal digits. The default
+        comes from the environment variable `MAX_ALLOW_TF32` when the session is created; without it, matmuls use full
+        precision. The CPU always does.
 
         >>> InferenceSession().allow_tf32()
 
         Args:
-            enabled: Whether it may.
+            enabled: Whether they may.
         """
         self._native.set_allow_tf32(bool(enabled))
 
     def use_old_top_k_kernel(self, mode: str) -> None:
-        """Chooses the older kernel for top-k.
+        """Selects the old top-k kernel.
 
         Args:
-            mode: `"false"`, `"off"`, `"no"` or `"0"`, in any case, for the newer kernel; anything else for the older.
+            mode: `"false"`, `"off"`, `"no"` or `"0"`, in any case, for the new kernel; anything else for the old one.
         """
         self._native.use_old_top_k_kernel(mode)
 
     def use_fi_topk_kernel(self, mode: str) -> None:
-        """Takes what `use_old_top_k_kernel` takes, and has no effect: the kernel it means is one for GPUs."""
+        """Takes the same modes as `use_old_top_k_kernel`, and has no effect: there is no such GPU kernel here."""
         if not isinstance(mode, str):
             raise TypeError(f"mode must be a str, got {type(mode).__name__}")
 

@@ -1,4 +1,4 @@
-"""The names of what a session can be told. Its methods take the members and their plain strings alike."""
+"""The named settings of a session. Its methods accept both the members and their plain strings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import Enum
 
 
 class LogLevel(str, Enum):
-    """How much a session says on standard error."""
+    """How much a session logs to standard error."""
 
     NOTSET = "notset"
-    """As the environment variable `MAX_LOG_LEVEL` says, else warnings."""
+    """As the environment variable `MAX_LOG_LEVEL` says; otherwise warnings."""
     TRACE = "trace"
-    """Every launch of a kernel."""
+    """Every kernel launch."""
     DEBUG = "debug"
     """The kernels of every model."""
     INFO = "info"
@@ -24,27 +24,27 @@ class LogLevel(str, Enum):
 
 
 class AssertLevel(str, Enum):
-    """How much models check beyond what safety needs, which is always checked."""
+    """How much models check in addition to safety, which is always checked."""
 
     NONE = "none"
-    """Nothing more."""
+    """Nothing else."""
     WARN = "warn"
-    """An op that makes a NaN or an infinity is warned of."""
+    """Warns about an op that makes a NaN or an infinity."""
     SAFE = "safe"
-    """Plans of memory are proven free of overlap."""
+    """Proves memory plans free of overlap."""
     ALL = "all"
-    """Plans of memory are proven, and an op that makes a NaN or an infinity is an error."""
+    """Proves memory plans, and makes it an error if an op makes a NaN or an infinity."""
 
     __str__ = str.__str__
 
 
 class SplitKReductionPrecision(str, Enum):
-    """In which precision the parts of a long sum combine."""
+    """The precision in which the parts of a long sum are combined."""
 
     ACCUM = "ACCUM"
-    """That of the accumulator."""
+    """The precision of the accumulator."""
     OUTPUT = "OUTPUT"
-    """At least that of the output; the CPU always combines accumulators."""
+    """At least the precision of the output; the CPU always uses the accumulator's."""
 
     __str__ = str.__str__
 
@@ -53,10 +53,10 @@ class GPUProfilingMode(str, Enum):
     """Whether kernels are timed, on whichever device they run."""
 
     OFF = "off"
-    """They are not."""
+    """No."""
     ON = "on"
-    """Every launch is."""
+    """Every launch is timed."""
     DETAILED = "detailed"
-    """Every launch is, and a trace names the ops behind it."""
+    """Every launch is timed, and a trace names its ops."""
 
     __str__ = str.__str__

@@ -1,4 +1,4 @@
-"""Eager tensors: every op gives a result right away, and the same graphs run underneath.
+"""Eager tensors: every op gives its result right away, with graphs running underneath.
 
 >>> from max.experimental import functional as F
 >>> from max.experimental.tensor import Tensor
@@ -6,7 +6,7 @@
 >>> F.relu(x).sum(axis=0).to_numpy()
 array([[4., 0.]], dtype=float32)
 
-The names in here may still change.
+These names may still change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dtype and device that tensors get when nobody says which."""
+"""The default dtype and device of tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _machine_device() -> Device:
 
 
 def as_device(device: Device | DeviceRef) -> Device:
-    """The device that is meant."""
+    """The device that a device or a reference names."""
     if isinstance(device, DeviceRef):
         return device.to_device()
     if isinstance(device, Device):
@@ -39,23 +39,23 @@ def as_device(device: Device | DeviceRef) -> Device:
 
 
 def as_dtype(dtype: DType) -> DType:
-    """The dtype, which must be one."""
+    """The dtype, checked to be one."""
     if isinstance(dtype, DType):
         return dtype
     raise TypeError(f"expected a DType, got {type(dtype).__name__}: {dtype!r}")
 
 
 def as_like(like: Any) -> Any:
-    """What has the dtype, shape and device of a tensor."""
+    """The argument, checked to have a dtype like a tensor."""
     if isinstance(getattr(like, "dtype", None), DType):
         return like
     raise TypeError(f"expected a tensor or the type of one, got {type(like).__name__}: {like!r}")
 
 
 def defaults(dtype: DType | None = None, device: Device | DeviceRef | None = None) -> tuple[DType, Device]:
-    """The dtype and device of a tensor, with the defaults where there is None.
+    """The dtype and device of a tensor, with the defaults in place of None.
 
-    The default device is an accelerator if there is one, else the CPU; the default dtype is float32 on the CPU and
+    The default device is an accelerator if there is one, otherwise the CPU; the default dtype is float32 on the CPU and
     bfloat16 on accelerators. `default_device` and `default_dtype` change them.
 
     >>> from max.driver import CPU
@@ -88,7 +88,7 @@ def contextvar_context(var: ContextVar[T], value: T) -> Iterator[T]:
 
 
 def default_device(device: Device | DeviceRef) -> AbstractContextManager[Any]:
-    """A block in which tensors are made on a device unless told otherwise.
+    """A block in which tensors are created on a device by default.
 
     >>> from max.driver import CPU
     >>> from max.experimental.tensor import Tensor
@@ -100,7 +100,7 @@ def default_device(device: Device | DeviceRef) -> AbstractContextManager[Any]:
 
 
 def default_dtype(dtype: DType) -> AbstractContextManager[Any]:
-    """A block in which tensors are made with a dtype unless told otherwise.
+    """A block in which tensors are created with a dtype by default.
 
     >>> from max.experimental.tensor import Tensor
     >>> with default_dtype(DType.float64):
@@ -112,7 +112,7 @@ def default_dtype(dtype: DType) -> AbstractContextManager[Any]:
 
 @contextmanager
 def defaults_like(like: Tensor | TensorValue | TensorType | Buffer) -> Iterator[None]:
-    """A block in which tensors are made with the dtype of another, and on its device, unless told otherwise.
+    """A block in which tensors are created with the dtype and on the device of another by default.
 
     >>> from max.driver import CPU
     >>> from max.experimental.tensor import Tensor

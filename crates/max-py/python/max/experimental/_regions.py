@@ -1,4 +1,4 @@
-"""Functions whose ops run at once, or together."""
+"""Functions whose ops run immediately, or together."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def functional(op: F) -> F:
     """Lets the ops of a function share one context, so that they run as one program when it returns.
 
-    It is used as a decorator of functions and methods, or on a function of graph values to make one of tensors. In a
-    context, or while a graph is built, the function's ops join that. What runs is what the tensors need that somebody
-    still holds when the function returns; if it raises, nothing runs. Coroutines are taken as a whole; the steps of a
-    generator each run by themselves.
+    Use it as a decorator of functions and methods, or on a function of graph values to get one of tensors. In a
+    context, or while a graph is being built, the function's ops join that. When the function returns, one program
+    computes the tensors that somebody still holds; if it raises, nothing runs. A coroutine is one region; each step of
+    a generator runs on its own.
 
     >>> from max.experimental.tensor import Tensor
     >>> from max.graph import ops
@@ -62,7 +62,7 @@ _BARE_STACK = (_realization.BARE,)
 
 
 def single(op: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors for a single op, which needs no context of its own to run at once."""
+    """A function of tensors for a single op, which runs immediately without a context of its own."""
 
     @functools.wraps(op)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -82,7 +82,7 @@ def single(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def source(op: Callable[..., Any]) -> Callable[..., Any]:
-    """As `single`, for an op without operands to tell by whether tensors are wanted: it is so in code for tensors."""
+    """Like `single`, for an op without operands, from which to tell whether it makes tensors: here it always does."""
     run = single(op)
 
     @functools.wraps(run)

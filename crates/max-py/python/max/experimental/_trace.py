@@ -1,4 +1,4 @@
-"""Seeing realization: when and why tensors were computed, and what their ops were fused into."""
+"""Observing realization: when and why tensors were computed, and what their ops were fused into."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Realization:
     reason: str
     """Why it ran: "a bare op", "the end of a region", "a read"..."""
     location: tuple[str, int] | None
-    """The file and the line that caused it, if they are known."""
+    """The file and line that caused it, if known."""
     ops: int
     """How many ops had been recorded."""
     tensors: int
     """How many tensors it computed."""
     compiled: bool
-    """Whether it was compiled for this; otherwise it was there from before."""
+    """Whether it had to be compiled; otherwise it was in the cache."""
     prepare_s: float
     """Seconds to find or to compile it."""
     run_s: float
@@ -33,7 +33,7 @@ class Realization:
 
 
 class RealizationTrace:
-    """What was realized, in all threads, in the block of `trace`; iterate over it, print it or save it as a page."""
+    """What was realized, in all threads, in the block of `trace`. Iterate over it, print it or save it as a page."""
 
     def __init__(self) -> None:
         self._native: _core.Trace | None = None
@@ -49,7 +49,7 @@ class RealizationTrace:
 
     def _kept(self) -> _core.Trace:
         if self._native is None:
-            raise RuntimeError("a trace keeps what happens in its `with` block, which has not been entered")
+            raise RuntimeError("a trace records what happens in its `with` block, which has not been entered")
         return self._native
 
     def __iter__(self) -> Iterator[Realization]:
@@ -62,7 +62,7 @@ class RealizationTrace:
         return self._kept().text()
 
     def html(self) -> str:
-        """A page with a picture of each graph, its ops in boxes that are the kernels."""
+        """A page with a picture of each graph, in which each box is a kernel with its ops."""
         return self._kept().html()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -75,7 +75,7 @@ class RealizationTrace:
 
 
 def trace() -> RealizationTrace:
-    """A block in which it is kept what is computed when and why, and what was fused.
+    """Records what is computed in a block, when and why, and what was fused.
 
     The environment variable `MAX_TRACE_REALIZATION` does the same for a whole process: `text` writes to standard error,
     a path that ends in `.html` names the file for a page with pictures.

@@ -127,7 +127,7 @@ where = _single(ops.where)
 
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
-    """The elements, with those below `min` and above `max` replaced by these bounds.
+    """Clamps the elements to the range from `min` to `max`.
 
     >>> from max.experimental.tensor import Tensor
     >>> clip(Tensor([-3.0, 0.5, 3.0]), 0, 1).to_numpy()

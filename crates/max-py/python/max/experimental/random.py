@@ -1,6 +1,6 @@
 """Tensors of random numbers.
 
-The numbers follow from the seed (`set_seed`) and from how many tensors were drawn since.
+The numbers depend on the seed (`set_seed`) and on how many tensors were drawn since.
 
 >>> from max.driver import CPU
 >>> from max.dtype import DType
@@ -37,13 +37,13 @@ def uniform(
     dtype: DType | None = None,
     device: Device | DeviceRef | None = None,
 ) -> Tensor:
-    """Numbers drawn evenly between two bounds.
+    """Numbers drawn uniformly between two bounds.
 
     Args:
         shape: The sizes of the axes.
-        range: The bounds: numbers are not below the first and below the second.
+        range: The lower bound, which is included, and the upper bound, which is not.
         dtype: The type of the elements; by default that of `defaults`.
-        device: Where the tensor is; by default that of `defaults`.
+        device: The device of the tensor; by default that of `defaults`.
 
     Raises:
         ValueError: If there are not two bounds, or the first is not below the second.
@@ -53,7 +53,7 @@ def uniform(
 
 
 def uniform_like(like: Like, range: tuple[Any, Any] = (0, 1)) -> Tensor:
-    """Numbers drawn evenly between two bounds, with the dtype, shape and device of a tensor or a type.
+    """Numbers drawn uniformly between two bounds, with the dtype, shape and device of a tensor or a type.
 
     >>> uniform_like(Tensor.zeros([2, 3]), range=(5, 6)).shape
     [Dim(2), Dim(3)]
@@ -78,10 +78,10 @@ def gaussian(
 
     Args:
         shape: The sizes of the axes.
-        mean: The centre of the distribution.
+        mean: The mean of the distribution.
         std: Its standard deviation.
         dtype: The type of the elements; by default that of `defaults`.
-        device: Where the tensor is; by default that of `defaults`.
+        device: The device of the tensor; by default that of `defaults`.
 
     Raises:
         ValueError: If the standard deviation is not positive.
@@ -102,10 +102,10 @@ def gaussian_like(like: Like, mean: Any = 0, std: Any = 1) -> Tensor:
 
 
 normal = gaussian
-"""Another name of `gaussian`."""
+"""Another name for `gaussian`."""
 
 normal_like = gaussian_like
-"""Another name of `gaussian_like`."""
+"""Another name for `gaussian_like`."""
 
 
 def _type(like: Like) -> TensorType:
@@ -113,5 +113,5 @@ def _type(like: Like) -> TensorType:
 
 
 def _known(number: Any) -> bool:
-    """Whether a parameter is a number, and no tensor."""
+    """Whether a parameter is a number rather than a tensor."""
     return isinstance(number, (int, float))

@@ -1,10 +1,10 @@
 """Where ops on tensors go before they run.
 
-An op outside any context has run when its call returns. A context takes ops in instead:
+An op outside any context has run when its call returns. A context collects ops instead:
 
 - `EagerRealizationContext` runs them together, as one program, when its block ends;
 - `LazyRealizationContext` (or `lazy()`) runs only what somebody reads, when it is read;
-- `GraphRealizationContext` records them into a graph, where tensors stand for values without data.
+- `GraphRealizationContext` records them into a graph, where tensors represent values without data.
 
 >>> from max.experimental.tensor import Tensor
 >>> x = Tensor([1.0, 2.0])
@@ -65,7 +65,7 @@ R = TypeVar("R")
 
 
 class Done(Generic[R]):
-    """Something that is there already and can be awaited all the same."""
+    """A result that already exists but can still be awaited."""
 
     __slots__ = ("_result",)
 
@@ -78,7 +78,7 @@ class Done(Generic[R]):
 
 
 class _Context:
-    """A scope of ops on tensors, entered by `with`. It may be entered again, and inside itself."""
+    """A scope of ops on tensors, entered by `with`. It may be entered again, even inside itself."""
 
     __slots__ = ("__weakref__", "_native")
     _native: Any
@@ -95,19 +95,19 @@ class _Context:
         _building.leave(self)
 
     def add_mutable_source(self, tensor: Tensor) -> Any:
-        """Would let ops change a tensor in place: NotImplementedError."""
+        """Not supported yet: raises NotImplementedError."""
         raise NotImplementedError("ops cannot change tensors in place yet")
 
 
 class EagerRealizationContext(_Context):
-    """Takes ops in and runs them together when its block ends.
+    """Collects ops and runs them together when its block ends.
 
-    What runs then is what the tensors need that somebody still holds, as one program. If the block ends with an
-    exception, nothing runs. Reading a tensor inside the block runs what it needs.
+    One program then computes the tensors that somebody still holds. If the block ends with an exception, nothing runs.
+    Reading a tensor inside the block runs what it needs.
 
     Args:
         executor: Must be None.
-        use_interpreter: Has no effect: there is one way to run ops.
+        use_interpreter: Has no effect: there is only one way to run ops.
     """
 
     __slots__ = ()
@@ -126,19 +126,19 @@ class EagerRealizationContext(_Context):
             self._native.realize_all()
 
     def add_source(self, tensor: Tensor) -> Tensor:
-        """The tensor as ops in this context take it, which is the tensor itself."""
+        """The tensor as an operand in this context: the tensor itself."""
         return tensor
 
     def create_unrealized(self, values: Any, *, mapping: Any = None) -> Tensor:
-        """The tensor of a result in this context; results are tensors already.
+        """The tensor of a result in this context; results already are tensors.
 
         Args:
-            values: The result, or a list with nothing else in it.
+            values: The result, or a list with only the result in it.
             mapping: Must be None.
         """
         result = _only(values, mapping)
         if getattr(result, "_native", None).__class__ is not _core.Tensor:
-            raise TypeError(f"{type(result).__name__} is no result of this context: {result!r}")
+            raise TypeError(f"{type(result).__name__} is not a result of this context: {result!r}")
         return result  # type: ignore[no-any-return]
 
     def finalize_graph(self) -> list[Tensor]:
@@ -149,7 +149,7 @@ class EagerRealizationContext(_Context):
         """Computes all tensors of the context that somebody holds.
 
         Returns:
-            The tensors, for those who `await` them; they are real at once.
+            The tensors, which may be awaited; they are real immediately.
         """
         tensors = self.finalize_graph()
         self._native.realize_all()
@@ -157,11 +157,11 @@ class EagerRealizationContext(_Context):
 
 
 class LazyRealizationContext(EagerRealizationContext):
-    """Takes ops in and runs only what somebody reads, when it is read.
+    """Collects ops and runs only what somebody reads, when it is read.
 
     Args:
         executor: Must be None.
-        use_interpreter: Has no effect: there is one way to run ops.
+        use_interpreter: Has no effect: there is only one way to run ops.
     """
 
     __slots__ = ()
@@ -172,7 +172,7 @@ class LazyRealizationContext(EagerRealizationContext):
 
 
 class GraphRealizationContext(_Context):
-    """Records ops on tensors into a graph, so that code for tensors builds graphs too.
+    """Records ops on tensors into a graph, so that code for tensors can build graphs too.
 
     >>> from max.dtype import DType
     >>> from max.experimental import functional as F
@@ -208,7 +208,7 @@ class GraphRealizationContext(_Context):
         return self._graph  # type: ignore[no-any-return]
 
     def add_source(self, tensor: Tensor) -> TensorValue:
-        """The value that stands for a tensor in the graph; the data of a real one becomes a constant there."""
+        """The value that represents a tensor in the graph; the data of a real tensor becomes a constant."""
         with self:
             return TensorValue(tensor)
 
@@ -216,7 +216,7 @@ class GraphRealizationContext(_Context):
         """A tensor for a value of the graph.
 
         Args:
-            values: The value, or a list with nothing else in it.
+            values: The value, or a list with only the value in it.
             mapping: Must be None.
         """
         value = _only(values, mapping)
@@ -225,12 +225,12 @@ class GraphRealizationContext(_Context):
         return wrap_result(_core.Tensor.from_value(value))  # type: ignore[return-value]
 
     def realize_all(self) -> Done[list[Tensor]]:
-        """TypeError: the values of a graph have no data before it is compiled and runs."""
+        """Raises TypeError: the values of a graph have no data before it is compiled and runs."""
         raise TypeError(f"the values of the graph {self._graph.name!r} have no data before it is compiled and runs")
 
 
 def _only(values: Any, mapping: Any) -> Any:
-    """The one member of a list, or what is no list."""
+    """The only element of a list, or a value that is not a list."""
     if mapping is not None:
         raise NotImplementedError("tensors cannot be spread over several devices yet")
     if not isinstance(values, Sequence):
@@ -241,7 +241,7 @@ def _only(values: Any, mapping: Any) -> Any:
 
 
 class _Bare(_Context):
-    """The scope of ops outside any other: they have run when their calls return."""
+    """The scope of ops outside any other scope: they have run when their calls return."""
 
     __slots__ = ()
 
@@ -252,11 +252,11 @@ class _Bare(_Context):
 BARE = _Bare()
 
 _default: Callable[[], Any] | None = None
-"""What makes the contexts of ops outside any, if somebody has chosen one."""
+"""Creates the contexts of ops outside any context, if somebody has chosen one."""
 
 
 def set_default_realization_context(fn: Callable[[], Any] | None) -> None:
-    """Chooses the context that ops outside any context get, one for each op or `functional` call.
+    """Chooses the context for ops outside any context; each op or `functional` call gets a new one.
 
     >>> from max.experimental.tensor import Tensor
     >>> set_default_realization_context(LazyRealizationContext)
@@ -265,11 +265,11 @@ def set_default_realization_context(fn: Callable[[], Any] | None) -> None:
     >>> set_default_realization_context(None)
 
     Args:
-        fn: Called without arguments to make a context; None for the way it is at first: ops run at once.
+        fn: Called without arguments to create a context; None restores the default: ops run immediately.
     """
     global _default
     if fn is not None and not callable(fn):
-        raise TypeError(f"expected a function that makes a context, got {type(fn).__name__}")
+        raise TypeError(f"expected a function that creates a context, got {type(fn).__name__}")
     _default = fn
 
 
@@ -280,7 +280,7 @@ def new_context() -> Any:
 
 @contextmanager
 def ensure_context() -> Iterator[Any]:
-    """A block in which ops share a context: the one that is in use, or a new one for the block.
+    """A block in which ops share a context: the current one, or a new one for the block.
 
     >>> from max.experimental.tensor import Tensor
     >>> with ensure_context() as outer:
@@ -329,7 +329,7 @@ _seed = 0
 
 
 def set_seed(value: int) -> None:
-    """Starts the random numbers of this process over: the same seed gives the same numbers.
+    """Restarts the random numbers of this process: the same seed gives the same numbers.
 
     >>> from max.experimental import random
     >>> set_seed(7)
@@ -344,7 +344,7 @@ def set_seed(value: int) -> None:
 
 
 def seed() -> int:
-    """The seed that the random numbers of this process started from: what `set_seed` was given last.
+    """The seed of the random numbers of this process: the last argument of `set_seed`.
 
     >>> set_seed(7)
     >>> seed()
@@ -355,18 +355,18 @@ def seed() -> int:
 
 @dataclass(frozen=True)
 class CompileCacheStats:
-    """How the cache of compiled ops and regions has been used by this process."""
+    """How this process has used the cache of compiled ops and regions."""
 
     hits: int
-    """Times that a program was there."""
+    """How often a program was found."""
     misses: int
-    """Times that one had to be compiled."""
+    """How often one had to be compiled."""
     size: int
-    """Programs that are kept."""
+    """Programs in the cache."""
 
 
 def compile_cache_stats() -> CompileCacheStats:
-    """How the cache of compiled ops and regions has been used: the same ops on the same types compile once.
+    """How this process has used the cache of compiled ops and regions: the same ops on the same types compile once.
 
     >>> from max.experimental.tensor import Tensor
     >>> x = Tensor([1.0, 2.0]) * 3
@@ -380,7 +380,7 @@ def compile_cache_stats() -> CompileCacheStats:
 
 
 def clear_compile_cache() -> None:
-    """Forgets all compiled ops and regions.
+    """Empties the cache of compiled ops and regions.
 
     >>> clear_compile_cache()
     >>> compile_cache_stats().size

@@ -1,4 +1,4 @@
-"""Tensors that are computed with as if they always had data.
+"""Eager tensors: arrays that compute as you write.
 
 >>> from max.driver import CPU
 >>> from max.dtype import DType
@@ -64,13 +64,13 @@ __all__ = [
 ]
 
 Like = Union["Tensor", TensorValue, TensorType]
-"""What has the dtype, shape and device of a tensor."""
+"""Anything with the dtype, shape and device of a tensor."""
 
 _BARE = BARE._native
 
 
 def call(op: str, *args: Any) -> Tensor:
-    """Runs an op that gives one tensor, or records it if there is a scope."""
+    """Runs an op with one result, or records it in the current scope."""
     scopes = stack.get()
     if scopes:
         return wrap(_core.op(scopes[-1]._native, op, *args))
@@ -81,7 +81,7 @@ def call(op: str, *args: Any) -> Tensor:
 
 
 def call_many(op: str, *args: Any) -> list[Tensor]:
-    """Runs an op that gives several tensors, or records it if there is a scope."""
+    """Runs an op with several results, or records it in the current scope."""
     scopes = stack.get()
     if not scopes and _realization._default is not None:
         with _realization.new_context():
@@ -90,18 +90,18 @@ def call_many(op: str, *args: Any) -> list[Tensor]:
 
 
 def wrap(native: Any) -> Tensor:
-    """The tensor for a native one, or for a native graph value."""
+    """The tensor for a native tensor or a native graph value."""
     tensor = object.__new__(Tensor)
     tensor._native = native if type(native) is _core.Tensor else _core.Tensor.from_value(native)
     return tensor
 
 
 class Tensor(Operators):
-    """An array of numbers, with the operators of numbers and of NumPy arrays.
+    """An array of numbers, with the operators of numbers and NumPy arrays.
 
-    A tensor is *real* if its elements are in memory. In a realization context it may be *pending*: it is known how
-    to compute it, and reading it in any way does so. While a graph is built it may stand for a value of that graph,
-    which has no elements to read. Tensors do not change; `x += 1` makes a new one.
+    A tensor is *real* if its elements are in memory. In a realization context it may be *pending*: it is computed when
+    it is read in any way. While a graph is being built it may represent a value of that graph, which has no elements to
+    read. Tensors are immutable; `x += 1` makes a new one.
 
     >>> x = Tensor([[1, 2], [3, 4]])
     >>> (x @ x.T + 1).to_numpy()
@@ -111,13 +111,13 @@ class Tensor(Operators):
     4.0
 
     Args:
-        data: Numbers, nested lists of them, an array or a tensor, to be copied; or a graph value, to be stood for.
-            All but numbers and lists keep their dtype.
-        dtype: The type of the elements, to which they are converted.
-        device: Where the tensor is.
-        storage: In place of `data`: a buffer, which is shared.
-        state: In place of `data`: what `state` of a tensor gave.
-        value: In place of `data`: a value of a graph; the same as `from_graph_value`.
+        data: Numbers, nested lists of them, an array or a tensor, which is copied; or a graph value, which the tensor
+            then represents. All but numbers and lists keep their dtype.
+        dtype: The dtype to convert the elements to.
+        device: The device of the tensor.
+        storage: Instead of `data`: a buffer, which is shared.
+        state: Instead of `data`: the `state` of a tensor.
+        value: Instead of `data`: a value of a graph; the same as `from_graph_value`.
     """
 
     __slots__ = ("__weakref__", "_native")
@@ -150,7 +150,7 @@ class Tensor(Operators):
         else:
             self._native = _core.Tensor.from_value(native(value, _core.Value))
 
-    # --- making tensors -------------------------------------------------------------------------------
+    # --- creating tensors -----------------------------------------------------------------------------
 
     @classmethod
     def constant(
@@ -165,7 +165,7 @@ class Tensor(Operators):
 
     @classmethod
     def from_dlpack(cls, array: DLPackArray) -> Tensor:
-        """A tensor that shares the memory of an array of another library, which must not change from then on.
+        """A tensor that shares the memory of an array of another library, which must not be changed from then on.
 
         >>> import numpy as np
         >>> Tensor.from_dlpack(np.arange(3)).dtype
@@ -175,17 +175,17 @@ class Tensor(Operators):
 
     @classmethod
     def from_graph_value(cls, value: TensorValue) -> Tensor:
-        """A tensor that stands for a value of a graph that is being built. It has no elements to read."""
+        """A tensor that represents a value of a graph under construction. It has no elements to read."""
         return cls(value=value)
 
     @classmethod
     def from_tensor_value(cls, value: TensorValue) -> Tensor:
-        """The older name of `from_graph_value`."""
+        """The old name of `from_graph_value`."""
         return cls(value=value)
 
     @classmethod
     def from_dim(cls, dim: DimLike) -> Tensor:
-        """A dim as a tensor: an int64 of rank zero on the CPU. A symbolic one needs a graph that is being built.
+        """A dim as a tensor: a rank-0 int64 on the CPU. A symbolic dim needs a graph under construction.
 
         >>> Tensor.from_dim(3).item()
         3
@@ -206,7 +206,7 @@ class Tensor(Operators):
         dtype: DType | None = None,
         device: Device | DeviceRef | None = None,
     ) -> Tensor:
-        """A tensor whose elements are all one number.
+        """A tensor filled with one number.
 
         >>> Tensor.full([2], 7).to_numpy()
         array([7., 7.], dtype=float32)
@@ -216,8 +216,8 @@ class Tensor(Operators):
         if not scopes and _realization._default is not None:
             with _realization.new_context():
                 return cls.full(shape, value, dtype=dtype, device=device)
-        zeros = type(value) is int and value == 0  # a new buffer holds them; there is a negative zero, too
-        # In a lazy scope it takes no memory until somebody wants it, and other memory than the host's kernels fill.
+        zeros = type(value) is int and value == 0  # new buffers are zeroed; -0.0 is a float, not an int
+        # In a lazy scope it takes no memory until it is read, and device memory is filled by kernels.
         if (scopes and scopes[-1]._lazy) or not (zeros or device.is_host):
             number = _core.Buffer.scalar(value, native(dtype, _core.DType), device)
             return call("broadcast_to", _core.Tensor.from_buffer(number), dims(shape))
@@ -243,10 +243,10 @@ class Tensor(Operators):
 
     @classmethod
     def full_like(cls, input: Like | None = None, value: float = 0, **renamed: Like) -> Tensor:
-        """A tensor whose elements are all one number, with the dtype, shape and device of another.
+        """A tensor filled with one number, with the dtype, shape and device of another.
 
         Args:
-            input: A tensor, or the type of one; `type` is its older name.
+            input: A tensor, or the type of one; `type` is its old name.
             value: The number.
             **renamed: `type`, and nothing else.
         """
@@ -261,7 +261,7 @@ class Tensor(Operators):
 
         Args:
             input: A tensor, or the type of one.
-            type: The older name of `input`.
+            type: The old name of `input`.
         """
         return cls.full_like(_like(input, type), 0)
 
@@ -271,7 +271,7 @@ class Tensor(Operators):
 
         Args:
             input: A tensor, or the type of one.
-            type: The older name of `input`.
+            type: The old name of `input`.
         """
         return cls.full_like(_like(input, type), 1)
 
@@ -286,18 +286,18 @@ class Tensor(Operators):
         dtype: DType | None = None,
         device: Device | DeviceRef | None = None,
     ) -> Tensor:
-        """Numbers at equal distances: `start`, `start + step` and so on before `stop`.
+        """Evenly spaced numbers: `start`, `start + step` and so on, up to but not including `stop`.
 
         >>> Tensor.arange(5, dtype=DType.int32).to_numpy()
         array([0, 1, 2, 3, 4], dtype=int32)
 
         Args:
-            start: The first number; if it is the only one, the numbers start at 0 and this is `stop`.
-            stop: Where they end; it is not among them.
-            step: Their distance.
+            start: The first number; if it is the only argument, the numbers start at 0 and this is `stop`.
+            stop: The end, which is not included.
+            step: The distance between numbers.
             out_dim: How many there are, if that is only known at run time.
             dtype: The type of the elements.
-            device: Where the tensor is.
+            device: The device of the tensor.
         """
         if stop is None:
             start, stop = 0, start
@@ -318,11 +318,11 @@ class Tensor(Operators):
         row = cls.arange(0, input.shape[-1], dtype=input.dtype, device=input.device)
         return row if len(input.shape) == 1 else row.broadcast_to(input.shape)
 
-    # --- what a tensor is -----------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------------
 
     @property
     def type(self) -> TensorType:
-        """The dtype, shape and device, as graphs name them."""
+        """The dtype, shape and device, as a type of graphs."""
         return _type.wrap(self._native.type)  # type: ignore[return-value]
 
     @property
@@ -342,11 +342,11 @@ class Tensor(Operators):
 
     @property
     def device(self) -> Device:
-        """Where the tensor is."""
+        """The device of the tensor."""
         return Device._wrap(self._native.device)
 
     def num_elements(self) -> int:
-        """The number of elements; 1 for rank zero."""
+        """The number of elements; 1 for rank 0."""
         return math.prod(self._native.shape)
 
     # --- realization ----------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class Tensor(Operators):
         """Computes the tensor if it is pending: `t.realize` is enough, and `await t.realize` gives the tensor.
 
         Raises:
-            TypeError: If it stands for a value of a graph.
+            TypeError: If it represents a value of a graph.
         """
         self._native.realize()
         return Done(self)
@@ -374,7 +374,7 @@ class Tensor(Operators):
 
     @property
     def state(self) -> RealizationState | None:
-        """What a tensor is that is not real; None for one that is."""
+        """The state of a tensor that is not real; None for a real one."""
         return None if self.real else RealizationState(self)
 
     @property
@@ -394,11 +394,11 @@ class Tensor(Operators):
     def to(
         self, target: Device | DeviceRef | None = None, *, device: Device | DeviceRef | None = None
     ) -> Tensor:
-        """The tensor on a device; itself if it is there.
+        """The tensor on a device; the tensor itself if it is already there.
 
         Args:
             target: The device.
-            device: The older name of `target`.
+            device: The old name of `target`.
         """
         place = target if device is None else device
         if (target is None) == (device is None):
@@ -420,13 +420,13 @@ class Tensor(Operators):
         return call("unsqueeze", self, axis)
 
     def split(self, split_size_or_sections: int | Sequence[DimLike], axis: int = 0) -> list[Tensor]:
-        """The tensor cut along an axis.
+        """The tensor split along an axis.
 
         >>> [part.to_numpy().tolist() for part in Tensor.arange(5).split(2)]
         [[0.0, 1.0], [2.0, 3.0], [4.0]]
 
         Args:
-            split_size_or_sections: The size of the parts, of which the last may be smaller; or the size of each.
+            split_size_or_sections: The size of all parts but the last, which may be smaller; or the size of each part.
             axis: The axis.
         """
         sizes: Any = split_size_or_sections
@@ -441,7 +441,7 @@ class Tensor(Operators):
         return call_many("split", self, dims(sizes), axis)
 
     def clip(self, *, min: Any = None, max: Any = None) -> Tensor:
-        """The elements, with those below `min` and above `max` replaced by these bounds.
+        """Clamps the elements to the range from `min` to `max`.
 
         >>> Tensor([-3.0, 0.5, 3.0]).clip(min=0, max=1).to_numpy()
         array([0. , 0.5, 1. ], dtype=float32)
@@ -459,7 +459,7 @@ class Tensor(Operators):
     # --- reading --------------------------------------------------------------------------------------
 
     def _read(self) -> Buffer:
-        """The memory, after computing what is pending."""
+        """The memory, computed first if the tensor is pending."""
         self._native.realize()
         return Buffer._wrap(self._native.buffer)
 
@@ -472,11 +472,11 @@ class Tensor(Operators):
         return self._native.item()
 
     def to_numpy(self) -> npt.NDArray[Any]:
-        """A NumPy array; it shares the memory of a tensor on the CPU, and must not be changed then. A tensor on another
+        """A NumPy array. It shares the memory of a tensor on the CPU, so it must not be changed; a tensor on another
         device is copied.
 
         Raises:
-            ValueError: If NumPy has no such dtype: bfloat16 and the 8-bit floats.
+            ValueError: If NumPy has no such dtype, as for bfloat16 and the 8-bit floats.
         """
         return self._read().to(CPU()).to_numpy()
 
@@ -498,7 +498,7 @@ class Tensor(Operators):
         return self._read().__dlpack_device__()
 
     def __tensorvalue__(self) -> TensorValue:
-        """The value that stands for the tensor in the graph that is being built."""
+        """The value that represents the tensor in the graph under construction."""
         return TensorValue(self)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
@@ -527,7 +527,7 @@ class Tensor(Operators):
         return map(self.__getitem__, range(len(self)))
 
     def __copy__(self) -> Tensor:
-        return wrap(self._native)  # tensors do not change
+        return wrap(self._native)  # tensors are immutable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         storage = self.storage
@@ -551,14 +551,14 @@ def _unpickle(storage: Buffer) -> Tensor:
 
 
 def _like(input: Like | None, type: Like | None) -> Like:
-    """The one of two that is given."""
+    """Whichever of the two is given."""
     if (input is None) == (type is None):
         raise TypeError("expected a tensor or the type of one")
     return as_like(input if type is None else type)
 
 
 def _from_data(data: Any, dtype: DType | None, device: Device | DeviceRef | None) -> Tensor:
-    """A tensor with elements of its own."""
+    """A tensor with its own copy of the data."""
     if isinstance(data, TensorValue):
         data = Tensor.from_graph_value(data)
     if isinstance(data, Tensor):
@@ -584,7 +584,7 @@ def _moved(tensor: Tensor, device: Device) -> Tensor:
 
 
 def _copied(array: Any) -> Buffer:
-    """The elements of an array, or of what NumPy makes an array of, in memory of their own."""
+    """A copy of the elements of an array, or of anything that NumPy converts to one."""
     if isinstance(array, Buffer):
         return array.copy()
     if not hasattr(array, "__array_interface__") and hasattr(array, "__dlpack__"):
@@ -595,7 +595,7 @@ def _copied(array: Any) -> Buffer:
 
 
 class RealizationState:
-    """What a tensor is that is not real: pending, or a value of a graph. `Tensor(state=...)` makes a tensor of it.
+    """The state of a tensor that is not real: pending, or a value of a graph. `Tensor(state=...)` makes a tensor of it.
 
     Args:
         tensor: The tensor.
@@ -609,7 +609,7 @@ class RealizationState:
 
     @property
     def value(self) -> TensorValue | None:
-        """The value of a graph that the tensor stands for, if it does."""
+        """The value of a graph that the tensor represents, if any."""
         value = self._native.value
         return None if value is None else _value.wrap(value).tensor
 
@@ -632,7 +632,7 @@ def realization_context(ctx: Any) -> Iterator[Any]:
 
 
 class ComputeGraph:
-    """Ops that wait to be computed: an `EagerRealizationContext` under an older name.
+    """Pending ops: the old name of an `EagerRealizationContext`.
 
     >>> compute = ComputeGraph()
     >>> with compute.graph:
@@ -643,11 +643,11 @@ class ComputeGraph:
     Args:
         context: Must be None.
         sources: Real tensors to keep, by any key.
-        seed: If it is not zero, the random numbers of this process start from it.
+        seed: If it is not zero, it becomes the seed of the random numbers of this process.
     """
 
     graph: EagerRealizationContext
-    """The context that takes the ops in."""
+    """The context that collects the ops."""
     sources: dict[Any, Tensor]
     """Real tensors that are kept."""
 
@@ -661,7 +661,7 @@ class ComputeGraph:
 
     @property
     def unrealized(self) -> list[Tensor]:
-        """The tensors that wait to be computed and that somebody holds."""
+        """The pending tensors that somebody holds."""
         return self.graph.finalize_graph()
 
     def add_source(self, tensor: Tensor) -> None:
@@ -675,6 +675,6 @@ class ComputeGraph:
         self.sources[id(tensor)] = tensor
 
     async def evaluate(self, tensor: Tensor) -> None:
-        """Computes a tensor, and with it all others that wait and that somebody holds."""
+        """Computes a tensor, and with it all other pending tensors that somebody holds."""
         self.graph.realize_all()
         await tensor.realize

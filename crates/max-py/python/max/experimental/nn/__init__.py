@@ -1,4 +1,4 @@
-"""Layers and models of eager tensors: see `Module`.
+"""Layers and models on eager tensors: see `Module`.
 
 >>> from max.experimental.nn import Linear, Module, RMSNorm, Sequential
 >>> from max.experimental.tensor import Tensor

@@ -24,7 +24,7 @@ class Parameter(NamedTuple):
     tensor: Tensor
 
     def assign(self, tensor: Tensor) -> None:
-        """Puts another tensor in its place."""
+        """Replaces it by another tensor."""
         setattr(self.module, self.attribute, tensor)
 
 
@@ -61,7 +61,7 @@ def load(module: Module, state: Mapping[str, Any] | Callable[[str], Any], strict
 
 
 def look_up(found: Iterable[Parameter], state: Mapping[str, Any] | Callable[[str], Any]) -> dict[str, Any]:
-    """The values for parameters, by name, as far as there are any."""
+    """The available values for parameters, by name."""
     if not isinstance(state, Mapping) and not callable(state):
         raise TypeError(f"expected values by name, or a function that finds them; got {type(state).__name__}")
     given: dict[str, Any] = {}
@@ -74,9 +74,9 @@ def look_up(found: Iterable[Parameter], state: Mapping[str, Any] | Callable[[str
 
 
 def fit_all(found: Iterable[Parameter], given: Mapping[str, Any], auto_cast: bool) -> dict[str, Tensor]:
-    """Values as the tensors that parameters can be, by name.
+    """Values converted to tensors that fit their parameters, by name.
 
-    A tensor that several parameters share needs a value for one of its names only, and the others share that too.
+    A tensor that several parameters share needs a value for only one of its names, and the others share that too.
     """
     fitted: dict[str, Tensor] = {}
     shared: dict[int, Tensor] = {}
@@ -92,11 +92,11 @@ def fit_all(found: Iterable[Parameter], given: Mapping[str, Any], auto_cast: boo
 
 
 def _fit(name: str, expected: TensorType, value: Any, auto_cast: bool) -> Tensor:
-    """A value as the tensor that a parameter can be.
+    """A value converted to a tensor that fits its parameter.
 
     Raises:
-        TypeError: If it is no array.
-        ValueError: If its dtype or shape is not that of the parameter.
+        TypeError: If it is not an array.
+        ValueError: If its dtype or shape differs from that of the parameter.
     """
     tensor = _as_tensor(name, value)
     got = tensor.type

@@ -1,4 +1,4 @@
-"""What a function returns as a flat list of tensors, and back."""
+"""Flattens what a function returns into a list of tensors, and back."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from max.experimental.tensor import Tensor
 from max.graph import TensorValue
 
 Rebuild: TypeAlias = Callable[[Iterator[Tensor]], Any]
-"""Makes the same structure of other tensors."""
+"""Makes the same structure out of other tensors."""
 
 
 def flatten(value: Any, source: str) -> tuple[list[Tensor | TensorValue], Rebuild]:
-    """The tensors in a structure of tuples, lists, dicts and dataclasses, and how to make such a structure of others.
+    """The tensors in a structure of tuples, lists, dicts and dataclasses, and how to rebuild it from other tensors.
 
     >>> tensors, rebuild = flatten({"a": Tensor.ones([1]), "b": (Tensor.zeros([1]), None)}, "the example")
     >>> len(tensors)
@@ -23,11 +23,11 @@ def flatten(value: Any, source: str) -> tuple[list[Tensor | TensorValue], Rebuil
     {'a': 1, 'b': (2, None)}
 
     Args:
-        value: The structure. None may stand where there is no tensor.
+        value: The structure. It may contain None instead of a tensor.
         source: Where it comes from, for error messages.
 
     Raises:
-        TypeError: If there is something else in it, or no tensor.
+        TypeError: If it contains anything else, or no tensor.
     """
     tensors: list[Tensor | TensorValue] = []
     rebuild = _flatten(value, source, "", tensors)

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class StandIns(NamedTuple):
-    """What modules give, while they are traced, in the place of what they hold."""
+    """What modules return for their attributes while they are traced."""
 
     weights: Mapping[int, Tensor]
-    """What stands for parameters, by their `id`."""
+    """The weights that replace parameters, by the `id` of the parameter."""
     caches: dict[tuple[int, str], tuple[Module, Any]]
-    """What a `cached_property` is, by the `id` of its module and by name; the module is kept, so that no other gets its
-    `id`."""
+    """The value of each `cached_property`, by the `id` of its module and by name. The module is kept alive, so that no
+    other gets its `id`."""
 
     def read(self, module: Module, name: str) -> Any:
         """An attribute of a module.
 
-        What follows from parameters is computed from the weights, whatever is cached, and is not cached in the module;
-        only modules that are cached are used as they are.
+        Values derived from parameters are computed from the weights, ignoring the cache of the module and leaving it
+        alone; only cached modules are used as they are.
         """
         from max.experimental.nn.module import Module
 
@@ -57,9 +57,9 @@ class Trace(NamedTuple):
     graph: Graph
     input_types: tuple[TensorType, ...]
     parameters: list[_state.Parameter]
-    """Those of the module; a tensor that several share is the weight with the first of their names."""
+    """The parameters of the module; a tensor shared by several is the weight with the first of their names."""
     rebuild: _structure.Rebuild
-    """What `forward` returns, from the outputs of the graph."""
+    """Makes what `forward` returns from the outputs of the graph."""
 
 
 def trace(
@@ -70,7 +70,7 @@ def trace(
 ) -> Trace:
     """Calls `forward` once, with values of a new graph for its arguments and parameters.
 
-    It has context variables of its own, so that nothing of the trace is left in them, whenever Ctrl-C comes.
+    It runs in a copy of the context, so that no context variable stays set, whenever Ctrl-C comes.
     """
     return copy_context().run(_trace, module, input_types, name, custom_extensions)
 
@@ -85,7 +85,7 @@ def _trace(
         if not isinstance(type_, TensorType):
             raise TypeError(f"input {position} must be a TensorType; got {type(type_).__name__}: {type_!r}")
     title = name or type(module).__name__
-    stand_ins.set(None)  # those of a trace around this one are not for this one
+    stand_ins.set(None)  # an enclosing trace must not affect this one
     parameters = list(_state.parameters(module))
     graph = Graph(title, input_types=input_types, custom_extensions=custom_extensions)
     weights: dict[int, Tensor] = {}
@@ -107,10 +107,10 @@ def _weight(graph: Graph, parameter: _state.Parameter) -> Tensor:
 
 @contextmanager
 def _without_leaks(module: Module) -> Iterator[None]:
-    """Takes values of a graph out of a module again if `forward` leaves them there: they are worth nothing elsewhere.
+    """Removes graph values that `forward` leaves in a module: they are useless outside the graph.
 
     Raises:
-        TypeError: If `forward` sets attributes to them, which is nothing a program could do.
+        TypeError: If `forward` sets attributes to them, which a compiled program cannot do.
     """
     before = [(part, dict(vars(part))) for part in (module, *(part for _, part in module.descendants))]
     leaked: list[str] = []

@@ -18,14 +18,14 @@ class Place(NamedTuple):
     name: str
     """The qualified name."""
     prefix: str
-    """What the qualified names of its parameters and children start with."""
+    """The prefix of the qualified names of its parameters and children."""
     module: Module
 
 
 def attributes(module: Module) -> Iterator[tuple[str, Any]]:
     """Names and values of the attributes of a module: the fields of a dataclass, then all others as they were set.
 
-    What a `cached_property` keeps is not among them: it follows from the others.
+    A `cached_property` is not among them: it follows from the others.
     """
     fields = dataclasses.fields(module) if dataclasses.is_dataclass(module) else ()
     for name in dict.fromkeys([*(field.name for field in fields), *vars(module)]):
@@ -43,7 +43,7 @@ def is_cache(module: Module, name: str) -> bool:
 
 
 def below(module: Module, prefix: str = "", above: tuple[Module, ...] = ()) -> Iterator[Place]:
-    """All modules inside a module, each before what is inside it.
+    """All modules inside a module, each before its own contents.
 
     Raises:
         ValueError: If a module is inside itself.

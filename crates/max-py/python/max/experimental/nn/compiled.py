@@ -1,4 +1,4 @@
-"""Modules as programs."""
+"""Compiled modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CompiledModule"]
 
 
 class CompiledModule:
-    """The `forward` of a module as one program; `Module.compile` makes it. It may run on several threads at once."""
+    """The `forward` of a module as one program, created by `Module.compile`. It may run on several threads at once."""
 
     __slots__ = ("__weakref__", "_rebuild", "graph", "input_types", "model")
     _rebuild: Rebuild
@@ -30,21 +30,21 @@ class CompiledModule:
     """The model that runs."""
 
     def __init__(self) -> None:
-        raise TypeError("a CompiledModule is made by Module.compile")
+        raise TypeError("a CompiledModule is created by Module.compile")
 
     def __call__(self, *inputs: Any) -> Any:
         """Runs the program.
 
         Args:
-            *inputs: Tensors, arrays, or numbers for inputs of rank zero. Arrays of the host and numbers are moved to the
-                device that an input is on; a tensor must be there.
+            *inputs: Tensors, arrays, or numbers for rank-0 inputs. Host arrays and numbers are moved to the device of
+                their input; a tensor must already be there.
 
         Returns:
-            What `forward` returned when it was traced, with the results in the place of its tensors.
+            What `forward` returned when it was traced, with the results in place of its tensors.
 
         Raises:
             TypeError: If an input is none of these.
-            ValueError: If their number, a dtype or a shape is not what the program takes.
+            ValueError: If the number of inputs, a dtype or a shape is not what the program expects.
         """
         given = tuple([_storage(x) if isinstance(x, Tensor) else x for x in inputs])
         outputs = self.model._native.execute(given)
@@ -60,7 +60,7 @@ def load(
     session: InferenceSession | None,
     auto_cast: bool,
 ) -> CompiledModule:
-    """Compiles a graph with the parameters of its module, or with others."""
+    """Compiles a graph with the parameters of its module, or with other weights."""
     if weights is None:
         values = {parameter.name: parameter.tensor for parameter in trace.parameters}
     else:

@@ -29,23 +29,22 @@ class Conv2d(Module):
         kernel_size: The size of the filter: one number, or height and width.
         in_channels: The number of channels of the input.
         out_channels: The number of channels of the result.
-        dtype: The dtype of the parameters; the default dtype if it is not given.
-        stride: How far the filter moves: one number, or down and across.
-        padding: Zeros around each image: one number; two, above and below, and left and right; or four, above, below,
-            left, right.
-        dilation: The distance of the filter's taps: one number, or down and across.
-        num_groups: Into how many parts that do not mix the channels are divided.
-        device: Where the parameters are; the default device if it is not given.
+        dtype: The dtype of the parameters; by default the default dtype.
+        stride: The step of the filter: one number, or vertical and horizontal.
+        padding: Zeros around each image: one number; two, vertical and horizontal; or four: top, bottom, left, right.
+        dilation: The distance between the filter's taps: one number, or vertical and horizontal.
+        num_groups: The number of independent groups that the channels are divided into.
+        device: The device of the parameters; by default the default device.
         has_bias: Whether there is a bias.
-        permute: Whether images and filter have their axes in the order of PyTorch.
-        name: A name to show; those of parameters follow from the attributes that hold modules.
+        permute: Whether images and filter use PyTorch's axis order.
+        name: A name to show; the names of parameters come from the attributes that hold modules.
     """
 
     weight: Tensor
     """The filter: `[height, width, in_channels // num_groups, out_channels]`, or `[out_channels,
     in_channels // num_groups, height, width]` with `permute`."""
     bias: Tensor | Literal[0]
-    """What is added to each channel, `[out_channels]`; 0 if there is no bias."""
+    """The bias, `[out_channels]`; 0 if there is none."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class Conv2d(Module):
 
     @F.functional
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution of images with the filter, and the bias added to it."""
+        """The convolution of the images with the filter, plus the bias."""
         return F.conv2d(
             x,
             self.weight,
@@ -97,7 +96,7 @@ class Conv2d(Module):
 
 
 def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    """Down and across."""
+    """The vertical and the horizontal number."""
     match _numbers(value):
         case [both]:
             return both, both
@@ -107,7 +106,7 @@ def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
 
 
 def _padding(value: int | Sequence[int]) -> tuple[int, int, int, int]:
-    """Above, below, left and right."""
+    """Top, bottom, left and right."""
     match _numbers(value):
         case [every]:
             return every, every, every, every
@@ -119,6 +118,6 @@ def _padding(value: int | Sequence[int]) -> tuple[int, int, int, int]:
 
 
 def _numbers(value: int | Sequence[int]) -> list[int]:
-    """The integers that are given; none if there is something else."""
+    """The given integers; an empty list if anything is not an integer."""
     given = [value] if isinstance(value, Integral) else list(value)
     return [int(number) for number in given] if all(isinstance(number, Integral) for number in given) else []

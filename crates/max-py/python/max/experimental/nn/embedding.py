@@ -1,4 +1,4 @@
-"""Tables of vectors."""
+"""Embedding tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Embedding"]
 
 
 class Embedding(Module):
-    """A table with a vector, or a larger tensor, for each of a number of tokens.
+    """A table with a vector, or a larger tensor, for each token.
 
     >>> from max.dtype import DType
     >>> tokens = Tensor.zeros([2, 7], dtype=DType.int64)
@@ -23,7 +23,7 @@ class Embedding(Module):
     Args:
         vocab_size: The number of tokens.
         dim: The size of each vector.
-        dims: In place of `dim`: the shape of the tensor of each token.
+        dims: Instead of `dim`: the shape of the tensor of each token.
     """
 
     weight: Tensor
@@ -41,7 +41,7 @@ class Embedding(Module):
 
     @property
     def dim(self) -> int:
-        """The size of each vector; ValueError if there are larger tensors in the table."""
+        """The size of each vector; raises ValueError if the table has larger tensors."""
         if len(self.dims) != 1:
             raise ValueError(f"an Embedding of tensors of shape {self.dims} has no dim")
         return self.dims[0]
@@ -53,5 +53,5 @@ class Embedding(Module):
 
     @F.functional
     def forward(self, indices: Tensor) -> Tensor:
-        """The vectors of tokens, each in the place of its index."""
+        """The vectors of the tokens, each in place of its index."""
         return F.gather(self.weight, indices, axis=0)

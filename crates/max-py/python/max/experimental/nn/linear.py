@@ -13,7 +13,7 @@ __all__ = ["Linear"]
 
 
 class Linear(Module):
-    """`x @ weight.T + bias`: a product with a matrix, along the last axis.
+    """`x @ weight.T + bias`, along the last axis.
 
     >>> Linear(2, 3)
     Linear(weight=float32[3, 2], bias=float32[3])
@@ -30,7 +30,7 @@ class Linear(Module):
     weight: Tensor
     """The matrix, `[out_dim, in_dim]`."""
     bias: Tensor | Literal[0]
-    """What is added, `[out_dim]`; 0 if there is no bias."""
+    """The bias, `[out_dim]`; 0 if there is none."""
 
     def __init__(self, in_dim: int, out_dim: int, *, bias: bool = True, quant_config: Any = None) -> None:
         if quant_config is not None:
@@ -50,6 +50,6 @@ class Linear(Module):
 
     @F.functional
     def forward(self, x: Tensor) -> Tensor:
-        """The product, and the bias added to it."""
+        """The matmul, plus the bias."""
         product, bias = x @ self.weight.T, self.bias
         return product + bias if isinstance(bias, Tensor) else product

@@ -36,7 +36,7 @@ _get = object.__getattribute__
 class Module:
     """A model, or a part of one: a class with a `forward` method.
 
-    Its attributes that are tensors are its parameters, and those that are modules its children, in the order in which
+    Attributes that are tensors are its parameters, and attributes that are modules its children, in the order in which
     they were set. Calling a module calls `forward`.
 
     >>> from max.dtype import DType
@@ -55,7 +55,7 @@ class Module:
     >>> gated(Tensor.ones([2, 3])).shape
     [Dim(2), Dim(3)]
 
-    `compile` makes one program of it, for inputs of any size where the types name a size:
+    `compile` turns it into one program, for inputs of any size where a type has a symbolic dim:
 
     >>> model = gated.compile(TensorType(DType.float32, ["batch", 3]))
     >>> model(Tensor.ones([5, 3])).shape
@@ -63,10 +63,10 @@ class Module:
     """
 
     name_transparent: bool = False
-    """Whether the names of the parameters and modules inside leave out the name of this module."""
+    """Whether the qualified names of the parameters and modules inside omit the name of this module."""
 
     def __getattribute__(self, name: str) -> Any:
-        # While a module is traced, its parameters stand for weights of the graph, and only where it is traced.
+        # While a module is traced, its parameters are weights of the graph, but only in the context that traces it.
         stand_ins = _tracing.stand_ins.get()
         return _get(self, name) if stand_ins is None else stand_ins.read(self, name)
 
@@ -75,7 +75,7 @@ class Module:
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes; subclasses define it."""
+        """The computation of the module; subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     @property
@@ -85,12 +85,12 @@ class Module:
 
     @property
     def children(self) -> Iterator[tuple[str, Module]]:
-        """Names and modules right below this one."""
+        """Names and modules directly below this one."""
         return ((name, value) for name, value in attributes(self) if isinstance(value, Module))
 
     @property
     def descendants(self) -> Iterator[tuple[str, Module]]:
-        """Qualified names and modules of all that is below this one, each before what is inside it.
+        """Qualified names and modules of everything below this one, each before its own contents.
 
         Raises:
             ValueError: If a module is inside itself.
@@ -101,15 +101,15 @@ class Module:
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Qualified names and tensors of the parameters of the module and of all modules inside.
 
-        What is reached by two names is given for both.
+        A tensor that has two names is listed under both.
 
         >>> from max.experimental.nn import Linear, Sequential
         >>> [name for name, _ in Sequential(Linear(2, 3), Linear(3, 1, bias=False)).parameters]
         ['0.weight', '0.bias', '1.weight']
 
         Raises:
-            ValueError: If a module is inside itself, or two parameters have one name because a module in between leaves
-                its name out.
+            ValueError: If a module is inside itself, or two parameters have the same name because a module in between
+                omits its own.
         """
         return ((parameter.name, parameter.tensor) for parameter in _state.parameters(self))
 
@@ -118,7 +118,7 @@ class Module:
         """The device of the parameters; the default device if there are none.
 
         Raises:
-            ValueError: If they are on several.
+            ValueError: If they are on several devices.
         """
         devices = {tensor.device: name for name, tensor in self.parameters}
         if len(devices) > 1:
@@ -127,7 +127,7 @@ class Module:
         return next(iter(devices)) if devices else _tensor.defaults()[1]
 
     def to(self, target: Device | DeviceRef) -> Self:
-        """Moves all parameters to a device, and gives the module back."""
+        """Moves all parameters to a device, and returns the module."""
         moved: dict[int, Tensor] = {}
         found = list(_state.parameters(self))
         for parameter in found:
@@ -139,9 +139,9 @@ class Module:
     def load_state_dict(
         self, state: Mapping[str, Any] | Callable[[str], Any], strict: bool = True, *, auto_cast: bool = False
     ) -> None:
-        """Replaces the parameters. The data is not copied, so it must stay as it is.
+        """Replaces the parameters. The data is not copied, so it must not be changed afterwards.
 
-        Everything is checked first: after an error all parameters are what they were.
+        Everything is checked first: after an error, all parameters are unchanged.
 
         >>> import numpy as np
         >>> from max.experimental.nn import Linear
@@ -154,14 +154,14 @@ class Module:
 
         Args:
             state: Tensors, buffers, NumPy arrays or other DLPack arrays by the qualified names of the parameters; or a
-                function that is called with such names, and may raise a KeyError for those it has nothing for. Where
-                one tensor has several names, one of them is enough.
+                function that is called with such names, and may raise KeyError for unknown ones. If a tensor has
+                several names, one of them is enough.
             strict: Whether there must be a value for each parameter, and a parameter for each value.
             auto_cast: Whether values are cast to the dtypes of the parameters.
 
         Raises:
             TypeError: If `state` or a value in it is something else.
-            ValueError: If values are missing or left over, or a dtype or shape is not that of its parameter.
+            ValueError: If values are missing or unexpected, or a dtype or shape differs from that of its parameter.
         """
         _state.load(self, state, strict, auto_cast)
 
@@ -179,13 +179,13 @@ class Module:
         Args:
             *input_types: The types of the arguments of `forward`; sizes may be symbolic.
             name: The name of the graph; by default that of the class.
-            custom_extensions: Libraries of custom ops; there must be none.
+            custom_extensions: Libraries of custom ops; not supported yet, so there must be none.
             allow_subgraphs: Has no effect: the graph has no subgraphs.
             is_device_graph: Must be False.
             signal_buffer_index: Must be None.
 
         Raises:
-            TypeError: If `forward` looks at data, or returns something other than tensors.
+            TypeError: If `forward` reads data, or returns something other than tensors.
         """
         _refuse_device_graph(is_device_graph, signal_buffer_index)
         return _tracing.trace(self, input_types, name, custom_extensions).graph
@@ -202,30 +202,30 @@ class Module:
         is_device_graph: bool = False,
         signal_buffer_index: int | None = None,
     ) -> CompiledModule:
-        """Makes one program of `forward`, which is called once for that, with tensors that have no data.
+        """Compiles `forward` to one program. It is called once for that, with tensors that have no data.
 
-        The program keeps the parameters it was compiled with. What `forward` decides in Python is decided now: it must
-        not look at data.
+        The program keeps the parameters it was compiled with. Decisions that `forward` makes in Python are made now: it
+        must not read data.
 
         Args:
             *input_types: The types of the arguments of `forward`; sizes may be symbolic.
-            weights: The data of the parameters by their qualified names, or a function that finds it, as for
-                `load_state_dict`; by default the parameters themselves. The module keeps its own.
-            session: The session to load it in; by default one that all modules share.
+            weights: The data of the parameters by qualified name, or a function that finds it, as for
+                `load_state_dict`; by default the parameters themselves. The parameters of the module do not change.
+            session: The session to load it in; by default one shared by all modules.
             name: The name of the model; by default that of the class.
-            custom_extensions: Libraries of custom ops; there must be none.
+            custom_extensions: Libraries of custom ops; not supported yet, so there must be none.
             auto_cast: Whether `weights` are cast to the dtypes of the parameters.
             allow_subgraphs: Has no effect: the graph has no subgraphs.
             is_device_graph: Must be False.
             signal_buffer_index: Must be None.
 
         Returns:
-            What is called with tensors or arrays and gives what `forward` gives.
+            A program that is called with tensors or arrays and returns what `forward` returns.
 
         Raises:
             KeyError: If a parameter is missing from `weights`.
-            TypeError: If `forward` looks at data, or returns something other than tensors.
-            ValueError: If a dtype or shape in `weights` is not that of its parameter.
+            TypeError: If `forward` reads data, or returns something other than tensors.
+            ValueError: If a dtype or shape in `weights` differs from that of its parameter.
         """
 
         _refuse_device_graph(is_device_graph, signal_buffer_index)
@@ -241,7 +241,7 @@ class Module:
         return f"{type(self).__name__}(\n" + textwrap.indent("".join(f"{part},\n" for part in parts), "    ") + ")"
 
     def _parts(self) -> list[str]:
-        """What the text of the module shows between its brackets."""
+        """What the repr of the module shows between its parentheses."""
         return [f"{name}={_show(value)}" for name, value in attributes(self) if not name.startswith("_")]
 
 
@@ -251,7 +251,7 @@ def _refuse_device_graph(is_device_graph: bool, signal_buffer_index: int | None)
 
 
 def _show(value: Any) -> str:
-    """A value in the text of a module; of a tensor only the type, as its data may not exist."""
+    """A value in the repr of a module; for a tensor only the type, as its data may not exist."""
     return type_text(value.type) if isinstance(value, Tensor) else repr(value)
 
 
@@ -265,7 +265,7 @@ if TYPE_CHECKING:
 
 @dataclass_transform(eq_default=False)
 def module_dataclass(cls: C | None = None, /, *, repr: bool = False, **kwargs: Any) -> C | Callable[[C], C]:
-    """Makes the annotated fields of a module class parameters of its constructor.
+    """Turns the annotated fields of a module class into parameters of its constructor.
 
     Such modules are equal only to themselves.
 
@@ -283,8 +283,8 @@ def module_dataclass(cls: C | None = None, /, *, repr: bool = False, **kwargs: A
 
     Args:
         cls: The class.
-        repr: Whether it gets the `repr` of dataclasses instead of that of modules, which does not show the data.
-        **kwargs: What else `dataclasses.dataclass` takes.
+        repr: Whether to use the `repr` of dataclasses instead of that of modules, which does not show the data.
+        **kwargs: Further arguments of `dataclasses.dataclass`.
     """
 
     def decorate(cls: C) -> C:

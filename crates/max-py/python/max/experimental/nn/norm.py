@@ -1,4 +1,4 @@
-"""Normalizations: layers that take the scale, and some the mean, out of their input."""
+"""Normalization layers: they remove the scale, and some also the mean, of their input."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class LayerNorm(Module):
 
     Args:
         dim: The size of the last axis.
-        eps: A positive number that keeps the root from zero.
-        keep_dtype: Whether the parameters are used in the dtype of the input, if they have another one. If not,
-            everything is computed in float32.
-        elementwise_affine: Whether there are a weight and a bias.
+        eps: A small positive number that prevents division by zero.
+        keep_dtype: Whether to convert the parameters to the dtype of the input if it differs. If not, everything is
+            computed in float32.
+        elementwise_affine: Whether there is a weight and a bias.
         use_bias: Whether there is a bias, if there is a weight.
     """
 
     weight: Tensor | None
-    """What the result is multiplied by, `[dim]`; None without."""
+    """The scale, `[dim]`, or None."""
     bias: Tensor | None
-    """What is added to it, `[dim]`; None without."""
+    """The shift, `[dim]`, or None."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class RMSNorm(Module):
 
     Args:
         dim: The size of the last axis.
-        eps: A number that keeps the root from zero.
+        eps: A small number that prevents division by zero.
     """
 
     weight: Tensor
-    """What the result is multiplied by, `[dim]`."""
+    """The scale, `[dim]`."""
 
     def __init__(self, dim: int, eps: float = 1e-6) -> None:
         self.weight = Tensor.ones([dim])
@@ -87,22 +87,22 @@ class RMSNorm(Module):
 class GroupNorm(Module):
     """`(x - mean) / sqrt(variance + eps) * weight + bias` for groups of channels, which are axis 1 of the input.
 
-    Mean and variance are those of all elements of a group, whatever axes come after the channels.
+    Mean and variance are taken over all elements of a group, including any axes after the channels.
 
     >>> GroupNorm(2, 4)
     GroupNorm(weight=float32[4], bias=float32[4], num_groups=2, num_channels=4, eps=1e-05)
 
     Args:
-        num_groups: The number of groups, which divides the number of channels.
+        num_groups: The number of groups, which must divide the number of channels.
         num_channels: The number of channels.
-        eps: A positive number that keeps the root from zero.
-        affine: Whether there are a weight and a bias, a number of each for a channel.
+        eps: A small positive number that prevents division by zero.
+        affine: Whether there is a weight and a bias per channel.
     """
 
     weight: Tensor | None
-    """What the result is multiplied by, `[num_channels]`; None without."""
+    """The scale, `[num_channels]`, or None."""
     bias: Tensor | None
-    """What is added to it, `[num_channels]`; None without."""
+    """The shift, `[num_channels]`, or None."""
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
         if num_groups < 1 or num_channels % num_groups:
@@ -121,7 +121,7 @@ class GroupNorm(Module):
 
 
 def _scale_and_shift(weight: Tensor | None, bias: Tensor | None, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """What stands for a weight and a bias, if they are not there."""
+    """The weight and the bias, with ones and zeros in place of missing ones."""
     gamma = weight if weight is not None else Tensor.ones([size], dtype=like.dtype, device=like.device)
     beta = bias if bias is not None else Tensor.zeros([size], dtype=like.dtype, device=like.device)
     return gamma, beta

@@ -11,7 +11,7 @@ __all__ = ["RotaryEmbedding"]
 
 @module_dataclass
 class RotaryEmbedding(Module):
-    """Rotates pairs of neighbours along the last axis by angles that depend on the position in the sequence.
+    """Rotates neighbouring pairs along the last axis by angles that depend on the position in the sequence.
 
     >>> import numpy as np
     >>> angles = np.outer(np.arange(10), [1, 0.1]).astype(np.float32)
@@ -34,7 +34,7 @@ class RotaryEmbedding(Module):
 
     @property
     def max_sequence_length(self) -> int:
-        """The number of positions there are angles for."""
+        """The number of positions that have angles."""
         return int(self.weight.shape[0])
 
     @F.functional

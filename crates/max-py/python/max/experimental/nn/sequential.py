@@ -15,7 +15,7 @@ __all__ = ["ModuleList", "Sequential"]
 
 
 class ModuleList(Module, list[Module]):
-    """A list of modules, whose positions are their names. It is a list in every way; slices are such lists too.
+    """A list of modules, named by their positions. It is a list in every way, and its slices are module lists too.
 
     >>> from max.experimental.nn import Linear
     >>> layers = ModuleList(Linear(4, 4, bias=False) for _ in range(3))
@@ -29,12 +29,12 @@ class ModuleList(Module, list[Module]):
 
     def __init__(self, iterable: Iterable[Module] = (), /) -> None:
         list.__init__(self, iterable)
-        for _ in self.children:  # which refuses what is no module
+        for _ in self.children:  # checks that all are modules
             pass
 
     @property
     def children(self) -> Iterator[tuple[str, Module]]:
-        """Positions and modules of the list, then what else was set as an attribute."""
+        """Positions and modules of the list, then modules set as attributes."""
         for at, module in enumerate(self):
             if not isinstance(module, Module):
                 kind, other = type(self).__name__, type(module).__name__
@@ -62,7 +62,7 @@ class ModuleList(Module, list[Module]):
 
 
 class Sequential(ModuleList):
-    """Modules that run one after the other, each on what the one before it gives.
+    """Modules that run one after the other, each on the result of the one before.
 
     >>> from max.experimental.nn import Linear, RMSNorm
     >>> Sequential(Linear(2, 3), RMSNorm(3))
@@ -81,7 +81,7 @@ class Sequential(ModuleList):
 
     @F.functional
     def forward(self, x: Any) -> Any:
-        """What the last module gives; `x` itself if there is none."""
+        """The result of the last module; `x` itself if there is none."""
         for module in self:
             x = module(x)
         return x
