@@ -186,6 +186,12 @@ class TestMmap:
         with pytest.raises(ValueError):
             Buffer.mmap(path, DType.float32, [1], mode="rw")
 
+    def test_file_descriptors_are_refused_and_stay_open(self, path: Path) -> None:
+        with path.open("rb") as file:
+            with pytest.raises(TypeError):
+                Buffer.mmap(file.fileno(), DType.float32, [6])  # type: ignore[arg-type]
+            assert len(file.read()) == 24
+
     def test_views_keep_the_map(self, path: Path) -> None:
         view = Buffer.mmap(path, DType.float32, [6])[::-2]
         gc.collect()

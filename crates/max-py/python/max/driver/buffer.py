@@ -160,12 +160,13 @@ class Buffer:
             OSError: If the file cannot be opened.
             ValueError: If it is too short.
         """
+        path = os.fspath(filename)  # and no file descriptor, which would be closed
         if mode not in ("w+", "write"):
-            open(filename, "rb").close()  # Python's own exceptions about files
+            open(path, "rb").close()  # Python's own exceptions about files
         if offset < 0:
             raise ValueError(f"the offset in a file cannot be negative: {offset}")
         sizes = shape if isinstance(shape, Iterable) else [shape]
-        return Buffer._wrap(_core.Buffer.mmap(filename, dtype, sizes, mode, offset))
+        return Buffer._wrap(_core.Buffer.mmap(path, dtype, sizes, mode, offset))
 
     @property
     def dtype(self) -> DType:
