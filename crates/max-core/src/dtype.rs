@@ -180,11 +180,10 @@ impl FromStr for DType {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<DType> {
-        DType::ALL
-            .iter()
-            .copied()
-            .find(|d| d.name() == name)
-            .ok_or_else(|| Error::value(format!("'{name}' is not the name of a dtype")))
+        DType::ALL.iter().copied().find(|d| d.name() == name).ok_or_else(|| {
+            let names: Vec<_> = DType::ALL.iter().map(|d| d.name()).collect();
+            Error::value(format!("'{name}' is not the name of a dtype; the names are {}", names.join(", ")))
+        })
     }
 }
 

@@ -144,7 +144,7 @@ impl Strided {
         let consumed =
             indices.iter().filter(|i| matches!(i, ViewIndex::At(_) | ViewIndex::Slice { .. })).count();
         if consumed > rank {
-            bail!(index, "too many indices: {consumed} given for an array of rank {rank}");
+            bail!(value, "too many indices: {consumed} given for an array of rank {rank}");
         }
         let ellipses = indices.iter().filter(|i| matches!(i, ViewIndex::Ellipsis)).count();
         if ellipses > 1 {

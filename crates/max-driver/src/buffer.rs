@@ -125,8 +125,10 @@ impl Buffer {
         Ok(self.data_ptr().cast_mut())
     }
 
-    /// The part that an index expression selects: a view of the same memory.
+    /// The part that an index expression selects: a view of the same memory. The only element of a buffer of rank zero
+    /// also has the index 0.
     pub fn index(&self, indices: &[ViewIndex]) -> Result<Buffer> {
+        let indices = if self.rank() == 0 && indices == [ViewIndex::At(0)] { &[] } else { indices };
         let layout = self.layout.index(indices)?;
         byte_count(self.dtype, &layout.shape)?;
         Ok(Buffer { layout: layout.into(), ..self.clone() })
@@ -192,6 +194,12 @@ impl Buffer {
     /// The address of the element with all indices zero, whatever is pending.
     fn address(&self) -> *const u8 {
         self.memory.ptr().as_ptr().wrapping_add(self.origin())
+    }
+
+    /// Whether both are the same elements in the same order.
+    fn is_same(&self, other: &Buffer) -> bool {
+        let place = |buffer: &Buffer| (Arc::as_ptr(&buffer.memory), buffer.base, buffer.dtype);
+        place(self) == place(other) && self.layout == other.layout
     }
 
     /// The address for reading on the host, once all pending work on the elements is done.
@@ -299,7 +307,18 @@ mod tests {
         drop(buffer);
         assert_eq!(backwards.to_vec::<i32>().unwrap(), [9, 3, 9, 0]);
         assert_eq!(backwards.index(&[ViewIndex::At(2)]).unwrap_err().kind(), ErrorKind::Index);
+        assert_eq!(backwards.index(&[ViewIndex::At(0); 3]).unwrap_err().kind(), ErrorKind::Value);
         assert_eq!(backwards.index(&[ViewIndex::NewAxis; 70]).unwrap_err().kind(), ErrorKind::Value);
+    }
+
+    #[test]
+    fn the_element_of_a_scalar_has_the_index_zero() {
+        let scalar = Buffer::scalar(max_core::Number::Int(5), DType::Int32, &Device::cpu()).unwrap();
+        scalar.index(&[ViewIndex::At(0)]).unwrap().fill(max_core::Number::Int(8)).unwrap();
+        assert_eq!(scalar.item(), Ok(max_core::Number::Int(8)));
+        for indices in [&[ViewIndex::At(1)][..], &[ViewIndex::At(-1)], &[ViewIndex::At(0); 2]] {
+            assert_eq!(scalar.index(indices).unwrap_err().kind(), ErrorKind::Value);
+        }
     }
 
     #[test]

@@ -137,6 +137,14 @@ impl Device {
         }
     }
 
+    /// The most bytes that one buffer may have: all the memory of the device, as far as the system tells.
+    pub fn max_single_alloc_size(&self) -> Result<usize> {
+        match self.0 {
+            Kind::Host => Ok(host::total_memory().unwrap_or(isize::MAX as usize)),
+            Kind::Cuda(gpu) => gpu.free_and_total().map(|(_, total)| total),
+        }
+    }
+
     /// The stream on which work runs unless another is named.
     pub fn default_stream(&self) -> Stream {
         self.into()
@@ -207,6 +215,11 @@ mod tests {
         assert!(!cpu.model_name().is_empty());
         assert!(cpu.architecture_name().is_err());
         assert!(cpu.stats().contains_key("bytes_in_use"));
+        let most = cpu.max_single_alloc_size().unwrap();
+        if let Some(total) = cpu.stats().get("total_memory") {
+            assert_eq!(*total, Number::Int(most as i128));
+        }
+        assert!(most > 0);
         assert_eq!(Device::from_ref(cpu.device_ref()), Ok(cpu.clone()));
         assert!(cpu.synchronize().is_ok());
     }

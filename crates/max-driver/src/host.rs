@@ -16,17 +16,31 @@ pub(crate) fn model_name() -> String {
     field(&text, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
+/// The bytes of memory there are, if the system tells.
+pub(crate) fn total_memory() -> Option<usize> {
+    bytes(&meminfo(), "MemTotal")
+}
+
 /// The statistics of the host: see `Device::stats`.
 pub(crate) fn stats() -> BTreeMap<String, Number> {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kibibytes = |name| field(&text, name)?.split_whitespace().next()?.parse::<i128>().ok();
+    let text = meminfo();
     let entries = [
-        ("bytes_in_use", Some(POOL.bytes_in_use() as i128)),
-        ("bytes_pooled", Some(POOL.bytes_held() as i128)),
-        ("total_memory", kibibytes("MemTotal").map(|k| k * 1024)),
-        ("free_memory", kibibytes("MemAvailable").map(|k| k * 1024)),
+        ("bytes_in_use", Some(POOL.bytes_in_use())),
+        ("bytes_pooled", Some(POOL.bytes_held())),
+        ("total_memory", bytes(&text, "MemTotal")),
+        ("free_memory", bytes(&text, "MemAvailable")),
     ];
-    entries.into_iter().filter_map(|(name, bytes)| Some((name.to_owned(), Number::Int(bytes?)))).collect()
+    let known = entries.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
+    known.map(|(name, bytes)| (name.to_owned(), Number::Int(bytes as i128))).collect()
+}
+
+fn meminfo() -> String {
+    std::fs::read_to_string("/proc/meminfo").unwrap_or_default()
+}
+
+/// A size that is given in units of 1024 bytes.
+fn bytes(text: &str, name: &str) -> Option<usize> {
+    field(text, name)?.split_whitespace().next()?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
 /// The value of the first `name : value` line.
@@ -45,5 +59,7 @@ mod tests {
         assert_eq!(field(text, "MemAvailable"), Some("8 kB"));
         assert_eq!(field(text, "model name"), Some("Some CPU @ 2.0: fast"));
         assert_eq!(field(text, "Mem"), None);
+        assert_eq!(bytes(text, "MemTotal"), Some(16 << 10));
+        assert_eq!(bytes("MemTotal: 99999999999999999999 kB\n", "MemTotal"), None);
     }
 }

@@ -14,17 +14,15 @@ use memmap2::MmapOptions;
 use crate::memory::Memory;
 use crate::{Access, Device};
 
-/// How a mapped file and the buffer over it share writes; each has a short and a long name, as in NumPy.
+/// How a mapped file and the buffer over it share writes; the names are NumPy's, a short and a long one each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MmapMode {
-    /// `r` or `readonly`: the buffer cannot be written.
-    ReadOnly,
+    /// `c` or `copyonwrite`, and `r` or `readonly` too: writes stay in memory and the file never changes.
+    CopyOnWrite,
     /// `r+` or `readwrite`: writes go to the file, which must exist and be large enough.
     ReadWrite,
     /// `w+` or `write`: the file is created, or emptied and filled with zeros, and writes go to it.
     Write,
-    /// `c` or `copyonwrite`: writes stay in memory and the file stays as it is.
-    CopyOnWrite,
 }
 
 impl FromStr for MmapMode {
@@ -32,10 +30,9 @@ impl FromStr for MmapMode {
 
     fn from_str(name: &str) -> Result<MmapMode> {
         match name {
-            "r" | "readonly" => Ok(MmapMode::ReadOnly),
+            "c" | "copyonwrite" | "r" | "readonly" => Ok(MmapMode::CopyOnWrite),
             "r+" | "readwrite" => Ok(MmapMode::ReadWrite),
             "w+" | "write" => Ok(MmapMode::Write),
-            "c" | "copyonwrite" => Ok(MmapMode::CopyOnWrite),
             _ => bail!(
                 value,
                 "'{name}' is not a mode for mapping a file; expected 'r' or 'readonly', 'r+' or 'readwrite', \
@@ -70,27 +67,19 @@ pub(crate) fn map(path: &Path, mode: MmapMode, offset: u64, len: usize) -> Resul
 
     let mut options = MmapOptions::new();
     options.offset(offset).len(len);
-    let unmappable = |error| failed("map", error);
-    let host = Device::cpu().default_stream();
+    // SAFETY: the file's bytes are only read and written through raw copies, or under the crate's contract.
+    let pages = unsafe {
+        match mode {
+            // Pages that are never written need no memory of their own, so none is reserved for them.
+            MmapMode::CopyOnWrite => options.no_reserve_swap().map_copy(&file),
+            MmapMode::ReadWrite | MmapMode::Write => options.map_mut(&file),
+        }
+    };
     // The mapping is moved into its box before its address is taken; only the pages have to stay in place.
-    match mode {
-        MmapMode::ReadOnly => {
-            // SAFETY: the file's bytes are only ever read through raw copies, or under the crate's contract.
-            let pages = Box::new(unsafe { options.map(&file) }.map_err(unmappable)?);
-            let ptr = NonNull::from(&pages[..]).cast();
-            // SAFETY: the pages have `len` bytes, are readable, and live in the owner.
-            Ok(unsafe { Memory::borrowed(ptr, len, Access::ReadOnly, &host, pages) })
-        }
-        MmapMode::ReadWrite | MmapMode::Write | MmapMode::CopyOnWrite => {
-            let map =
-                if mode == MmapMode::CopyOnWrite { MmapOptions::map_copy } else { MmapOptions::map_mut };
-            // SAFETY: as above, and written only so.
-            let mut pages = Box::new(unsafe { map(&options, &file) }.map_err(unmappable)?);
-            let ptr = NonNull::from(&mut pages[..]).cast();
-            // SAFETY: the pages have `len` bytes, are readable and writable, and live in the owner.
-            Ok(unsafe { Memory::borrowed(ptr, len, Access::ReadWrite, &host, pages) })
-        }
-    }
+    let mut pages = Box::new(pages.map_err(|error| failed("map", error))?);
+    let ptr = NonNull::from(&mut pages[..]).cast();
+    // SAFETY: the pages have `len` bytes, are readable and writable, and live in the owner.
+    Ok(unsafe { Memory::borrowed(ptr, len, Access::ReadWrite, &Device::cpu().default_stream(), pages) })
 }
 
 fn open(path: &Path, mode: MmapMode) -> std::io::Result<File> {

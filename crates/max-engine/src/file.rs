@@ -1,7 +1,7 @@
 //! Saved graphs: written whole or not at all, read by mapping.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,16 +41,25 @@ pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
 
 /// Reads a saved graph; its constants stay in the mapped file.
 pub fn read_graph(path: &Path) -> Result<Graph> {
-    let shown = path.display();
-    let metadata =
-        fs::metadata(path).map_err(|e| Error::runtime(format!("cannot load {shown}: {e}; {ACCEPTED}")))?;
+    let failed = |why: &str| Error::runtime(format!("cannot load '{}': {why}; {ACCEPTED}", path.display()));
+    let metadata = fs::metadata(path).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => failed("the file does not exist"),
+        _ => failed(&format!("the file cannot be read: {e}")),
+    })?;
     if !metadata.is_file() {
-        let what = if metadata.is_dir() { "a folder" } else { "not a regular file" };
-        bail!(runtime, "cannot load {shown}: it is {what}; {ACCEPTED}");
+        let is_dir = metadata.is_dir();
+        return Err(failed(if is_dir {
+            "it is a directory, not a file"
+        } else {
+            "it is not a regular file"
+        }));
     }
-    let len = usize::try_from(metadata.len())
-        .map_err(|_| Error::runtime(format!("cannot load {shown}: too large")))?;
-    let read =
-        || encode::decode(&Buffer::mmap(path, DType::UInt8, &[len], MmapMode::ReadOnly, 0)?.host_bytes()?);
-    read().map_err(|e| Error::runtime(format!("cannot load {shown}: {e}; {ACCEPTED}")))
+    if metadata.len() == 0 {
+        return Err(failed("the file is empty"));
+    }
+    let len = usize::try_from(metadata.len()).map_err(|_| failed("the file is too large"))?;
+    let bytes = Buffer::mmap(path, DType::UInt8, &[len], MmapMode::CopyOnWrite, 0)
+        .and_then(|file| file.host_bytes())
+        .map_err(|e| failed(&format!("the file cannot be read: {e}")))?;
+    encode::decode(&bytes).map_err(|e| failed(&e.to_string()))
 }

@@ -64,9 +64,14 @@ fn damaged_files_are_runtime_errors() {
         let error = session().load(path.as_path()).expect_err("a truncated file");
         assert_eq!(error.kind(), ErrorKind::Runtime, "{len}");
     }
-    for (path, phrase) in
-        [("missing.maxgraph", "No such file"), (".", "folder"), ("package.mojopkg", "Graph.save")]
-    {
+    fs::write(folder.0.join("empty"), "").unwrap();
+    for (path, phrase) in [
+        ("missing.maxgraph", "missing.maxgraph': the file does not exist"),
+        (".", "it is a directory"),
+        ("empty", "empty': the file is empty"),
+        ("g.maxgraph/inside", "the file cannot be read"),
+        ("package.mojopkg", "Graph.save"),
+    ] {
         let error = session().load(folder.0.join(path).as_path()).expect_err("a bad path");
         assert_eq!(error.kind(), ErrorKind::Runtime);
         assert!(

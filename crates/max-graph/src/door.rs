@@ -121,7 +121,7 @@ from_arg! {
     f64, "a float" { Arg::Number(Number::Int(i)) => Ok(i as f64), Arg::Number(Number::Float(f)) => Ok(f) }
     bool, "a bool" { Arg::Number(Number::Bool(b)) => Ok(b) }
     String, "a string" { Arg::Str(s) => Ok(s) }
-    DType, "a DType" { Arg::DType(d) => Ok(d) }
+    DType, "a DType or the name of one" { Arg::DType(d) => Ok(d), Arg::Str(name) => name.parse() }
     DeviceRef, "a device" { Arg::Device(d) => Ok(d) }
     TensorType, "a TensorType" { Arg::Type(Type::Tensor(t)) => Ok(t) }
     Dim, "an int, a name or a Dim" {

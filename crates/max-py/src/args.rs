@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use max::driver::Buffer;
-use max::dtype::Number;
+use max::dtype::{DType, Number};
 use max::graph::door::Arg;
 use max::graph::{Dim, Shape};
-use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PySlice, PyString, PyTuple};
+use pyo3::types::{self, PyBool, PyFloat, PyInt, PyList, PySlice, PyString, PyTuple};
 
 use crate::array;
 use crate::driver::{PyBuffer, PyDevice};
@@ -27,6 +26,29 @@ pub fn native<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 
 fn type_name(object: &Bound<'_, PyAny>) -> String {
     object.get_type().name().map_or_else(|_| "an object".into(), |name| name.to_string())
+}
+
+/// What is taken where a dtype is wanted.
+const DTYPES: &str = "a DType, a NumPy dtype or scalar type, or a name such as 'float32'";
+
+/// An argument that is a dtype, or stands for one.
+pub struct DTypeLike(pub DType);
+
+impl FromPyObject<'_, '_> for DTypeLike {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<DTypeLike> {
+        if let Ok(dtype) = native(&object)?.cast::<PyDType>() {
+            return Ok(DTypeLike(dtype.get().0));
+        }
+        if let Ok(name) = object.cast::<PyString>() {
+            return name.to_cow()?.parse().map(DTypeLike).raise();
+        }
+        match array::dtype_like(&object)? {
+            Some(dtype) => Ok(DTypeLike(dtype)),
+            None => Err(PyTypeError::new_err(format!("a dtype is {DTYPES}; got {}", object.repr()?))),
+        }
+    }
 }
 
 /// A dim from an int, a name or a `Dim`.
@@ -145,13 +167,23 @@ fn nested_arg(reader: &mut Reader, object: &Bound<'_, PyAny>, depth: usize) -> P
     let Some(depth) = depth.checked_sub(1) else {
         return Err(PyTypeError::new_err(format!("an argument is nested more than {MAX_DEPTH} deep")));
     };
+    if let Some(dtype) = array::dtype_like(object)? {
+        return Ok(Arg::DType(dtype));
+    }
+    // A class has the attributes that are looked for below, but is nothing of what they stand for.
+    if object.is_instance_of::<types::PyType>() {
+        return Err(PyTypeError::new_err(format!(
+            "{} cannot be an argument of an op; a dtype is {DTYPES}",
+            object.repr()?
+        )));
+    }
     if let Some(inner) = object.getattr_opt(intern!(py, "_native"))? {
         return native_arg(reader, &inner);
     }
     if object.is_none() {
         return Ok(Arg::None);
     }
-    if let Ok(array) = object.cast::<PyUntypedArray>() {
+    if let Some(array) = array::as_numpy(object)? {
         return reader.array(&array::from_numpy(array)?);
     }
     if let Some(number) = number(object)? {

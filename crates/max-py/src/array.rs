@@ -23,7 +23,8 @@ use crate::tensor::PyTensor;
 pub fn numpy_dtype(descr: &Bound<'_, PyArrayDescr>) -> PyResult<DType> {
     if descr.is_native_byteorder() == Some(false) {
         return Err(PyValueError::new_err(format!(
-            "the array has the byte order of another machine ({descr}); convert it with .astype(dtype.newbyteorder('='))"
+            "the NumPy dtype {} has the byte order of another machine; convert with .astype(dtype.newbyteorder('='))",
+            descr.repr()?
         )));
     }
     let dtype = match (descr.kind(), descr.itemsize()) {
@@ -42,14 +43,39 @@ pub fn numpy_dtype(descr: &Bound<'_, PyArrayDescr>) -> PyResult<DType> {
         (b'V', 1 | 2) | (b'f', 1) => descr.getattr("name")?.extract::<String>()?.parse().ok(),
         _ => None,
     };
-    dtype.ok_or_else(|| PyValueError::new_err(format!("arrays of dtype {descr} are not supported")))
+    dtype.ok_or_else(|| PyValueError::new_err(format!("the NumPy dtype {descr} is not supported")))
+}
+
+/// The dtype for a NumPy dtype or scalar type, such as `np.float32`; nothing for any other object.
+pub fn dtype_like(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
+    let scalars = numpy_scalars(object.py())?;
+    if let Ok(descr) = object.cast::<PyArrayDescr>() {
+        return numpy_dtype(descr).map(Some);
+    }
+    match object.cast::<PyType>() {
+        Ok(class) if class.is_subclass(scalars)? => {
+            numpy_dtype(&PyArrayDescr::new(object.py(), class)?).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A NumPy array, if the object is one.
+pub fn as_numpy<'a, 'py>(object: &'a Bound<'py, PyAny>) -> PyResult<Option<&'a Bound<'py, PyUntypedArray>>> {
+    numpy_scalars(object.py())?;
+    Ok(object.cast().ok())
 }
 
 /// Whether an object is a NumPy scalar such as `np.float32(1)`.
 pub fn is_numpy_scalar(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.is_instance(numpy_scalars(object.py())?)
+}
+
+/// The class of all NumPy scalars. Whatever uses NumPy asks for it first: its API panics where NumPy cannot be imported,
+/// and here that is an error.
+fn numpy_scalars(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let generic = GENERIC.import(object.py(), "numpy", "generic")?;
-    object.is_instance(generic)
+    GENERIC.import(py, "numpy", "generic")
 }
 
 /// A NumPy array as a buffer that shares its memory, strides and writability, and keeps it alive.
@@ -88,7 +114,7 @@ pub fn from_any(object: &Bound<'_, PyAny>) -> PyResult<Option<Buffer>> {
     if let Ok(tensor) = object.cast::<PyTensor>() {
         return tensor.get().read(object.py()).map(Some);
     }
-    if let Ok(array) = object.cast::<PyUntypedArray>() {
+    if let Some(array) = as_numpy(object)? {
         return from_numpy(array).map(Some);
     }
     if object.hasattr(intern!(object.py(), "__dlpack__"))? {

@@ -6,14 +6,14 @@ use std::str::FromStr;
 use max::driver::{self, Buffer, Device, MmapMode, Stream, ViewIndex};
 use max::dtype::Number;
 use max::graph::DeviceKind;
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use numpy::PyUntypedArrayMethods;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyCapsule, PyDict, PySlice, PyTuple};
 
-use crate::args::{self, native};
+use crate::args::{self, DTypeLike, native};
 use crate::array;
 use crate::error::Raise;
 use crate::tensor::PyTensor;
@@ -69,6 +69,11 @@ impl PyDevice {
     #[getter]
     fn model_name(&self) -> String {
         self.0.model_name()
+    }
+
+    #[getter]
+    fn max_single_alloc_size(&self, py: Python<'_>) -> PyResult<usize> {
+        py.detach(|| self.0.max_single_alloc_size()).raise()
     }
 
     #[getter]
@@ -210,7 +215,7 @@ impl PyBuffer {
     #[new]
     #[pyo3(signature = (dtype, shape, place, pinned = false))]
     fn new(
-        dtype: &PyDType,
+        dtype: DTypeLike,
         shape: &Bound<'_, PyAny>,
         place: &Bound<'_, PyAny>,
         pinned: bool,
@@ -224,7 +229,7 @@ impl PyBuffer {
     }
 
     #[staticmethod]
-    fn scalar(value: &Bound<'_, PyAny>, dtype: &PyDType, place: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
+    fn scalar(value: &Bound<'_, PyAny>, dtype: DTypeLike, place: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
         Buffer::scalar(required_number(value)?, dtype.0, &self::place(place)?).map(PyBuffer).raise()
     }
 
@@ -235,7 +240,7 @@ impl PyBuffer {
             buffer.get().0.clone()
         } else if let Ok(tensor) = array.cast::<PyTensor>() {
             tensor.get().read(array.py())?
-        } else if let Ok(array) = array.cast::<PyUntypedArray>() {
+        } else if let Some(array) = array::as_numpy(&array)? {
             let dtype = array::numpy_dtype(&array.dtype())?;
             if copy == Some(false) && array::element_strides(array, dtype).is_none() {
                 return Err(PyValueError::new_err(
@@ -259,7 +264,7 @@ impl PyBuffer {
 
     #[staticmethod]
     fn from_numpy(array: &Bound<'_, PyAny>) -> PyResult<PyBuffer> {
-        let Ok(array) = array.cast::<PyUntypedArray>() else {
+        let Some(array) = array::as_numpy(array)? else {
             return Err(PyTypeError::new_err(format!("expected a NumPy array, got {}", array.get_type())));
         };
         let buffer = array::from_numpy(array)?;
@@ -269,7 +274,7 @@ impl PyBuffer {
     #[staticmethod]
     fn mmap(
         path: PathBuf,
-        dtype: &PyDType,
+        dtype: DTypeLike,
         shape: &Bound<'_, PyAny>,
         mode: &str,
         offset: u64,
@@ -348,22 +353,32 @@ impl PyBuffer {
     }
 
     fn set(&self, index: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let view = self.0.index(&view_indices(index)?).raise()?;
-        let (py, value) = (index.py(), native(value)?);
+        let (py, indices, value) = (index.py(), view_indices(index)?, native(value)?);
+        let view = || self.0.index(&indices).raise();
         if let Ok(buffer) = value.cast::<PyBuffer>() {
-            let source = &buffer.get().0;
+            let (view, source) = (view()?, &buffer.get().0);
             return py.detach(|| view.copy_from(source)).raise();
         }
         if let Some(number) = args::number(&value)? {
+            let (given, rank) = (indices.len(), self.0.rank());
+            if given < rank && indices.iter().all(|index| matches!(index, ViewIndex::At(_))) {
+                return Err(PyValueError::new_err(format!(
+                    "an item of {:?} has {rank} indices, not {given}; set many items at once with a slice or an \
+                     ellipsis, as in `buffer[0, ...] = 1`",
+                    self.0
+                )));
+            }
+            let view = view()?;
             return py.detach(|| view.fill(number)).raise();
         }
+        let view = view()?;
         match array::from_any(&value)? {
             Some(buffer) => py.detach(|| view.copy_from(&buffer)).raise(),
             None => Err(PyTypeError::new_err(format!("cannot assign {} to a buffer", value.get_type()))),
         }
     }
 
-    fn view(&self, dtype: &PyDType, shape: Option<&Bound<'_, PyAny>>) -> PyResult<PyBuffer> {
+    fn view(&self, dtype: DTypeLike, shape: Option<&Bound<'_, PyAny>>) -> PyResult<PyBuffer> {
         let shape = shape.map(args::sizes).transpose()?;
         self.0.view(dtype.0, shape.as_deref()).map(PyBuffer).raise()
     }
@@ -399,6 +414,11 @@ impl PyBuffer {
         python_number(py, py.detach(|| self.0.item()).raise()?)
     }
 
+    fn convert<'py>(&self, py: Python<'py>, to: &str) -> PyResult<Bound<'py, PyAny>> {
+        check_convertible("buffer", &self.0, to)?;
+        self.item(py)
+    }
+
     fn dlpack<'py>(
         &self,
         py: Python<'py>,
@@ -423,6 +443,19 @@ impl PyBuffer {
 
     fn __str__(&self, py: Python<'_>) -> String {
         py.detach(|| self.0.to_string())
+    }
+}
+
+/// That a buffer has the one element of a conversion to a Python number, or an error that says what was asked for.
+pub fn check_convertible(what: &str, buffer: &Buffer, to: &str) -> PyResult<()> {
+    match (buffer.num_elements(), to) {
+        (1, _) => Ok(()),
+        (count, "bool") => Err(PyValueError::new_err(format!(
+            "the truth value of a {what} with {count} elements is ambiguous: choose one element, or reduce them to one"
+        ))),
+        (count, _) => Err(PyValueError::new_err(format!(
+            "only a {what} with one element converts to {to}, and this one has {count}"
+        ))),
     }
 }
 

@@ -7,7 +7,6 @@ use max::driver::cuda::nvtx;
 use max::driver::{Buffer, Device};
 use max::engine::{self, InferenceSession, Model, ProfilingMode, TensorSpec, WeightsRegistry};
 use max::graph::DeviceRef;
-use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
@@ -66,7 +65,9 @@ impl PySession {
         weights: &Bound<'_, PyDict>,
     ) -> PyResult<PyModel> {
         let mut registry = WeightsRegistry::new();
-        for (name, value) in weights.iter() {
+        // Over a copy: reading an array may run code that changes the dict.
+        for item in weights.items() {
+            let (name, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
             registry.insert(name.extract()?, weight(&name.str()?, &value)?);
         }
         let model = native(model)?;
@@ -282,7 +283,7 @@ fn graph_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
 /// are moved to the device of the input; a buffer is taken as it is.
 fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
     // First what needs no look at attributes: an attribute that is missing costs more than a small model.
-    if let Ok(array) = object.cast::<PyUntypedArray>() {
+    if let Some(array) = array::as_numpy(object)? {
         return placed(array.py(), array::from_numpy(array)?, spec);
     }
     let object = native(object)?;

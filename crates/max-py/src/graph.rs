@@ -13,11 +13,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
-use crate::args::{self, Reader, native};
+use crate::args::{self, DTypeLike, Reader, native};
 use crate::caller::caller;
 use crate::error::Raise;
 use crate::tensor::{PyRegion, PyTensor};
-use crate::types::{PyDType, PyDeviceRef, PyType};
+use crate::types::{PyDeviceRef, PyType};
 
 /// A value of a graph.
 #[pyclass(frozen, name = "Value", module = "max._core")]
@@ -48,7 +48,7 @@ impl PyWeight {
     #[new]
     fn new(
         name: &str,
-        dtype: &PyDType,
+        dtype: DTypeLike,
         shape: &Bound<'_, PyAny>,
         device: &PyDeviceRef,
     ) -> PyResult<PyWeight> {
@@ -194,7 +194,7 @@ pub fn op_params(name: &str) -> PyResult<Vec<&'static str>> {
 
 /// Writes a line where Python's `print` would; to standard output if Python refuses it.
 pub fn write_line(line: &str) {
-    let written = Python::attach(|py| -> PyResult<()> {
+    let written = Python::try_attach(|py| -> PyResult<()> {
         let write = || py.import("sys")?.getattr("stdout")?.call_method1("write", (format!("{line}\n"),));
         match write() {
             // Ctrl-C came while Python wrote: it comes again where the execution looks for it.
@@ -206,7 +206,7 @@ pub fn write_line(line: &str) {
             result => result.map(|_| ()),
         }
     });
-    if written.is_err() {
+    if !matches!(written, Some(Ok(()))) {
         // Nobody is left to be told that this fails too.
         let _ = writeln!(std::io::stdout(), "{line}");
     }

@@ -43,9 +43,13 @@ impl Interrupt {
             return Ok(());
         }
         self.looked.set(Instant::now());
-        Python::attach(|py| py.check_signals()).map_err(|exception| {
-            self.raised.replace(Some(exception));
-            max::Error::runtime("interrupted")
-        })
+        match Python::try_attach(|py| py.check_signals()) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(exception)) => {
+                self.raised.replace(Some(exception));
+                Err(max::Error::runtime("interrupted"))
+            }
+            None => Err(max::Error::runtime("interrupted: Python is shutting down")),
+        }
     }
 }

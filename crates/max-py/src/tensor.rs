@@ -13,7 +13,7 @@ use pyo3::types::{PyList, PyTuple};
 use crate::args::native;
 use crate::array;
 use crate::caller::caller;
-use crate::driver::{PyBuffer, PyDevice, python_number};
+use crate::driver::{PyBuffer, PyDevice, check_convertible, python_number};
 use crate::error::Raise;
 use crate::graph::PyValue;
 use crate::interrupt::interruptible;
@@ -191,6 +191,11 @@ impl PyTensor {
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.realize(py)?;
         python_number(py, py.detach(|| self.0.item()).raise()?)
+    }
+
+    fn convert<'py>(&self, py: Python<'py>, to: &str) -> PyResult<Bound<'py, PyAny>> {
+        check_convertible("tensor", &self.read(py)?, to)?;
+        self.item(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -4,13 +4,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use max::dtype::DType;
 use max::graph::{BufferType, DeviceRef, Dim, QuantizationEncoding, Shape, TensorType, Type};
-use numpy::PyArrayDescr;
 use pyo3::exceptions::{PyAttributeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::args::{self, native};
-use crate::array;
+use crate::args::{self, DTypeLike, native};
 use crate::error::Raise;
 
 fn hash_of(value: &impl Hash) -> u64 {
@@ -31,13 +29,13 @@ impl PyDType {
     }
 
     #[staticmethod]
-    fn all() -> Vec<(&'static str, u8)> {
-        DType::ALL.iter().map(|d| (d.name(), d.code())).collect()
+    fn like(dtype: DTypeLike) -> PyDType {
+        PyDType(dtype.0)
     }
 
     #[staticmethod]
-    fn from_numpy(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<u8> {
-        array::numpy_dtype(dtype).map(DType::code)
+    fn all() -> Vec<(&'static str, u8)> {
+        DType::ALL.iter().map(|d| (d.name(), d.code())).collect()
     }
 
     #[getter]
@@ -160,8 +158,10 @@ impl PyDim {
 
     fn substitute(&self, replace: &Bound<'_, PyDict>) -> PyResult<PyDim> {
         let mut dims = std::collections::HashMap::new();
-        for (name, dim) in replace.iter() {
-            dims.insert(name.extract::<String>()?, args::dim(&dim)?);
+        // Over a copy: reading a dim may run code that changes the dict.
+        for item in replace.items() {
+            let (name, dim) = item.extract::<(String, Bound<'_, PyAny>)>()?;
+            dims.insert(name, args::dim(&dim)?);
         }
         self.0.substitute(&|name| dims.get(name).cloned()).map(PyDim).raise()
     }
@@ -245,7 +245,7 @@ impl PyType {
 impl PyType {
     #[staticmethod]
     fn tensor(
-        dtype: &PyDType,
+        dtype: DTypeLike,
         shape: &Bound<'_, PyAny>,
         device: &PyDeviceRef,
         layout: Option<&str>,
@@ -255,7 +255,7 @@ impl PyType {
     }
 
     #[staticmethod]
-    fn buffer(dtype: &PyDType, shape: &Bound<'_, PyAny>, device: &PyDeviceRef) -> PyResult<PyType> {
+    fn buffer(dtype: DTypeLike, shape: &Bound<'_, PyAny>, device: &PyDeviceRef) -> PyResult<PyType> {
         PyType::checked(BufferType::new(dtype.0, args::shape(shape)?, device.0))
     }
 

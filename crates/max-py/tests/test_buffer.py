@@ -217,3 +217,42 @@ def test_views_keep_the_memory_alive() -> None:
     gc.collect()
     [np.full(1000, 7.0, dtype=np.float32) for _ in range(50)]
     np.testing.assert_array_equal(view.to_numpy(), arange(1000).view(np.uint32)[10:20])
+
+
+def test_to_a_list_of_devices() -> None:
+    buffer, cpu = Buffer.from_numpy(arange(2, 3)), CPU()
+    for devices in ([cpu, cpu], (cpu,), []):
+        moved = buffer.to(devices)
+        assert isinstance(moved, list) and [other is buffer for other in moved] == [True] * len(devices)
+    assert address(buffer.to([DeviceStream(cpu)])[0]) == address(buffer)
+    for bad in (3, [3], "cpu", None):
+        with pytest.raises(TypeError, match="Device"):
+            buffer.to(bad)
+
+
+def test_a_buffer_comes_back_from_dlpack_itself() -> None:
+    buffer = Buffer.from_numpy(arange(2, 3))
+    for source in (buffer, buffer[:, ::2]):
+        assert Buffer.from_dlpack(source) is Buffer.from_dlpack(source, copy=False) is source
+        copied = Buffer.from_dlpack(source, copy=True)
+        assert copied is not source and address(copied) != address(source)
+        np.testing.assert_array_equal(copied.to_numpy(), source.to_numpy())
+
+
+def test_copying_a_buffer_onto_itself() -> None:
+    buffer = Buffer.from_numpy(arange(2, 3))
+    column = buffer[:, 0]
+    for same in (buffer, column):
+        same.inplace_copy_from(same)
+    column.inplace_copy_from(buffer[:, 0])
+    with pytest.raises(ValueError):
+        column.inplace_copy_from(buffer[:, 1])
+    np.testing.assert_array_equal(buffer.to_numpy(), arange(2, 3))
+
+
+def test_truth_of_a_buffer() -> None:
+    assert bool(Buffer.scalar(1, DType.int8)) and not Buffer.zeros([1, 1], DType.float32)
+    for shape, count in (([2, 3], 6), ([0], 0)):
+        with pytest.raises(ValueError, match=f"truth value of a buffer with {count} elements is ambiguous") as caught:
+            bool(Buffer.zeros(shape, DType.float32))
+        assert "item" not in str(caught.value)

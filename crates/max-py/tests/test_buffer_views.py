@@ -99,13 +99,38 @@ def test_contiguity(array: np.ndarray, index, contiguous: bool) -> None:
     assert Buffer.from_numpy(array)[index].is_contiguous is contiguous
 
 
-@pytest.mark.parametrize("index", [4, -5, (0, 5), (0, 0, -4), (0, 0, 0, 0)], ids=str)
+@pytest.mark.parametrize("index", [(4, ...), (-5, ...), (0, 5, s(None)), (0, 0, -4)], ids=str)
 def test_out_of_range_is_an_index_error(array: np.ndarray, index) -> None:
     buffer = Buffer.from_numpy(array)
     with pytest.raises(IndexError):
         buffer[index]
     with pytest.raises(IndexError):
         buffer[index] = 1
+
+
+def test_too_many_indices_are_a_value_error(array: np.ndarray) -> None:
+    buffer = Buffer.from_numpy(array)
+    with pytest.raises(ValueError, match="too many indices"):
+        buffer[0, 0, 0, 0]
+    with pytest.raises(ValueError, match="too many indices"):
+        buffer[0, 0, 0, 0] = 1
+
+
+@pytest.mark.parametrize("index", [(), 0, (0,), (1, 2), (100, 100)], ids=str)
+def test_too_few_indices_for_an_item_are_a_value_error(array: np.ndarray, index) -> None:
+    buffer = Buffer.from_numpy(array.copy())
+    given = len(index) if isinstance(index, tuple) else 1
+    with pytest.raises(ValueError, match=rf"an item of .*\(4, 5, 3\).* has 3 indices, not {given}"):
+        buffer[index] = 1
+    np.testing.assert_array_equal(buffer.to_numpy(), array)
+
+
+def test_many_items_are_set_by_a_slice_an_ellipsis_or_an_array(array: np.ndarray) -> None:
+    buffer, expected = Buffer.from_numpy(array.copy()), array.copy()
+    buffer[0, ...] = expected[0, ...] = 7
+    buffer[1, :2] = expected[1, :2] = 8
+    buffer[2] = expected[2] = np.full((5, 3), 9, np.int32)
+    np.testing.assert_array_equal(buffer.to_numpy(), expected)
 
 
 @pytest.mark.parametrize("index", [s(None, None, 0), "a", 1.5, (..., ...)], ids=str)
@@ -147,3 +172,15 @@ def test_assignment_to_bfloat16_and_rank_zero() -> None:
     scalar = Buffer.scalar(1, dtype=DType.int32)
     scalar[()] = 9
     assert scalar.item() == 9
+
+
+def test_a_scalar_takes_the_index_zero() -> None:
+    scalar = Buffer.scalar(5, dtype=DType.int32)
+    scalar[0] = 8
+    assert scalar.item() == scalar[0].item() == 8
+    assert scalar[0].rank == 0
+    for index in (1, -1, (0, 0), s(None)):
+        with pytest.raises(ValueError):
+            scalar[index]
+        with pytest.raises(ValueError):
+            scalar[index] = 1

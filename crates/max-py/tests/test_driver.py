@@ -23,6 +23,20 @@ def test_cpu_properties() -> None:
     assert cpu.synchronize() is None
 
 
+def test_most_bytes_of_one_buffer() -> None:
+    most = CPU().max_single_alloc_size
+    assert isinstance(most, int)
+    assert most == CPU().stats.get("total_memory", most) > 1 << 20
+
+
+def test_version() -> None:
+    import max
+
+    assert driver.__version__ == max.__version__ and driver.__version__[0].isdigit()
+    with pytest.raises(AttributeError, match="has no attribute 'versions'"):
+        driver.versions  # noqa: B018
+
+
 def test_cpu_has_no_architecture_name() -> None:
     with pytest.raises(REFUSED):
         CPU().architecture_name  # noqa: B018

@@ -2,7 +2,13 @@
 
 import numpy as np
 import pytest
+from max.driver import CPU, Buffer
 from max.dtype import DType
+from max.experimental import functional as F
+from max.experimental import random
+from max.experimental.nn import Conv2d
+from max.experimental.tensor import Tensor, default_dtype, defaults
+from max.graph import BufferType, DeviceRef, Graph, TensorType, Weight, ops
 
 # name: (code, bytes)
 TABLE = {
@@ -99,3 +105,109 @@ def test_torch_round_trip() -> None:
     for name in ["bool", "float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]:
         assert getattr(DType, name).to_torch() == getattr(torch, name)
         assert DType.from_torch(getattr(torch, name)) == getattr(DType, name)
+
+
+class TestWhatStandsForADType:
+    """Names, NumPy dtypes and NumPy scalar types are taken wherever a `DType` is."""
+
+    LIKES = ["int32", np.int32, np.dtype("int32"), np.dtype("i4"), DType.int32]
+
+    @pytest.mark.parametrize("name", TABLE)
+    def test_names(self, name: str) -> None:
+        assert TensorType(name, [1]).dtype is getattr(DType, name)
+        if name not in NO_NUMPY:
+            for like in (np.dtype(name), np.dtype(name).type):
+                assert TensorType(like, [1]).dtype is getattr(DType, name)
+
+    @pytest.mark.parametrize("like", LIKES, ids=repr)
+    def test_in_types_and_graphs(self, like) -> None:
+        expected = TensorType(DType.int32, [2])
+        assert TensorType(like, [2]) == expected and hash(TensorType(like, [2])) == hash(expected)
+        assert TensorType(like, [2]).dtype is BufferType(like, [2]).dtype is DType.int32
+        assert Weight("w", like, [2]).dtype is DType.int32
+        with Graph("g", input_types=[TensorType("float32", [2])]) as graph:
+            (x,) = graph.inputs
+            made = [
+                x.cast(like),
+                ops.cast(x, like),
+                ops.constant(3, like, DeviceRef.CPU()),
+                ops.constant(np.arange(3, dtype=np.int32), like, DeviceRef.CPU()),
+                ops.range(0, 4, 1, dtype=like, device=DeviceRef.CPU()),
+            ]
+            assert x.cast("float32") is x.cast(np.float32) is x
+        assert all(value.dtype is DType.int32 for value in made)
+
+    @pytest.mark.parametrize("like", LIKES, ids=repr)
+    def test_in_buffers(self, like, tmp_path) -> None:
+        (tmp_path / "data").write_bytes(bytes(8))
+        made = [
+            Buffer(like, [2]),
+            Buffer.zeros([2], like),
+            Buffer.scalar(1, like),
+            Buffer.zeros([2], DType.float32).view(like),
+            Buffer.mmap(tmp_path / "data", like, [2]),
+        ]
+        assert all(buffer.dtype is DType.int32 for buffer in made)
+
+    @pytest.mark.parametrize("like", LIKES, ids=repr)
+    def test_in_tensors(self, like) -> None:
+        x = Tensor([1.0, 2.0])
+        made = [
+            x.cast(like),
+            F.cast(x, like),
+            Tensor([1, 2], dtype=like),
+            Tensor(1, dtype=like),
+            Tensor(np.arange(2, dtype=np.int32), dtype=like),
+            Tensor.constant(1, dtype=like),
+            Tensor.full([2], 3, dtype=like),
+            Tensor.zeros([2], dtype=like),
+            Tensor.ones([2], dtype=like),
+            Tensor.arange(3, dtype=like),
+            F.constant(1, like, CPU()),
+        ]
+        with default_dtype(like):
+            made.append(Tensor.ones([2]))
+        assert all(tensor.dtype is DType.int32 for tensor in made)
+        assert defaults(like)[0] is DType.int32
+        assert made[0].cast(like) is made[0]
+
+    @pytest.mark.parametrize("like", ["float64", np.float64, np.dtype("float64")], ids=repr)
+    def test_in_random_numbers_and_layers(self, like) -> None:
+        assert random.uniform([2], dtype=like).dtype is random.gaussian([2], dtype=like).dtype is DType.float64
+        assert Conv2d(1, 1, 1, dtype=like).weight.dtype is DType.float64
+
+    def test_extension_types_go_by_their_names(self) -> None:
+        extension = pytest.importorskip("ml_dtypes")
+        assert TensorType(extension.bfloat16, [1]).dtype is DType.bfloat16
+        assert TensorType(np.dtype(extension.float8_e4m3fn), [1]).dtype is DType.float8_e4m3fn
+
+    TAKERS = [
+        lambda dtype: TensorType(dtype, [1]),
+        lambda dtype: BufferType(dtype, [1]),
+        lambda dtype: Weight("w", dtype, [1]),
+        lambda dtype: Buffer(dtype, [1]),
+        lambda dtype: Buffer.zeros([1], DType.int32).view(dtype),
+        lambda dtype: Tensor([1.0]).cast(dtype),
+        lambda dtype: F.cast(Tensor([1.0]), dtype),
+        lambda dtype: Tensor.ones([1], dtype=dtype),
+    ]
+
+    @pytest.mark.parametrize("take", TAKERS)
+    @pytest.mark.parametrize("other", [float, int, Tensor, [DType.int32]], ids=repr)
+    def test_other_things(self, take, other) -> None:
+        with pytest.raises(TypeError) as caught:
+            take(other)
+        message = str(caught.value)
+        if isinstance(other, type):
+            assert repr(other) in message and "a NumPy dtype or scalar type, or a name such as 'float32'" in message
+
+    @pytest.mark.parametrize("take", TAKERS)
+    @pytest.mark.parametrize("other", ["flaot32", np.complex64, np.dtype("U3"), np.dtype(">i4"), np.object_], ids=repr)
+    def test_dtypes_that_there_are_not(self, take, other) -> None:
+        with pytest.raises(ValueError) as caught:
+            take(other)
+        assert str(np.dtype(other) if other != "flaot32" else other) in str(caught.value)
+
+    def test_unknown_names_are_told_the_known_ones(self) -> None:
+        with pytest.raises(ValueError, match="'flaot32' is not the name of a dtype.*bool, .*, bfloat16, float32"):
+            TensorType("flaot32", [1])

@@ -10,6 +10,7 @@ import io
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import time
 
@@ -266,3 +267,49 @@ def test_descriptions_of_unknown_devices() -> None:
         load_devices([DeviceSpec(0, "tpu")])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="-1"):
         DeviceRef.GPU(-1)
+
+
+def test_without_numpy_there_is_an_import_error() -> None:
+    """Native code that looks for arrays says that NumPy is missing."""
+    code = """
+import sys
+sys.modules["numpy"] = None  # as if it were not installed
+from max.driver import Buffer
+from max.dtype import DType
+from max.engine import InferenceSession
+from max.experimental.tensor import Tensor
+from max.graph import Graph, TensorType
+
+def relu():
+    with Graph("g", input_types=[TensorType(DType.float32, [2])]) as graph:
+        graph.output(graph.inputs[0] + 1)
+
+model = InferenceSession().load(Graph.parse('graph "g"(%0: float32[]) { return %0 }'))
+calls = [
+    lambda: Buffer.from_dlpack(object()),
+    lambda: Buffer.from_numpy(object()),
+    lambda: Tensor.ones([2]) + 1,
+    lambda: Buffer(object, [2]),
+    lambda: model(1.0),
+    relu,
+]
+for call in calls:
+    try:
+        call()
+    except ImportError as error:
+        print(error.name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["numpy"] * 6, "", 0)
+
+
+def test_a_dict_that_changes_while_it_is_read() -> None:
+    sizes: dict = {}
+
+    class Growing:
+        def __index__(self) -> int:
+            sizes[f"n{len(sizes)}"] = 1
+            return 3
+
+    sizes.update(a=Growing(), b=2)
+    assert str((Dim("a") + Dim("b"))._native.substitute(sizes)) == "5"

@@ -1,6 +1,8 @@
 """Sessions and models: loading, executing, metadata, bad inputs, saved graphs, threads."""
 
 import gc
+import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -328,3 +330,21 @@ class TestSavedGraphs:
             assert name in str(caught.value)
         if not name.startswith("missing"):
             assert "graph" in str(caught.value).replace(str(tmp_path), "").lower()
+
+    def test_files_that_cannot_be_read_say_why(self, session, tmp_path: Path) -> None:
+        (tmp_path / "empty").touch()
+        (tmp_path / "locked").write_bytes(b"secret")
+        (tmp_path / "locked").chmod(0)
+        reasons = {
+            "missing": "the file does not exist",
+            "": "it is a directory, not a file",
+            "empty": "the file is empty",
+            "empty/inside": "the file cannot be read: Not a directory",
+        }
+        if not os.access(tmp_path / "locked", os.R_OK):  # as it is for the superuser
+            reasons["locked"] = "the file cannot be read: .*Permission denied"
+        for name, reason in reasons.items():
+            where = re.escape(str(tmp_path / name))
+            for read in (session.load, lambda path: Graph("g", path=path)):
+                with pytest.raises(RuntimeError, match=f"cannot load '{where}': {reason}"):
+                    read(tmp_path / name)

@@ -27,6 +27,7 @@ from max.experimental.nn import (
 )
 from max.experimental.realization_context import lazy
 from max.experimental.tensor import Tensor
+from max.graph import Dim
 
 from helpers import address, tensor, to_buffer
 
@@ -157,7 +158,7 @@ def test_what_is_shared_has_all_its_names() -> None:
 
 
 def test_a_cycle_is_an_error() -> None:
-    outer, inner = Linear(1, 1), Linear(1, 1)
+    outer, inner = Module(), Module()
     outer.inner, inner.outer = inner, outer
     for walk in ("parameters", "descendants"):
         with pytest.raises(ValueError, match=r"inner\.outer.*inside itself"):
@@ -238,18 +239,62 @@ def test_dataclasses() -> None:
         Shown(3)
 
 
+def test_modules_say_what_they_take_and_give() -> None:
+    class Doubled(Module[[Tensor], Tensor]):
+        def __init__(self) -> None:
+            self.scale = Tensor([2.0])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    class Several(Module[[Tensor, int], tuple[Tensor, ...]]):
+        def forward(self, x: Tensor, times: int) -> tuple[Tensor, ...]:
+            return (x,) * times
+
+    doubled = Doubled()
+    assert names(doubled.parameters) == ["scale"] and doubled(Tensor([3.0])).item() == 6
+    assert doubled.compile(tensor("float32", 1))(Tensor([3.0])).item() == 6
+    assert len(Several()(Tensor([1.0]), times=2)) == 2
+    assert issubclass(Linear, Module) and isinstance(pickle.loads(pickle.dumps(Linear(2, 3))), Linear)
+
+
+def test_the_sizes_of_layers_are_dims() -> None:
+    linear, table = Linear(2, 3), Embedding(7, dim=4)
+    assert all(isinstance(dim, Dim) for dim in (linear.in_dim, linear.out_dim, table.vocab_size, table.dim))
+    after = Sequential(Linear(linear.out_dim, table.dim), RMSNorm(table.dim), LayerNorm(table.dim))
+    assert after(linear(Tensor.ones([2]))).shape == [4]
+    assert Embedding(table.vocab_size, dim=linear.in_dim).dims == [2]
+
+
+def test_text_of_what_modules_say_of_themselves() -> None:
+    class Shown(Module):
+        def __rich_repr__(self):
+            yield 1
+            yield (2,)
+            yield "three", 3
+            yield "four", 4, 4
+            yield "five", 5, 4
+
+    assert repr(Shown()) == "Shown(1, 2, three=3, five=5)"
+
+
 def test_text_of_a_tree() -> None:
-    assert repr(Linear(2, 3)) == "Linear(weight=float32[3, 2], bias=float32[3])"
-    assert repr(Linear(2, 3, bias=False)) == "Linear(weight=float32[3, 2], bias=0)"
+    assert repr(Linear(2, 3)) == "Linear(in_dim=Dim(2), out_dim=Dim(3))"
+    assert repr(Linear(2, 3, bias=False)) == "Linear(in_dim=Dim(2), out_dim=Dim(3), bias=False)"
+    assert repr(Embedding(5, dims=[2, 3])) == "Embedding(vocab_size=Dim(5), dims=[Dim(2), Dim(3)])"
+    assert repr(RMSNorm(3, eps=0.5)) == "RMSNorm(dim=Dim(3), eps=0.5)"
+    assert repr(LayerNorm(3, use_bias=False)) == "LayerNorm(dim=3, use_bias=False)"
+    assert repr(LayerNorm(3, elementwise_affine=False)) == "LayerNorm(dim=3, elementwise_affine=False)"
+    assert repr(GroupNorm(2, 4, affine=False)) == "GroupNorm(num_groups=2, num_channels=4, affine=False)"
     lines = repr(Model()).splitlines()
     assert lines[0] == "Model("
-    assert lines[1] == "    tokens=Embedding(weight=float32[10, 4]),"
+    assert lines[1] == "    tokens=Embedding(vocab_size=Dim(10), dim=Dim(4)),"
     assert lines[2] == "    layers=ModuleList("
     assert lines[3] == "        Block("
     assert lines[-1] == ")"
     with lazy():
         big = Linear(50_000, 50_000)
-    assert repr(big) == "Linear(weight=float32[50000, 50000], bias=float32[50000])"
+    assert repr(big) == "Linear(in_dim=Dim(50000), out_dim=Dim(50000))"
     assert not big.weight.real
 
 
@@ -420,7 +465,7 @@ def test_compile_with_a_function_of_weights() -> None:
 
 
 def test_an_embedding_of_larger_tensors_has_no_dim() -> None:
-    with pytest.raises(ValueError, match=r"\[2, 3\] has no dim"):
+    with pytest.raises(ValueError, match=r"\[Dim\(2\), Dim\(3\)\] has no dim"):
         Embedding(5, dims=[2, 3]).dim  # noqa: B018
 
 

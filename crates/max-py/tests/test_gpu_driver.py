@@ -67,6 +67,7 @@ class TestDevices:
         assert stats["bytes_in_use"] >= buffer.num_elements
         assert 0 < stats["free_memory"] <= stats["total_memory"]
         assert stats["bytes_pooled"] >= 0
+        assert GPU.max_single_alloc_size == stats["total_memory"]
         for name in ("gpu_utilization", "memory_utilization"):
             assert 0 <= stats.get(name, 0) <= 100
         assert stats.get("power_usage", 1) > 0 and stats.get("temperature", 1) > 0

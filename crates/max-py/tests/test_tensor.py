@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import enum
+import gc
 import operator
 import pickle
+import warnings
+from collections.abc import Coroutine
 from typing import Any, Callable
 
 import numpy as np
@@ -116,9 +119,9 @@ class TestFromData:
             assert Tensor(value, dtype=DType.int32).dtype == DType.int32
 
     @pytest.mark.parametrize("data", [1, 1.0, [1], np.ones(1)])
-    @pytest.mark.parametrize("dtype", ["float32", np.float32])
+    @pytest.mark.parametrize("dtype", [float, 72, b"float32"])
     def test_refuses_what_is_no_dtype(self, data: Any, dtype: Any) -> None:
-        with pytest.raises(TypeError, match="expected a DType"):
+        with pytest.raises(TypeError, match="a dtype is a DType, a NumPy dtype"):
             Tensor(data, dtype=dtype)
 
     def test_kinds_of_python_numbers(self) -> None:
@@ -255,7 +258,7 @@ class TestDefaults:
 
     def test_refuse_other_things(self) -> None:
         with pytest.raises(TypeError):
-            default_dtype("float32")  # type: ignore[arg-type]
+            default_dtype(float)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             default_device("cpu")  # type: ignore[arg-type]
 
@@ -294,6 +297,26 @@ class TestProperties:
 
         assert asyncio.run(wait()) is x
         x.realize
+
+    def test_realize_is_a_coroutine(self) -> None:
+        with lazy():
+            x = Tensor([1.0, 2.0]) + 1
+
+        async def together() -> list[Tensor]:
+            return await asyncio.gather(x.realize, asyncio.create_task(x.realize))
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            realize = x.realize
+            assert x.real and isinstance(realize, Coroutine)
+            assert asyncio.run(x.realize) is x
+            assert asyncio.run(together()) == [x, x]
+            with pytest.raises(ZeroDivisionError):
+                realize.throw(ZeroDivisionError())
+            realize.close()
+            del realize
+            x.realize  # nobody awaits it, which is no reason to warn
+            gc.collect()
 
     def test_cannot_be_set(self) -> None:
         x = Tensor([1.0])
@@ -557,6 +580,28 @@ class TestReading:
     def test_more_or_less_than_one_element(self, read: Callable, shape: list) -> None:
         with pytest.raises(ValueError):
             read(Tensor.ones(shape))
+
+    @pytest.mark.parametrize(
+        "read, asked",
+        [
+            (bool, "the truth value of a tensor with 6 elements is ambiguous"),
+            (int, "one element converts to int, and this one has 6"),
+            (float, "one element converts to float, and this one has 6"),
+            (complex, "one element converts to complex, and this one has 6"),
+            (operator.index, "one element converts to int, and this one has 6"),
+            (lambda x: f"{x:.2f}", "one element converts to text in the format '.2f', and this one has 6"),
+        ],
+    )
+    def test_conversions_say_what_was_asked(self, read: Callable, asked: str) -> None:
+        with pytest.raises(ValueError, match=asked) as caught:
+            read(Tensor.ones([2, 3], dtype=DType.int32))
+        assert "item" not in str(caught.value)
+        with lazy():
+            pending = Tensor.ones([2, 3], dtype=DType.int32) + 1
+        with pytest.raises(ValueError, match=asked):
+            read(pending)
+        with pytest.raises(ValueError, match="calling `item` on a tensor with 6 items but expected only 1"):
+            pending.item()
 
     def test_numpy_shares_memory(self) -> None:
         x = Tensor(C) + 1

@@ -53,8 +53,11 @@ impl Buffer {
     }
 
     /// Copies the elements of another buffer, which may be on another device. Both must be contiguous and of
-    /// the same dtype and number of elements; the shapes may differ.
+    /// the same dtype and number of elements; the shapes may differ. Copying a buffer onto itself does nothing.
     pub fn inplace_copy_from(&self, source: &Buffer) -> Result<()> {
+        if self.is_same(source) {
+            return Ok(());
+        }
         if !(self.is_contiguous() && source.is_contiguous()) {
             bail!(value, "cannot copy {source:?} into {self:?} in place: both must be contiguous");
         }
@@ -241,6 +244,11 @@ mod tests {
         for source in refused {
             assert_eq!(to.inplace_copy_from(&source).unwrap_err().kind(), ErrorKind::Value);
         }
+        let column = to.index(&[ViewIndex::ALL, ViewIndex::At(0)]).unwrap();
+        column.inplace_copy_from(&column.clone()).unwrap();
+        let other = to.index(&[ViewIndex::ALL, ViewIndex::At(1)]).unwrap();
+        assert_eq!(column.inplace_copy_from(&other).unwrap_err().kind(), ErrorKind::Value);
+        assert_eq!(to.to_vec::<i16>().unwrap(), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]

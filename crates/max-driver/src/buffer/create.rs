@@ -321,13 +321,14 @@ mod tests {
         written.copy_from(&Buffer::from([1i32, 2, 3])).unwrap();
         drop(written);
         assert_eq!(map("r", &[2], 4).unwrap().to_vec::<i32>().unwrap(), [2, 3]);
-        let fixed = map("readonly", &[3], 0).unwrap();
-        assert!(fixed.is_read_only() && fixed.fill(Number::Int(0)).is_err());
-        let private = map("c", &[3], 0).unwrap();
-        private.fill(Number::Int(9)).unwrap();
-        assert_eq!(private.to_vec::<i32>().unwrap(), [9, 9, 9]);
+        for mode in ["r", "readonly", "c", "copyonwrite"] {
+            let private = map(mode, &[3], 0).unwrap();
+            private.fill(Number::Int(9)).unwrap();
+            assert_eq!(private.to_vec::<i32>().unwrap(), [9, 9, 9]);
+        }
+        assert_eq!(map("r", &[3], 0).unwrap().to_vec::<i32>().unwrap(), [1, 2, 3]);
         map("r+", &[1], 8).unwrap().fill(Number::Int(7)).unwrap();
-        assert_eq!(fixed.to_vec::<i32>().unwrap(), [1, 2, 7]);
+        assert_eq!(map("r", &[3], 0).unwrap().to_vec::<i32>().unwrap(), [1, 2, 7]);
         assert_eq!(map("r", &[0, 5], 12).unwrap().num_elements(), 0);
         let odd = map("r", &[1], 1).unwrap().to_vec::<i32>().unwrap();
         assert_eq!(odd, [i32::from_le_bytes([0, 0, 0, 2]).to_le()]);

@@ -179,7 +179,7 @@ impl Gpu {
     }
 
     /// The bytes that are free, and all there are.
-    fn free_and_total(&self) -> Result<(usize, usize)> {
+    pub(crate) fn free_and_total(&self) -> Result<(usize, usize)> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two numbers.

@@ -10,15 +10,16 @@ import numpy as np
 
 @final
 class DType:
-    """A dtype by its numeric code."""
+    """A dtype by its numeric code. Where a `dtype` is an argument below, anything that `like` takes is taken."""
 
     def __new__(cls, code: int) -> DType: ...
     @staticmethod
     def all() -> list[tuple[str, int]]:
         """Names and codes of all dtypes, in order of the codes."""
     @staticmethod
-    def from_numpy(dtype: np.dtype[Any]) -> int:
-        """The code of a NumPy dtype; ValueError if there is none (objects, big-endian, strings...)."""
+    def like(dtype: Any) -> DType:
+        """The dtype for anything that is taken where one is wanted: a DType, an object whose `_native` is one, a name, a
+        NumPy dtype or a NumPy scalar type. TypeError for anything else, ValueError if there is no such dtype."""
     name: str
     code: int
     size_in_bytes: int
@@ -76,9 +77,9 @@ class Type:
     """The type of a graph value. Static sizes are checked when it is made."""
 
     @staticmethod
-    def tensor(dtype: DType, shape: Sequence[Any], device: DeviceRef, layout: str | None) -> Type: ...
+    def tensor(dtype: Any, shape: Sequence[Any], device: DeviceRef, layout: str | None) -> Type: ...
     @staticmethod
-    def buffer(dtype: DType, shape: Sequence[Any], device: DeviceRef) -> Type: ...
+    def buffer(dtype: Any, shape: Sequence[Any], device: DeviceRef) -> Type: ...
     @staticmethod
     def opaque(name: str) -> Type: ...
     kind: str  # "tensor", "buffer" or "opaque"
@@ -117,7 +118,7 @@ class Value:
 class Weight:
     """A weight that joins the current graph when it is used."""
 
-    def __new__(cls, name: str, dtype: DType, shape: Sequence[Any], device: DeviceRef) -> Weight: ...
+    def __new__(cls, name: str, dtype: Any, shape: Sequence[Any], device: DeviceRef) -> Weight: ...
     name: str
     type: Type
     def __repr__(self) -> str: ...
@@ -150,7 +151,7 @@ def op(scope: Graph | Region | None, name: str, *args: Any) -> Any:
     region the results are Tensors. Without a scope it is a LookupError.
 
     Arguments are converted as the op's parameter wants them: None, bool, int, float, str, slice, Ellipsis, lists and
-    tuples of these, NumPy arrays and scalars, objects with `__tensorvalue__()`, native objects, and any object whose
+    tuples of these, NumPy arrays, scalars, dtypes and scalar types, objects with `__tensorvalue__()`, native objects, and any object whose
     `_native` attribute is a native object (Value, Weight, Dim, Shape, DType, DeviceRef, Device, Type, Buffer).
     """
 
@@ -193,6 +194,8 @@ class Tensor:
     value: Value | None  # if it is one
     def item(self) -> float | int | bool:
         """The one element; realizes. ValueError if there are more or none."""
+    def convert(self, to: str) -> float | int | bool:
+        """As `item`, for the conversion to something, such as "bool", which the ValueError names."""
     def __repr__(self) -> str: ...  # values like NumPy's, shape, dtype and device; realizes
 
 @final
@@ -231,6 +234,7 @@ class Device:
     api: str
     architecture_name: str
     model_name: str
+    max_single_alloc_size: int
     is_host: bool
     is_host_unified: bool
     is_compatible: bool
@@ -263,9 +267,9 @@ class Buffer:
     A new buffer holds zeros.
     """
 
-    def __new__(cls, dtype: DType, shape: Sequence[int], place: Any, pinned: bool = False) -> Buffer: ...
+    def __new__(cls, dtype: Any, shape: Sequence[int], place: Any, pinned: bool = False) -> Buffer: ...
     @staticmethod
-    def scalar(value: float | int | bool, dtype: DType, place: Any) -> Buffer: ...
+    def scalar(value: float | int | bool, dtype: Any, place: Any) -> Buffer: ...
     @staticmethod
     def from_dlpack(array: Any, copy: bool | None) -> Buffer:
         """NumPy arrays are read directly; others by the DLPack protocol. Refuses non-contiguous sources."""
@@ -273,7 +277,7 @@ class Buffer:
     def from_numpy(array: np.ndarray[Any, Any]) -> Buffer:
         """Zero-copy for contiguous arrays, else a contiguous copy."""
     @staticmethod
-    def mmap(path: str | os.PathLike[str], dtype: DType, shape: Sequence[int], mode: str, offset: int) -> Buffer: ...
+    def mmap(path: str | os.PathLike[str], dtype: Any, shape: Sequence[int], mode: str, offset: int) -> Buffer: ...
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
@@ -290,13 +294,16 @@ class Buffer:
     def get(self, index: Any) -> Buffer:
         """A view by an index: an int, a slice, an ellipsis, None or a tuple of these."""
     def set(self, index: Any, value: Any) -> None:
-        """Assigns a number, a Buffer, a NumPy array or a DLPack array to a view."""
-    def view(self, dtype: DType, shape: Sequence[int] | None) -> Buffer: ...
+        """Assigns a number, a Buffer, a NumPy array or a DLPack array to a view. ValueError for a number if the index is
+        of ints only, and too few to name one element."""
+    def view(self, dtype: Any, shape: Sequence[int] | None) -> Buffer: ...
     def contiguous(self) -> Buffer: ...
     def copy(self, place: Any) -> Buffer: ...
     def to(self, place: Any) -> Buffer: ...
     def inplace_copy_from(self, src: Buffer) -> None: ...
     def item(self) -> float | int | bool: ...
+    def convert(self, to: str) -> float | int | bool:
+        """As `item`, for the conversion to something, such as "bool", which the ValueError names."""
     def dlpack(self, max_version: tuple[int, int] | None, copy: bool, stream: int | None) -> Any:
         """A DLPack capsule: versioned if `max_version` is 1 or more, else unversioned (BufferError if read-only).
 

@@ -28,8 +28,13 @@ __all__ = ["DType"]
 class DType(Enum):
     """The type of a tensor's elements. The value of a member is its numeric code.
 
+    Functions that take a `DType` also take its name, a NumPy dtype or a NumPy scalar type.
+
     >>> print(DType.bfloat16, DType.bfloat16.value, DType(71).is_half())
     DType.bfloat16 71 True
+    >>> from max.graph import TensorType
+    >>> TensorType("int8", [3]).dtype
+    int8
     """
 
     bool = 1
@@ -106,7 +111,7 @@ class DType(Enum):
             known = None
         if known is None:
             raise ValueError(f"{dtype!r} is not a NumPy dtype")
-        return cls(_core.DType.from_numpy(known))
+        return wrap(_core.DType.like(known))
 
     def to_numpy(self) -> np.dtype[Any]:
         """The NumPy dtype for this member.
@@ -155,3 +160,13 @@ _BY_CODE: dict[int, DType] = {dtype.value: dtype for dtype in DType}
 def wrap(native: _core.DType) -> DType:
     """The member for a native dtype."""
     return _BY_CODE[native.code]
+
+
+def as_dtype(dtype: Any) -> DType:
+    """The member for a dtype, its name, a NumPy dtype or a NumPy scalar type.
+
+    Raises:
+        TypeError: If it is none of these.
+        ValueError: If there is no such dtype.
+    """
+    return dtype if isinstance(dtype, DType) else wrap(_core.DType.like(dtype))

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from max.driver.buffer import Buffer, DLPackArray, Tensor, batch_inplace_copy
 from max.driver.device import CPU, Accelerator, Device, DeviceStream
 from max.driver.spec import (
@@ -39,3 +41,13 @@ __all__ = [
     "load_devices",
     "scan_available_devices",
 ]
+
+__version__: str
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":  # looked up when asked for, as that of the package is
+        import max
+
+        return max.__version__
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

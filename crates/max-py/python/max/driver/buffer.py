@@ -97,7 +97,7 @@ class Buffer:
         if dtype is None:
             self._native = _core.Buffer.from_numpy(shape).copy(place)
         else:
-            self._native = _core.Buffer(native(dtype, _core.DType), shape, place, pinned)
+            self._native = _core.Buffer(dtype, shape, place, pinned)
 
     @staticmethod
     def _wrap(native: _core.Buffer) -> Buffer:
@@ -108,7 +108,7 @@ class Buffer:
     @staticmethod
     def zeros(shape: Sequence[int], dtype: DType, device: Device | DeviceStream | None = None) -> Buffer:
         """A buffer full of zeros."""
-        return Buffer._wrap(_core.Buffer(native(dtype, _core.DType), shape, _place(device, CPU())))
+        return Buffer._wrap(_core.Buffer(dtype, shape, _place(device, CPU())))
 
     @staticmethod
     def scalar(value: float, dtype: DType, device: Device | DeviceStream | None = None) -> Buffer:
@@ -118,7 +118,7 @@ class Buffer:
         >>> Buffer.scalar(1.5, DType.bfloat16).item()
         1.5
         """
-        return Buffer._wrap(_core.Buffer.scalar(value, native(dtype, _core.DType), _place(device, CPU())))
+        return Buffer._wrap(_core.Buffer.scalar(value, dtype, _place(device, CPU())))
 
     @staticmethod
     def from_numpy(arr: npt.NDArray[Any]) -> Buffer:
@@ -127,12 +127,14 @@ class Buffer:
 
     @staticmethod
     def from_dlpack(array: Any, *, copy: bool | None = None) -> Buffer:
-        """A buffer that shares the memory of an array of another library.
+        """A buffer that shares the memory of an array of another library; a buffer is given back as it is.
 
         Args:
             array: A contiguous array with the DLPack protocol.
             copy: Whether to copy the data instead.
         """
+        if isinstance(array, Buffer) and not copy:
+            return array
         return Buffer._wrap(_core.Buffer.from_dlpack(array, copy))
 
     @staticmethod
@@ -149,21 +151,22 @@ class Buffer:
             filename: The file.
             dtype: The type of the elements.
             shape: The sizes of the axes, or the number of elements.
-            mode: `"r"` or `"readonly"`; `"r+"` or `"readwrite"`, which writes to the file; `"w+"` or `"write"`, which
-                makes the file; `"c"` or `"copyonwrite"`, which keeps writes to this process.
+            mode: `"c"` or `"copyonwrite"`, and `"r"` or `"readonly"` as well: writes stay in memory, and the file never
+                changes; `"r+"` or `"readwrite"`: writes go to the file; `"w+"` or `"write"`: they do, and the file is
+                made first, full of zeros.
             offset: Where the first element lies in the file, in bytes.
 
         Raises:
             OSError: If the file cannot be opened.
             ValueError: If it is too short.
         """
+        path = os.fspath(filename)  # and no file descriptor, which would be closed
         if mode not in ("w+", "write"):
-            open(filename, "rb").close()  # Python's own exceptions about files
+            open(path, "rb").close()  # Python's own exceptions about files
         if offset < 0:
             raise ValueError(f"the offset in a file cannot be negative: {offset}")
         sizes = shape if isinstance(shape, Iterable) else [shape]
-        kind = native(dtype, _core.DType)
-        return Buffer._wrap(_core.Buffer.mmap(filename, kind, sizes, mode, offset))
+        return Buffer._wrap(_core.Buffer.mmap(path, dtype, sizes, mode, offset))
 
     @property
     def dtype(self) -> DType:
@@ -228,7 +231,7 @@ class Buffer:
         Raises:
             ValueError: If the bytes do not fit.
         """
-        return Buffer._wrap(self._native.view(native(dtype, _core.DType), shape))
+        return Buffer._wrap(self._native.view(dtype, shape))
 
     def contiguous(self) -> Buffer:
         """A contiguous copy."""
@@ -245,11 +248,30 @@ class Buffer:
         """
         return Buffer._wrap(self._native.copy(_place(stream, device)))
 
-    def to(self, device: Device | DeviceStream) -> Buffer:
-        """This buffer on a device or stream: itself, or a copy if it is somewhere else."""
-        if isinstance(device, Device) and device == self.device:
+    if TYPE_CHECKING:
+
+        @overload
+        def to(self, device: Device | DeviceStream) -> Buffer: ...
+        @overload
+        def to(self, device: Sequence[Device | DeviceStream]) -> list[Buffer]: ...
+
+    def to(self, device: Any) -> Any:
+        """This buffer on a device or stream: itself, or a copy if it is somewhere else.
+
+        >>> from max.dtype import DType
+        >>> buffer = Buffer.zeros([2], DType.float32)
+        >>> [copy is buffer for copy in buffer.to([CPU(), CPU()])]
+        [True, True]
+
+        Args:
+            device: The device or stream; for a list of them, the result is a list too.
+        """
+        return [self._to(place) for place in device] if isinstance(device, Sequence) else self._to(device)
+
+    def _to(self, place: Device | DeviceStream) -> Buffer:
+        if isinstance(place, Device) and place == self.device:
             return self
-        return Buffer._wrap(self._native.to(_place(device)))
+        return Buffer._wrap(self._native.to(place))
 
     def inplace_copy_from(self, src: Buffer) -> None:
         """Overwrites the elements with those of another buffer of the same dtype and shape, on any device."""
@@ -324,7 +346,7 @@ class Buffer:
     __contains__ = None  # there is no comparison to look for an element with
 
     def __bool__(self) -> bool:
-        return bool(self.item())
+        return bool(self._native.convert("bool"))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
         return self.copy()

@@ -62,6 +62,11 @@ class Device:
         return self._native.model_name
 
     @property
+    def max_single_alloc_size(self) -> int:
+        """The most bytes that one buffer on the device may have."""
+        return self._native.max_single_alloc_size
+
+    @property
     def is_host(self) -> bool:
         """Whether this is the CPU."""
         return self._native.is_host

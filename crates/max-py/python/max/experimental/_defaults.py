@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from max.driver import CPU, Accelerator, Device, accelerator_count
-from max.dtype import DType
+from max.dtype import DType, as_dtype
 from max.graph.type import DeviceRef, TensorType
 
 if TYPE_CHECKING:
@@ -36,13 +36,6 @@ def as_device(device: Device | DeviceRef) -> Device:
     if isinstance(device, Device):
         return device
     raise TypeError(f"expected a device, got {type(device).__name__}: {device!r}")
-
-
-def as_dtype(dtype: DType) -> DType:
-    """The dtype, checked to be one."""
-    if isinstance(dtype, DType):
-        return dtype
-    raise TypeError(f"expected a DType, got {type(dtype).__name__}: {dtype!r}")
 
 
 def as_like(like: Any) -> Any:

@@ -24,10 +24,10 @@ False
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from max import _core
 from max.experimental._trace import Realization as Realization
@@ -64,8 +64,8 @@ C = TypeVar("C", bound="_Context")
 R = TypeVar("R")
 
 
-class Done(Generic[R]):
-    """A result that already exists but can still be awaited."""
+class Done(Coroutine[Any, Any, R]):
+    """A coroutine whose result already exists, so that it need not be awaited; it can be awaited more than once."""
 
     __slots__ = ("_result",)
 
@@ -75,6 +75,17 @@ class Done(Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         return self._result
         yield
+
+    def send(self, value: Any) -> Any:
+        """Ends the coroutine with its result."""
+        raise StopIteration(self._result)
+
+    def throw(self, *exception: Any) -> Any:
+        """Raises the exception: there is nothing left that could catch it."""
+        return super().throw(*exception)
+
+    def close(self) -> None:
+        """Does nothing: there is nothing left to do."""
 
 
 class _Context:

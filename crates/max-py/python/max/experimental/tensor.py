@@ -171,7 +171,7 @@ class Tensor(Operators):
         >>> Tensor.from_dlpack(np.arange(3)).dtype
         int64
         """
-        return cls(storage=array if isinstance(array, Buffer) else Buffer.from_dlpack(array))
+        return cls(storage=Buffer.from_dlpack(array))
 
     @classmethod
     def from_graph_value(cls, value: TensorValue) -> Tensor:
@@ -219,10 +219,10 @@ class Tensor(Operators):
         zeros = type(value) is int and value == 0  # new buffers are zeroed; -0.0 is a float, not an int
         # In a lazy scope it takes no memory until it is read, and device memory is filled by kernels.
         if (scopes and scopes[-1]._lazy) or not (zeros or device.is_host):
-            number = _core.Buffer.scalar(value, native(dtype, _core.DType), device)
+            number = _core.Buffer.scalar(value, dtype, device)
             return call("broadcast_to", _core.Tensor.from_buffer(number), dims(shape))
         sizes: Any = dims(shape)
-        buffer = _core.Buffer(native(dtype, _core.DType), sizes, device)
+        buffer = _core.Buffer(dtype, sizes, device)
         if not zeros:
             buffer.set(..., value)
         return wrap(_core.Tensor.from_buffer(buffer))
@@ -358,7 +358,8 @@ class Tensor(Operators):
 
     @property
     def realize(self) -> Done[Tensor]:
-        """Computes the tensor if it is pending: `t.realize` is enough, and `await t.realize` gives the tensor.
+        """Computes the tensor if it is pending: `t.realize` is enough, `await t.realize` gives the tensor, and so does
+        `asyncio.run(t.realize)`.
 
         Raises:
             TypeError: If it represents a value of a graph.
@@ -502,21 +503,21 @@ class Tensor(Operators):
         return TensorValue(self)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
-        return bool(self._native.item())
+        return bool(self._native.convert("bool"))
 
     def __int__(self) -> int:
-        return int(self._native.item())
+        return int(self._native.convert("int"))
 
     def __float__(self) -> float:
-        return float(self._native.item())
+        return float(self._native.convert("float"))
 
     def __complex__(self) -> complex:
-        return complex(self._native.item())
+        return complex(self._native.convert("complex"))
 
     def __index__(self) -> int:
         if not self.dtype.is_integral():
             raise TypeError(f"only tensors of integers can be used as an index, not {self.dtype}")
-        return self._native.item()  # type: ignore[no-any-return]
+        return self._native.convert("int")  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         if not self._native.rank:
@@ -537,7 +538,9 @@ class Tensor(Operators):
         return _unpickle, (self._read(),)
 
     def __format__(self, spec: str) -> str:
-        return format(self._native.item(), spec) if spec else str(self)
+        if not spec:
+            return str(self)
+        return format(self._native.convert(f"text in the format {spec!r}"), spec)
 
     def __repr__(self) -> str:
         return repr(self._native)
@@ -572,8 +575,8 @@ def _from_data(data: Any, dtype: DType | None, device: Device | DeviceRef | None
 
         return _moved(wrap(_core.op(_BARE, "constant", [np.asarray(data)], kind, CPU())), place)
     tensor = Tensor(storage=_copied(data))
-    if dtype is not None and dtype is not tensor.dtype:
-        tensor = wrap(_core.op(_BARE, "cast", tensor, dtype))
+    if dtype is not None and kind is not tensor.dtype:
+        tensor = wrap(_core.op(_BARE, "cast", tensor, kind))
     return _moved(tensor, place)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from max.dtype import as_dtype
 from max.graph.shape import ShapeLike, dims
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class Operators:
 
     def cast(self: S, dtype: DType) -> S:
         """The elements converted to another dtype; the tensor itself if it has it."""
-        return self if dtype is self.dtype else self._call("cast", self, dtype)
+        wanted = as_dtype(dtype)
+        return self if wanted is self.dtype else self._call("cast", self, wanted)
 
     def reshape(self: S, shape: ShapeLike) -> S:
         """The same elements in another shape; one dim may be -1 and is then worked out."""

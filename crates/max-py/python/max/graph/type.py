@@ -237,12 +237,10 @@ class TensorType(_ArrayType):
         device: Device | DeviceRef | None = None,
         _layout: FilterLayout | None = None,
     ) -> None:
-        self._dtype, self._shape = dtype, Shape(shape)
+        self._dtype, self._shape = _dtype.as_dtype(dtype), Shape(shape)
         self._device = DeviceRef.CPU() if device is None else DeviceRef.from_device(device)
         layout = None if _layout is None else FilterLayout(_layout).value
-        self._native = _core.Type.tensor(
-            native(dtype, _core.DType), self._shape, self._device._native, layout
-        )
+        self._native = _core.Type.tensor(self._dtype, self._shape, self._device._native, layout)
 
     @property
     def _layout(self) -> FilterLayout | None:
@@ -271,9 +269,9 @@ class BufferType(_ArrayType):
     def __init__(
         self, dtype: DType, shape: ShapeLike, device: Device | DeviceRef | None = None
     ) -> None:
-        self._dtype, self._shape = dtype, Shape(shape)
+        self._dtype, self._shape = _dtype.as_dtype(dtype), Shape(shape)
         self._device = DeviceRef.CPU() if device is None else DeviceRef.from_device(device)
-        self._native = _core.Type.buffer(native(dtype, _core.DType), self._shape, self._device._native)
+        self._native = _core.Type.buffer(self._dtype, self._shape, self._device._native)
 
     def as_tensor(self) -> TensorType:
         """The type of a tensor like this buffer."""

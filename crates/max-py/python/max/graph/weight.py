@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from max import _core
-from max._native import native
 from max.graph.shape import Shape, ShapeLike
 from max.graph.type import DeviceRef
 from max.graph.value import TensorValue
@@ -63,7 +62,7 @@ class Weight(TensorValue):
         if sharding_strategy is not None:
             raise NotImplementedError("weights cannot be spread over several devices yet")
         place = DeviceRef.CPU() if device is None else DeviceRef.from_device(device)
-        self._native = _core.Weight(name, native(dtype, _core.DType), Shape(shape), place._native)
+        self._native = _core.Weight(name, dtype, Shape(shape), place._native)
         self.align = align
         self.quantization_encoding = quantization_encoding
         self.shard_idx = None

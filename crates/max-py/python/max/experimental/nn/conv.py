@@ -17,7 +17,7 @@ from max.graph import ConvInputLayout, FilterLayout
 __all__ = ["Conv2d"]
 
 
-class Conv2d(Module):
+class Conv2d(Module[[Tensor], Tensor]):
     """A convolution over height and width.
 
     Images are `[batch, height, width, channels]`, or `[batch, channels, height, width]` with `permute`.

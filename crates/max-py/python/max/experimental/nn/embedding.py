@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from max.experimental import functional as F
 from max.experimental import random
 from max.experimental.nn.module import Module
 from max.experimental.tensor import Tensor
 
+if TYPE_CHECKING:
+    from max.graph.dim import Dim, DimLike
+
 __all__ = ["Embedding"]
 
 
-class Embedding(Module):
+class Embedding(Module[[Tensor], Tensor]):
     """A table with a vector, or a larger tensor, for each token.
 
     >>> from max.dtype import DType
@@ -29,27 +33,33 @@ class Embedding(Module):
     weight: Tensor
     """The table, `[vocab_size, *dims]`."""
 
-    def __init__(self, vocab_size: int, *, dim: int | None = None, dims: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, vocab_size: DimLike, *, dim: DimLike | None = None, dims: Sequence[DimLike] | None = None
+    ) -> None:
         if (dim is None) == (dims is None):
             raise TypeError(f"Embedding takes either dim or dims; got dim={dim} and dims={dims}")
         self.weight = random.gaussian([vocab_size, *(dims if dims is not None else [dim])])
 
     @property
-    def vocab_size(self) -> int:
+    def vocab_size(self) -> Dim:
         """The number of tokens."""
-        return int(self.weight.shape[0])
+        return self.weight.shape[0]
 
     @property
-    def dim(self) -> int:
+    def dim(self) -> Dim:
         """The size of each vector; raises ValueError if the table has larger tensors."""
         if len(self.dims) != 1:
             raise ValueError(f"an Embedding of tensors of shape {self.dims} has no dim")
         return self.dims[0]
 
     @property
-    def dims(self) -> list[int]:
+    def dims(self) -> list[Dim]:
         """The shape of the tensor of each token."""
-        return [int(dim) for dim in self.weight.shape[1:]]
+        return list(self.weight.shape[1:])
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield "vocab_size", self.vocab_size
+        yield ("dim", self.dim) if len(self.dims) == 1 else ("dims", self.dims)
 
     @F.functional
     def forward(self, indices: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import os
 import reprlib
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from max.driver import Device
 from max.experimental import tensor as _tensor
@@ -29,12 +29,16 @@ else:
 
 
 C = TypeVar("C", bound="type[Module]")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _get = object.__getattribute__
 
 
-class Module:
+class Module(Generic[P, R]):
     """A model, or a part of one: a class with a `forward` method.
+
+    For type checkers, `Module[[Tensor], Tensor]` says what `forward` takes and returns.
 
     Attributes that are tensors are its parameters, and attributes that are modules its children, in the order in which
     they were set. Calling a module calls `forward`.
@@ -70,11 +74,11 @@ class Module:
         stand_ins = _tracing.stand_ins.get()
         return _get(self, name) if stand_ins is None else stand_ins.read(self, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls `forward`."""
         return self.forward(*args, **kwargs)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The computation of the module; subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
@@ -234,20 +238,35 @@ class Module:
 
     @reprlib.recursive_repr()
     def __repr__(self) -> str:
-        parts = self._parts()
+        parts = [shown for part in self.__rich_repr__() if (shown := _show_part(part)) is not None]
         line = f"{type(self).__name__}({', '.join(parts)})"
         if "\n" not in line and len(line) <= 100:
             return line
         return f"{type(self).__name__}(\n" + textwrap.indent("".join(f"{part},\n" for part in parts), "    ") + ")"
 
-    def _parts(self) -> list[str]:
-        """What the repr of the module shows between its parentheses."""
-        return [f"{name}={_show(value)}" for name, value in attributes(self) if not name.startswith("_")]
+    def __rich_repr__(self) -> Iterator[Any]:
+        """What the repr of the module shows between its parentheses, by default its public attributes.
+
+        The library `rich` uses it too: values, and tuples of a name, a value and optionally a default value, with which
+        the value is not shown.
+        """
+        return ((name, value) for name, value in attributes(self) if not name.startswith("_"))
 
 
 def _refuse_device_graph(is_device_graph: bool, signal_buffer_index: int | None) -> None:
     if is_device_graph or signal_buffer_index is not None:
         raise NotImplementedError("modules cannot be compiled for several devices that signal each other yet")
+
+
+def _show_part(part: Any) -> str | None:
+    """A part of the text of a module, unless it has its default value."""
+    match part:
+        case (name, value, default):
+            return None if value == default else f"{name}={_show(value)}"
+        case (name, value):
+            return f"{name}={_show(value)}"
+        case (value,) | value:
+            return _show(value)
 
 
 def _show(value: Any) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 from max.dtype import DType
 from max.experimental import functional as F
 from max.experimental.nn.module import Module
 from max.experimental.tensor import Tensor
 
+if TYPE_CHECKING:
+    from max.graph.dim import Dim, DimLike
+
 __all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]
 
 
-class LayerNorm(Module):
+class LayerNorm(Module[[Tensor], Tensor]):
     """`(x - mean) / sqrt(variance + eps) * weight + bias` along the last axis.
 
     The result has the dtype of the input.
 
     >>> LayerNorm(3)
-    LayerNorm(weight=float32[3], bias=float32[3], dim=3, eps=1e-05, keep_dtype=True)
+    LayerNorm(dim=3)
 
     Args:
         dim: The size of the last axis.
@@ -47,6 +53,13 @@ class LayerNorm(Module):
         self.eps = eps
         self.keep_dtype = keep_dtype
 
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield "dim", self.dim
+        yield "eps", self.eps, 1e-5
+        yield "keep_dtype", self.keep_dtype, True
+        yield "elementwise_affine", self.weight is not None, True
+        yield "use_bias", self.bias is not None, self.weight is not None
+
     @F.functional
     def forward(self, x: Tensor) -> Tensor:
         """The normalized input."""
@@ -55,7 +68,7 @@ class LayerNorm(Module):
         return F.layer_norm(input, gamma, beta, self.eps).cast(x.dtype)
 
 
-class RMSNorm(Module):
+class RMSNorm(Module[[Tensor], Tensor]):
     """`x / sqrt(mean(x * x) + eps) * weight` along the last axis.
 
     >>> RMSNorm(3)(Tensor.full([3], 5.0)).to_numpy()
@@ -69,14 +82,18 @@ class RMSNorm(Module):
     weight: Tensor
     """The scale, `[dim]`."""
 
-    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+    def __init__(self, dim: DimLike, eps: float = 1e-6) -> None:
         self.weight = Tensor.ones([dim])
         self.eps = eps
 
     @property
-    def dim(self) -> int:
+    def dim(self) -> Dim:
         """The size of the last axis."""
-        return int(self.weight.shape[0])
+        return self.weight.shape[0]
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield "dim", self.dim
+        yield "eps", self.eps, 1e-6
 
     @F.functional
     def forward(self, x: Tensor) -> Tensor:
@@ -84,13 +101,13 @@ class RMSNorm(Module):
         return F.rms_norm(x, self.weight, self.eps)
 
 
-class GroupNorm(Module):
+class GroupNorm(Module[[Tensor], Tensor]):
     """`(x - mean) / sqrt(variance + eps) * weight + bias` for groups of channels, which are axis 1 of the input.
 
     Mean and variance are taken over all elements of a group, including any axes after the channels.
 
     >>> GroupNorm(2, 4)
-    GroupNorm(weight=float32[4], bias=float32[4], num_groups=2, num_channels=4, eps=1e-05)
+    GroupNorm(num_groups=2, num_channels=4)
 
     Args:
         num_groups: The number of groups, which must divide the number of channels.
@@ -112,6 +129,12 @@ class GroupNorm(Module):
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = eps
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield "num_groups", self.num_groups
+        yield "num_channels", self.num_channels
+        yield "eps", self.eps, 1e-5
+        yield "affine", self.weight is not None, True
 
     @F.functional
     def forward(self, x: Tensor) -> Tensor:

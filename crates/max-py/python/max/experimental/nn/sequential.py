@@ -57,8 +57,9 @@ class ModuleList(Module, list[Module]):
     def _of(cls, modules: list[Module]) -> Self:
         return cls(modules)
 
-    def _parts(self) -> list[str]:
-        return [*map(repr, self), *super()._parts()]
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield from self
+        yield from super().__rich_repr__()
 
 
 class Sequential(ModuleList):
@@ -66,7 +67,7 @@ class Sequential(ModuleList):
 
     >>> from max.experimental.nn import Linear, RMSNorm
     >>> Sequential(Linear(2, 3), RMSNorm(3))
-    Sequential(Linear(weight=float32[3, 2], bias=float32[3]), RMSNorm(weight=float32[3], eps=1e-06))
+    Sequential(Linear(in_dim=Dim(2), out_dim=Dim(3)), RMSNorm(dim=Dim(3)))
 
     Args:
         *modules: The modules, in order.
