@@ -13,6 +13,7 @@ const RUST: &[Step] = &[
     Step { name: "format", run: |_, _| exec::run(cargo().args(["fmt", "--all", "--check"])) },
     Step { name: "clippy", run: clippy },
     Step { name: "Rust tests", run: rust_tests },
+    Step { name: "guarded memory", run: guarded_memory },
     Step { name: "documentation", run: documentation },
 ];
 
@@ -120,6 +121,22 @@ fn rust_tests(_: &Context, totals: &mut Totals) -> Result<(), String> {
     let outcome = exec::tee(without_gpus(cargo().args(arguments)), &mut output);
     let counted = totals.add_cargo(&output);
     outcome.and(counted)
+}
+
+/// Every kernel with each block of its memory right before, then right after, a page that cannot be touched: an access out
+/// of bounds kills the test.
+fn guarded_memory(_: &Context, totals: &mut Totals) -> Result<(), String> {
+    for side in ["end", "start"] {
+        let arguments = ["test", "-p", "max-engine", "-p", "max-kernels", "--lib", "--locked"];
+        let tests = ["sizes", "op_cases", "random_graphs"].map(|test| ["--test", test]).concat();
+        let mut command = cargo();
+        command.args(arguments).args(tests).env("MAX_GUARD_MEMORY", side);
+        let mut output = String::new();
+        let outcome = exec::tee(without_gpus(&mut command), &mut output);
+        let counted = totals.add_cargo(&output);
+        outcome.and(counted)?;
+    }
+    Ok(())
 }
 
 fn documentation(_: &Context, _: &mut Totals) -> Result<(), String> {

@@ -1,9 +1,11 @@
-//! Graphs that reach every form of kernel, with a symbol for every size: each runs with all combinations of the sizes 0,
-//! 1 and one that the form is made for.
+//! Graphs that reach every form of kernel, with a symbol for every size, so that each runs with a size of 0 or 1 in every
+//! position.
 
 use max_core::{Bindings, DType, DeviceRef, Dim, Element, Result, Shape, TensorType, dispatch};
 use max_graph::ops::conv::ConvOptions;
 use max_graph::{Graph, HostTensor, TensorValue, Value, ops};
+
+use crate::gpu::Tolerance;
 
 /// A graph and the sizes that it is made for.
 pub struct Form {
@@ -156,8 +158,16 @@ pub fn forms() -> Vec<Form> {
 }
 
 impl Form {
-    /// All combinations of sizes.
-    pub fn bindings(&self) -> Vec<Bindings> {
+    /// How far results may be from the interpreter's.
+    pub fn tolerance(&self, graph: &Graph) -> Tolerance {
+        match self.dtype {
+            DType::BFloat16 => Tolerance::NARROW,
+            dtype => Tolerance::of(&graph.body(), dtype),
+        }
+    }
+
+    /// All combinations of the sizes it is made for and of others.
+    pub fn bindings(&self, others: &[i64]) -> Vec<Bindings> {
         let mut all = vec![Bindings::new()];
         for &(symbol, size) in self.sizes {
             let with = |known: &Bindings, size: i64| {
@@ -165,7 +175,11 @@ impl Form {
                 known.insert(symbol.into(), size);
                 known
             };
-            all = all.iter().flat_map(|known| [0, 1, size].map(|size| with(known, size))).collect();
+            let sizes = [others, &[size]].concat();
+            all = all
+                .iter()
+                .flat_map(|known| sizes.iter().map(|&size| with(known, size)).collect::<Vec<_>>())
+                .collect();
         }
         all
     }
