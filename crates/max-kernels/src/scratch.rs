@@ -3,6 +3,7 @@
 //! Where memory is [guarded](max_driver::guard), every call, and every piece, has its own.
 
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 
 use max_driver::guard::{Guarded, guard};
 
@@ -34,6 +35,50 @@ pub(crate) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     let result = f(lines.as_mut_ptr().cast());
     FREE.with(|free| free.borrow_mut().push(lines));
     result
+}
+
+/// Cache lines that a kernel keeps. What they hold is not defined until they are written.
+#[derive(Debug)]
+pub(crate) enum Lines {
+    Heap(Vec<MaybeUninit<Line>>),
+    Guarded(Guarded),
+}
+
+impl Lines {
+    /// A number of cache lines, unless the system refuses.
+    pub(crate) fn new(count: usize) -> Option<Lines> {
+        if let Some(block) = guarded(count.checked_mul(size_of::<Line>())?) {
+            return Some(Lines::Guarded(block));
+        }
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(count).ok()?;
+        lines.resize_with(count, MaybeUninit::uninit);
+        Some(Lines::Heap(lines))
+    }
+
+    /// The first byte, for writing.
+    pub(crate) fn ptr_mut(&mut self) -> *mut u8 {
+        match self {
+            Lines::Heap(lines) => lines.as_mut_ptr().cast(),
+            Lines::Guarded(block) => block.ptr().as_ptr(),
+        }
+    }
+
+    /// The first byte.
+    pub(crate) fn ptr(&self) -> *const u8 {
+        match self {
+            Lines::Heap(lines) => lines.as_ptr().cast(),
+            Lines::Guarded(block) => block.ptr().as_ptr(),
+        }
+    }
+
+    /// The number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Lines::Heap(lines) => size_of_val(&lines[..]),
+            Lines::Guarded(block) => block.len(),
+        }
+    }
 }
 
 /// Guarded memory that starts at a cache line, if memory is guarded.

@@ -1,13 +1,12 @@
 //! Constant right operands: packed when a kernel first wants it, once, for all programs and threads.
 
 use std::collections::HashMap;
-use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use max_core::kernel::Access;
 use max_core::{DType, HostBytes};
 
-use crate::scratch::Line;
+use crate::scratch::{Line, Lines};
 
 /// A right operand that never changes.
 #[derive(Debug)]
@@ -15,7 +14,7 @@ pub struct Constant {
     key: Key,
     /// Keeps the operand where it is, so that no other can have its key.
     _bytes: HostBytes,
-    packed: OnceLock<Option<Vec<MaybeUninit<Line>>>>,
+    packed: OnceLock<Option<Lines>>,
 }
 
 /// What is packed: where the bytes are, and how a matrix lies in them.
@@ -57,12 +56,12 @@ impl Constant {
     pub(super) fn packed(&self, wanted: bool, lines: usize, fill: impl FnOnce(*mut u8)) -> Option<*const u8> {
         let packed =
             if wanted { Some(self.packed.get_or_init(|| pack(lines, fill))) } else { self.packed.get() };
-        packed?.as_ref().map(|lines| lines.as_ptr().cast())
+        packed?.as_ref().map(Lines::ptr)
     }
 
     /// The bytes that it takes beside the operand itself.
     pub fn packed_bytes(&self) -> usize {
-        self.packed.get().and_then(Option::as_ref).map_or(0, |lines| size_of_val(&lines[..]))
+        self.packed.get().and_then(Option::as_ref).map_or(0, Lines::bytes)
     }
 }
 
@@ -78,14 +77,12 @@ impl Drop for Constant {
     }
 }
 
-fn pack(lines: usize, fill: impl FnOnce(*mut u8)) -> Option<Vec<MaybeUninit<Line>>> {
+fn pack(lines: usize, fill: impl FnOnce(*mut u8)) -> Option<Lines> {
     if available().is_some_and(|available| lines.saturating_mul(size_of::<Line>()) > available / 2) {
         return None;
     }
-    let mut packed = Vec::new();
-    packed.try_reserve_exact(lines).ok()?;
-    packed.resize_with(lines, MaybeUninit::uninit);
-    fill(packed.as_mut_ptr().cast());
+    let mut packed = Lines::new(lines)?;
+    fill(packed.ptr_mut());
     Some(packed)
 }
 
