@@ -10,12 +10,12 @@ use max_core::{DType, DeviceRef, Error};
 use max_engine::InferenceSession;
 use max_graph::{Graph, interpret};
 
-use forms::Form;
+use forms::KernelForm;
 use gpu::{difference, execute, moved};
 
 /// Runs a form, moved to a device, with all combinations of the sizes it is made for and of others; tells how often it gave
 /// results.
-fn check(form: &Form, session: &InferenceSession, device: DeviceRef, others: &[i64]) -> usize {
+fn check(form: &KernelForm, session: &InferenceSession, device: DeviceRef, others: &[i64]) -> usize {
     let graph = form.graph().unwrap_or_else(|error| panic!("{}: {error}", form.name));
     let model = session.load(&Graph::from_body(moved(&graph.body(), device).unwrap())).unwrap();
     let mut ran = 0;

@@ -19,7 +19,7 @@ use max_graph::ops::constant::Constant;
 use max_graph::{Body, HostTensor, OpKind, ValueId};
 
 use crate::lock;
-use crate::structure::{Rigid, Seen, Structure, specialize};
+use crate::structure::{Rigid, Structure, Variation, specialize};
 
 /// How many structures are cached.
 const MOST: usize = 1024;
@@ -54,8 +54,8 @@ enum Entry {
 
 /// A model, and what it was compiled for.
 struct Family {
-    sizes: Vec<Seen<i64>>,
-    numbers: Vec<Seen<HostTensor>>,
+    sizes: Vec<Variation<i64>>,
+    numbers: Vec<Variation<HostTensor>>,
     model: Arc<Model>,
     ops: usize,
     /// When it was last used.
@@ -116,7 +116,7 @@ pub(crate) fn find(body: &Body, mut inputs: Vec<Buffer>) -> Result<Found> {
         inputs.push(placed(array)?);
     }
     for (number, seen) in structure.numbers.iter().zip(&family.numbers) {
-        if *seen == Seen::Varies {
+        if *seen == Variation::Varies {
             inputs.push(placed(number)?);
         }
     }
@@ -161,8 +161,8 @@ enum Lookup {
     Found(Arc<Family>),
     /// There is no model: one must be compiled for this, replacing the previous one.
     Missing {
-        sizes: Vec<Seen<i64>>,
-        numbers: Vec<Seen<HostTensor>>,
+        sizes: Vec<Variation<i64>>,
+        numbers: Vec<Variation<HostTensor>>,
         before: Option<Arc<Family>>,
     },
 }
@@ -175,8 +175,8 @@ fn look_up(structure: &mut Structure) -> Lookup {
     }
     let (sizes, numbers) = (structure.sizes.iter(), structure.numbers.iter());
     let Some(Entry::Family(family)) = cache.entries.get(&structure.key) else {
-        let sizes = sizes.copied().map(Seen::Always).collect();
-        let numbers = numbers.map(|number| Seen::Always(number.value.clone())).collect();
+        let sizes = sizes.copied().map(Variation::Constant).collect();
+        let numbers = numbers.map(|number| Variation::Constant(number.value.clone())).collect();
         return Lookup::Missing { sizes, numbers, before: None };
     };
     family.used.store(cache.clock, Ordering::Relaxed);
@@ -192,29 +192,29 @@ fn look_up(structure: &mut Structure) -> Lookup {
 fn compile(
     body: &Body,
     structure: &mut Structure,
-    sizes: Vec<Seen<i64>>,
-    numbers: Vec<Seen<HostTensor>>,
+    sizes: Vec<Variation<i64>>,
+    numbers: Vec<Variation<HostTensor>>,
     before: Option<Arc<Family>>,
 ) -> Result<Arc<Family>> {
     let own_sizes = structure.sizes.clone();
-    let load = |sizes: &[Seen<i64>], numbers: &[Seen<HostTensor>]| {
+    let load = |sizes: &[Variation<i64>], numbers: &[Variation<HostTensor>]| {
         let sizes: Vec<_> = own_sizes.iter().copied().zip(sizes.iter().cloned()).collect();
         session(body)?.load_body(specialize(body, &sizes, numbers)?)
     };
     let (sizes, mut model) = match load(&sizes, &numbers) {
         Ok(model) => (sizes, model),
-        Err(error) if !sizes.contains(&Seen::Varies) => return Err(error),
+        Err(error) if !sizes.contains(&Variation::Varies) => return Err(error),
         Err(_) => {
-            let fixed: Vec<_> = own_sizes.iter().copied().map(Seen::Always).collect();
+            let fixed: Vec<_> = own_sizes.iter().copied().map(Variation::Constant).collect();
             let model = load(&fixed, &numbers)?;
             make_rigid(structure, Rigid::Sizes);
             (fixed, model)
         }
     };
     let mut numbers = numbers;
-    if numbers.contains(&Seen::Varies) {
+    if numbers.contains(&Variation::Varies) {
         let fixed: Vec<_> =
-            structure.numbers.iter().map(|number| Seen::Always(number.value.clone())).collect();
+            structure.numbers.iter().map(|number| Variation::Constant(number.value.clone())).collect();
         let plain = load(&sizes, &fixed)?;
         let changes = |other: &Model| recognized(other) != recognized(&model);
         if changes(&plain) || before.is_some_and(|before| changes(&before.model)) {

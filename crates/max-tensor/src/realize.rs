@@ -119,7 +119,7 @@ struct Staged {
     body: Body,
     sources: Vec<Buffer>,
     /// The state of each cell when it was visited; other threads may realize it meanwhile.
-    seen: HashMap<*const Cell, Seen>,
+    visited: HashMap<*const Cell, Visited>,
     nodes: HashMap<*const Node, Emitted>,
 }
 
@@ -134,7 +134,7 @@ struct Emitted {
 }
 
 #[derive(Clone)]
-enum Seen {
+enum Visited {
     Source(ValueId),
     Result(*const Node, usize),
 }
@@ -173,13 +173,13 @@ impl Staged {
     }
 
     fn visit(&mut self, cell: &Arc<Cell>, todo: &mut Vec<Todo>) -> Result<()> {
-        if self.seen.contains_key(&Arc::as_ptr(cell)) {
+        if self.visited.contains_key(&Arc::as_ptr(cell)) {
             return Ok(());
         }
-        let seen = match cell.state() {
+        let visited = match cell.state() {
             State::Real(buffer) => {
                 self.sources.push(buffer);
-                Seen::Source(self.body.add_argument(cell.ty.clone().into()))
+                Visited::Source(self.body.add_argument(cell.ty.clone().into()))
             }
             State::Pending(node, number) => {
                 let address = Arc::as_ptr(&node);
@@ -187,7 +187,7 @@ impl Staged {
                     todo.push(Todo::Emit(node.clone()));
                     todo.extend(node.operands.iter().rev().cloned().map(Todo::Visit));
                 }
-                Seen::Result(address, number)
+                Visited::Result(address, number)
             }
             State::Value(value) => bail!(
                 type_,
@@ -196,7 +196,7 @@ impl Staged {
                 cell.ty
             ),
         };
-        self.seen.insert(Arc::as_ptr(cell), seen);
+        self.visited.insert(Arc::as_ptr(cell), visited);
         Ok(())
     }
 
@@ -210,8 +210,8 @@ impl Staged {
         let op = self.body.push_typed(node.kind.clone(), operands, types, location);
         let values = self.body.op(op).results.clone();
         let cells = node.results.get().cloned().unwrap_or_default();
-        let moved = |cell: &Arc<Cell>| match self.seen.get(&Arc::as_ptr(cell)) {
-            Some(Seen::Result(node, _)) => self.nodes.get(node).is_some_and(|node| node.moves_only),
+        let moved = |cell: &Arc<Cell>| match self.visited.get(&Arc::as_ptr(cell)) {
+            Some(Visited::Result(node, _)) => self.nodes.get(node).is_some_and(|node| node.moves_only),
             _ => true,
         };
         let moves_only = moves(&node.kind) && node.operands.iter().all(moved);
@@ -220,9 +220,9 @@ impl Staged {
     }
 
     fn value(&self, cell: &Arc<Cell>) -> Result<ValueId> {
-        let value = match self.seen.get(&Arc::as_ptr(cell)) {
-            Some(Seen::Source(value)) => Some(*value),
-            Some(Seen::Result(node, number)) => {
+        let value = match self.visited.get(&Arc::as_ptr(cell)) {
+            Some(Visited::Source(value)) => Some(*value),
+            Some(Visited::Result(node, number)) => {
                 self.nodes.get(node).and_then(|node| node.values.get(*number).copied())
             }
             None => None,

@@ -36,25 +36,25 @@ pub(crate) struct Structure<'a> {
 
 /// What has been seen of a size or a number over several graphs of one structure.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Seen<T> {
+pub(crate) enum Variation<T> {
     /// It always had this value.
-    Always(T),
+    Constant(T),
     /// It varied.
     Varies,
 }
 
-impl<T: PartialEq> Seen<T> {
+impl<T: PartialEq> Variation<T> {
     /// Whether a model made for what was seen also serves this value.
     pub(crate) fn covers(&self, value: &T) -> bool {
         match self {
-            Seen::Always(known) => known == value,
-            Seen::Varies => true,
+            Variation::Constant(known) => known == value,
+            Variation::Varies => true,
         }
     }
 
     /// What has been seen, with one more value.
-    pub(crate) fn and(self, value: &T) -> Seen<T> {
-        if self.covers(value) { self } else { Seen::Varies }
+    pub(crate) fn and(self, value: &T) -> Variation<T> {
+        if self.covers(value) { self } else { Variation::Varies }
     }
 }
 
@@ -269,8 +269,8 @@ fn symbols(body: &Body) -> impl Fn(usize) -> String {
 /// It fails if an op cannot be recorded for varying sizes.
 pub(crate) fn specialize(
     body: &Body,
-    sizes: &[(i64, Seen<i64>)],
-    numbers: &[Seen<HostTensor>],
+    sizes: &[(i64, Variation<i64>)],
+    numbers: &[Variation<HostTensor>],
 ) -> Result<Body> {
     let mut new = Body::new(name(body), []);
     new.reserve_like(body);
@@ -278,7 +278,7 @@ pub(crate) fn specialize(
     let symbol = symbols(body);
     let general = |dim: &Dim| match dim {
         Dim::Static(size) => {
-            match sizes.iter().position(|(own, seen)| own == size && *seen == Seen::Varies) {
+            match sizes.iter().position(|(own, seen)| own == size && *seen == Variation::Varies) {
                 Some(number) => Dim::symbolic(&symbol(number)),
                 None => Ok(dim.clone()),
             }
@@ -304,7 +304,7 @@ pub(crate) fn specialize(
                 Role::Array => lift_arrays,
                 Role::Number => {
                     let seen = number.next().and_then(|number: usize| numbers.get(number));
-                    !lift_arrays && seen == Some(&Seen::Varies)
+                    !lift_arrays && seen == Some(&Variation::Varies)
                 }
                 Role::Fixed => false,
             };

@@ -8,19 +8,19 @@ use crate::totals::Totals;
 use crate::venv::Venv;
 use crate::{exec, tidy};
 
-const RUST: &[Step] = &[
-    Step { name: "tidy", run: |_, _| tidy::run() },
-    Step { name: "format", run: |_, _| exec::run(cargo().args(["fmt", "--all", "--check"])) },
-    Step { name: "clippy", run: clippy },
-    Step { name: "Rust tests", run: rust_tests },
-    Step { name: "guarded memory", run: guarded_memory },
-    Step { name: "documentation", run: documentation },
+const RUST: &[Check] = &[
+    Check { name: "tidy", run: |_, _| tidy::run() },
+    Check { name: "format", run: |_, _| exec::run(cargo().args(["fmt", "--all", "--check"])) },
+    Check { name: "clippy", run: clippy },
+    Check { name: "Rust tests", run: rust_tests },
+    Check { name: "guarded memory", run: guarded_memory },
+    Check { name: "documentation", run: documentation },
 ];
 
-const PYTHON: &[Step] = &[
-    Step { name: "Python environment", run: |context, _| python_environment(context) },
-    Step { name: "wheel", run: |context, _| wheel(context) },
-    Step { name: "Python tests", run: python_tests },
+const PYTHON: &[Check] = &[
+    Check { name: "Python environment", run: |context, _| python_environment(context) },
+    Check { name: "wheel", run: |context, _| wheel(context) },
+    Check { name: "Python tests", run: python_tests },
 ];
 
 /// The folder of the Python package, relative to the repository root.
@@ -41,7 +41,7 @@ pub enum Language {
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct Check {
     name: &'static str,
     run: fn(&Context, &mut Totals) -> Result<(), String>,
 }

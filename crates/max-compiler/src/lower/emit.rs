@@ -75,9 +75,9 @@ impl Lowering<'_> {
     pub(super) fn copy(&mut self, id: Option<OpId>, view: &View) -> Result<NodeId> {
         let Node { device, dtype, .. } = *self.node(view.node);
         let shape = view.layout.shape.clone();
-        if let Some((group, steps)) = self.placeable(view)? {
+        if let Some((group, axes)) = self.placeable(view)? {
             let node = self.add_node(device, dtype, &shape, Source::Group(group, None));
-            self.place(view.node, node, &steps, &contiguous_strides(&shape)?, Dim::Static(0))?;
+            self.place(view.node, node, &axes, &contiguous_strides(&shape)?, Dim::Static(0))?;
             id.into_iter().for_each(|id| self.note(group, id));
             return Ok(node);
         }
@@ -101,8 +101,8 @@ impl Lowering<'_> {
             let offset = start.mul(&strides[axis])?;
             start = start.add(&view.layout.shape[axis])?;
             let writer = match self.placeable(&view)? {
-                Some((group, steps)) => {
-                    self.place(view.node, whole, &steps, &strides, offset)?;
+                Some((group, axes)) => {
+                    self.place(view.node, whole, &axes, &strides, offset)?;
                     group
                 }
                 None => {
@@ -125,7 +125,7 @@ impl Lowering<'_> {
 
     /// The group of a node that can be computed in another's memory, and where in the view each axis of the node is:
     /// the view must be the whole node, and nothing else may see it.
-    fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<Step>)>> {
+    fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<ViewAxis>)>> {
         let node = self.node(view.node);
         let Source::Group(group, None) = node.source else { return Ok(None) };
         let alone = node.pending == 0 && !node.stored && node.home.is_none();
@@ -133,11 +133,11 @@ impl Lowering<'_> {
         if !alone || !computed || group < self.barrier() || !self.options.fuse {
             return Ok(None);
         }
-        let Some(steps) = steps(&node.shape, &view.layout)? else { return Ok(None) };
+        let Some(axes) = view_axes(&node.shape, &view.layout)? else { return Ok(None) };
         // Rows are written whole: scattering the results of a row program would cost more than a copy.
         let last = view.layout.shape.len().saturating_sub(1);
-        let scatters = steps.last().is_some_and(|&(axis, _)| axis != last);
-        Ok((!scatters || self.groups[group].reduce.is_none()).then_some((group, steps)))
+        let scatters = axes.last().is_some_and(|&(axis, _)| axis != last);
+        Ok((!scatters || self.groups[group].reduce.is_none()).then_some((group, axes)))
     }
 
     /// Computes a node at a place in the memory of another.
@@ -145,14 +145,15 @@ impl Lowering<'_> {
         &mut self,
         id: NodeId,
         home: NodeId,
-        steps: &[Step],
+        axes: &[ViewAxis],
         strides: &[Dim],
         offset: Dim,
     ) -> Result<()> {
         let node = &mut self.nodes[id.0 as usize];
-        let stride =
-            |(axis, step): &Step| strides.get(*axis).map_or(Ok(Dim::Static(0)), |stride| stride.mul(step));
-        let strides = steps.iter().map(stride).collect::<Result<_>>()?;
+        let stride = |(axis, step): &ViewAxis| {
+            strides.get(*axis).map_or(Ok(Dim::Static(0)), |stride| stride.mul(step))
+        };
+        let strides = axes.iter().map(stride).collect::<Result<_>>()?;
         node.home = Some((home, Layout { shape: node.shape.clone(), strides, offset }));
         node.stored = true;
         self.nodes[home.0 as usize].stored = true;
@@ -161,19 +162,19 @@ impl Lowering<'_> {
 }
 
 /// Where an axis of a node is in a view: the axis, and the stride along it.
-type Step = (usize, Dim);
+type ViewAxis = (usize, Dim);
 
 /// Where each axis of a node is in a view, if that only reorders axes and merges neighbours.
-fn steps(shape: &[Dim], view: &Layout) -> Result<Option<Vec<Step>>> {
+fn view_axes(shape: &[Dim], view: &Layout) -> Result<Option<Vec<ViewAxis>>> {
     const ONE: Dim = Dim::Static(1);
     if view.offset != Dim::Static(0) {
         return Ok(None);
     }
     let natural = contiguous_strides(shape)?;
     let mut free: Vec<usize> = (0..view.shape.len()).filter(|&axis| view.shape[axis] != ONE).collect();
-    let mut steps = vec![(view.shape.len().saturating_sub(1), Dim::Static(0)); shape.len()];
+    let mut axes = vec![(view.shape.len().saturating_sub(1), Dim::Static(0)); shape.len()];
     // The axis of the view that is being assembled, and its size so far.
-    let mut open: Option<Step> = None;
+    let mut open: Option<ViewAxis> = None;
     for axis in (0..shape.len()).rev().filter(|&axis| shape[axis] != ONE) {
         let (along, step) = match open.take() {
             Some(open) => open,
@@ -184,9 +185,9 @@ fn steps(shape: &[Dim], view: &Layout) -> Result<Option<Vec<Step>>> {
         };
         let size = step.mul(&shape[axis])?;
         open = (size != view.shape[along]).then_some((along, size));
-        steps[axis] = (along, step);
+        axes[axis] = (along, step);
     }
-    Ok((open.is_none() && free.is_empty()).then_some(steps))
+    Ok((open.is_none() && free.is_empty()).then_some(axes))
 }
 
 /// Appends the instructions of an op to a group.

@@ -8,7 +8,7 @@ use max_graph::{Graph, HostTensor, TensorValue, Value, ops};
 use crate::gpu::Tolerance;
 
 /// A graph and the sizes that it is made for.
-pub struct Form {
+pub struct KernelForm {
     pub name: &'static str,
     pub dtype: DType,
     /// The shapes of the inputs: symbols, or numbers.
@@ -22,14 +22,14 @@ const FLOATS: &[DType] = &[DType::Float32, DType::BFloat16, DType::Float64];
 const ALL: &[DType] = &[DType::Float32, DType::BFloat16, DType::Float64, DType::Int32, DType::UInt8];
 
 /// Every form with every dtype.
-pub fn forms() -> Vec<Form> {
+pub fn forms() -> Vec<KernelForm> {
     let mut forms = Vec::new();
     macro_rules! form {
         ($name:literal, $dtypes:expr, [$($input:expr),*], [$($symbol:ident = $size:literal),*], $build:expr) => {
             for &dtype in $dtypes {
                 let (inputs, sizes): (&[&[&str]], &[(&str, i64)]) =
                     (&[$(&$input),*], &[$((stringify!($symbol), $size)),*]);
-                forms.push(Form { name: $name, dtype, inputs, sizes, build: $build });
+                forms.push(KernelForm { name: $name, dtype, inputs, sizes, build: $build });
             }
         };
     }
@@ -157,7 +157,7 @@ pub fn forms() -> Vec<Form> {
     forms
 }
 
-impl Form {
+impl KernelForm {
     /// How far results may be from the interpreter's.
     pub fn tolerance(&self, graph: &Graph) -> Tolerance {
         match self.dtype {

@@ -25,7 +25,7 @@ impl Element {
 }
 
 /// A box, and the element that it is of.
-struct Place<'a> {
+struct Rect<'a> {
     of: &'a Element,
     left: f64,
     top: f64,
@@ -33,15 +33,15 @@ struct Place<'a> {
     bottom: f64,
 }
 
-impl Place<'_> {
-    fn meets(&self, other: &Place) -> bool {
+impl Rect<'_> {
+    fn meets(&self, other: &Rect) -> bool {
         self.left < other.right
             && other.left < self.right
             && self.top < other.bottom
             && other.top < self.bottom
     }
 
-    fn holds(&self, other: &Place) -> bool {
+    fn holds(&self, other: &Rect) -> bool {
         self.left <= other.left
             && other.right <= self.right
             && self.top <= other.top
@@ -58,7 +58,7 @@ pub fn check(model: &Model) -> Vec<Element> {
     let svg = model.picture();
     assert_eq!(svg, model.picture(), "the same model, the same picture");
     let elements = parse(&svg);
-    let (nodes, kernels) = (places(&elements, "node"), places(&elements, "kernel"));
+    let (nodes, kernels) = (rects(&elements, "node"), rects(&elements, "kernel"));
     for (number, node) in nodes.iter().enumerate() {
         for other in &nodes[..number] {
             assert!(!node.meets(other), "{:?} is on {:?}", node.of, other.of);
@@ -78,7 +78,7 @@ pub fn check(model: &Model) -> Vec<Element> {
 }
 
 /// Whether a node may be in a kernel, or outside.
-fn belongs(model: &Model, node: &Place, kernel: Option<usize>) {
+fn belongs(model: &Model, node: &Rect, kernel: Option<usize>) {
     let program = model.program();
     let Some(op) = node.op() else {
         assert_eq!(node.of.is("copy"), kernel.is_some(), "{:?}", node.of);
@@ -106,7 +106,7 @@ fn belongs(model: &Model, node: &Place, kernel: Option<usize>) {
 
 /// Every op is shown, and no op twice.
 pub fn shows_all_ops(model: &Model, elements: &[Element]) {
-    let mut shown: Vec<u32> = places(elements, "node").iter().filter_map(Place::op).map(|op| op.0).collect();
+    let mut shown: Vec<u32> = rects(elements, "node").iter().filter_map(Rect::op).map(|op| op.0).collect();
     let mut ops: Vec<u32> = model.program().source.block.ops.iter().map(|op| op.0).collect();
     shown.sort();
     ops.sort();
@@ -115,19 +115,19 @@ pub fn shows_all_ops(model: &Model, elements: &[Element]) {
     assert_eq!(kernels, model.program().steps.len());
 }
 
-fn places<'a>(elements: &'a [Element], class: &str) -> Vec<Place<'a>> {
+fn rects<'a>(elements: &'a [Element], class: &str) -> Vec<Rect<'a>> {
     let rects = elements.iter().filter(|element| element.name == "rect");
     let rects = rects.filter(|rect| elements[rect.parent].is(class));
-    let place = |rect: &'a Element| {
+    let rect = |rect: &'a Element| {
         let (left, top) = (rect.number("x"), rect.number("y"));
         let (right, bottom) = (left + rect.number("width"), top + rect.number("height"));
-        Place { of: &elements[rect.parent], left, top, right, bottom }
+        Rect { of: &elements[rect.parent], left, top, right, bottom }
     };
-    rects.map(place).collect()
+    rects.map(rect).collect()
 }
 
 /// Texts of nodes stay inside, in a font that is as wide as such fonts are.
-fn texts_fit(elements: &[Element], nodes: &[Place]) {
+fn texts_fit(elements: &[Element], nodes: &[Rect]) {
     let mut ends: Vec<(usize, f64, f64)> = Vec::new();
     for element in elements.iter().filter(|element| element.name == "text") {
         let size = if element.is("detail") { 11.0 } else { 12.0 };
