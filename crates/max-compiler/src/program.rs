@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use max_core::kernel::{Access, Kernel, Slot};
 use max_core::{DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
+use max_graph::ops::reduce::ReduceKind;
 use max_graph::{Body, OpId};
 
 /// A compiled graph: immutable, shared by the models and threads that run it.
@@ -114,8 +115,8 @@ pub enum Claim {
         /// The distance between them.
         step: i64,
     },
-    /// An axis that is reduced has elements.
-    NotEmpty(Dim, &'static str),
+    /// An axis has elements, which its reduction needs.
+    NotEmpty(Dim, ReduceKind),
     /// A filter has taps, and groups divide its output channels.
     Filter {
         /// Height and width of the filter.
