@@ -113,7 +113,8 @@ class Tensor(Operators):
     Args:
         data: Numbers, nested lists of them, an array or a tensor, to be copied; or a graph value, to be stood for.
             All but numbers and lists keep their dtype.
-        dtype: The type of the elements, to which they are converted.
+        dtype: The type of the elements. Numbers, tensors and graph values are converted to it; that of an array must
+            be its own.
         device: Where the tensor is.
         storage: In place of `data`: a buffer, which is shared.
         state: In place of `data`: what `state` of a tensor gave.
@@ -573,6 +574,10 @@ def _from_data(data: Any, dtype: DType | None, device: Device | DeviceRef | None
         return _moved(wrap(_core.op(_BARE, "constant", [np.asarray(data)], kind, CPU())), place)
     tensor = Tensor(storage=_copied(data))
     if dtype is not None and dtype is not tensor.dtype:
+        import numpy as np
+
+        if not isinstance(data, np.generic):  # which are numbers, although they have a dtype
+            raise ValueError(f"DType must match: the array is {tensor.dtype!r}, not {dtype!r}; use Tensor(array).cast")
         tensor = wrap(_core.op(_BARE, "cast", tensor, dtype))
     return _moved(tensor, place)
 
