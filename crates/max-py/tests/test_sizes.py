@@ -73,8 +73,12 @@ class TestSizesAreNotMemory:
         with lazy():
             x = F.broadcast_to(Tensor(1.0), [HUGE, 4])
             assert x.shape == [HUGE, 4]
+            reversed_ = F.broadcast_to(Tensor(1.0), [MOST])[::-1]
+            assert reversed_.shape == [MOST]
         with pytest.raises(ValueError, match=str(HUGE)):
             x.to_numpy()
+        with pytest.raises(ValueError, match=str(MOST)):
+            reversed_.to_numpy()
 
 
 class TestEmptyAxes:
