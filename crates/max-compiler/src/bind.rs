@@ -120,10 +120,7 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
             let [size, start, count] = evaluate([size, start, count], bindings)?;
             slice::check_range(*axis, size, start, count, *step)
         }
-        Claim::NotEmpty(size, what) => match size.evaluate(bindings)? {
-            0 => bail!(value, "{what} of an axis of size 0 is not defined"),
-            _ => Ok(()),
-        },
+        Claim::NotEmpty(size, kind) => kind.check_size(size.evaluate(bindings)?),
         Claim::Filter { taps: [r, s], filters, groups } => {
             let [r, s, f] = evaluate([r, s, filters], bindings)?;
             if r == 0 || s == 0 || f % *groups as i64 != 0 {

@@ -1,6 +1,6 @@
 //! Where the elements of a value are in the memory of another, with symbolic sizes: why view ops cost nothing.
 
-use max_core::{Dim, Result};
+use max_core::{Dim, Result, Shape};
 
 /// Element `(i, j, ..)` is `offset + i * strides[0] + j * strides[1] + ..` elements into the memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +17,9 @@ const ONE: Dim = Dim::Static(1);
 pub(crate) fn contiguous_strides(shape: &[Dim]) -> Result<Vec<Dim>> {
     let mut strides = vec![ONE; shape.len()];
     for axis in (1..shape.len()).rev() {
-        strides[axis - 1] = strides[axis].mul(&shape[axis])?;
+        strides[axis - 1] = strides[axis].mul(&shape[axis]).map_err(|e| {
+            e.context(format!("a tensor of the shape {} is too large to be laid out", Shape::from(shape)))
+        })?;
     }
     Ok(strides)
 }
@@ -59,7 +61,10 @@ impl Layout {
     /// Part of an axis.
     pub(crate) fn slice(&mut self, axis: usize, start: &Dim, count: &Dim, step: i64) -> Result<()> {
         self.offset = self.offset.add(&start.mul(&self.strides[axis])?)?;
-        self.strides[axis] = self.strides[axis].mul(&Dim::Static(step))?;
+        // A single element takes no step, however long.
+        if *count != ONE {
+            self.strides[axis] = self.strides[axis].mul(&Dim::Static(step))?;
+        }
         self.shape[axis] = count.clone();
         Ok(())
     }
@@ -144,6 +149,19 @@ mod tests {
             "b s 3 2 64 / s * 768 768 -256 -128 1 + 704"
         );
         assert!(back.reshape(&dims("b s 384")).unwrap().is_none());
+    }
+
+    #[test]
+    fn one_element_takes_no_step() {
+        let mut row = Layout::contiguous(&dims("2 3")).unwrap();
+        row.slice(0, &ONE, &ONE, i64::MAX).unwrap();
+        assert_eq!(show(&row), "1 3 / 3 1 + 3");
+    }
+
+    #[test]
+    fn what_cannot_be_laid_out_says_its_shape() {
+        let error = Layout::contiguous(&[Dim::from("a"), (1i64 << 62).into(), 4.into()]).unwrap_err();
+        assert!(error.to_string().contains("[a, 4611686018427387904, 4] is too large"), "{error}");
     }
 
     #[test]

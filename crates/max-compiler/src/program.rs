@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use max_core::kernel::{Access, Kernel, Slot};
 use max_core::{DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
+use max_graph::ops::reduce::ReduceKind;
 use max_graph::{Body, OpId};
 
 /// A compiled graph: immutable, shared by the models and threads that run it.
@@ -115,7 +116,7 @@ pub enum Claim {
         step: i64,
     },
     /// A reduced axis is not empty.
-    NotEmpty(Dim, &'static str),
+    NotEmpty(Dim, ReduceKind),
     /// A filter is not empty, and groups divide its output channels.
     Filter {
         /// Height and width of the filter.

@@ -29,7 +29,8 @@ pub enum Dim {
 pub type Bindings = BTreeMap<Arc<str>, i64>;
 
 impl Dim {
-    /// A symbolic dim; the name is an identifier.
+    /// A symbolic dim. The name starts with an ASCII letter or an underscore; letters and numbers of any script may
+    /// follow.
     pub fn symbolic(name: &str) -> Result<Dim> {
         check_name(name)?;
         Ok(Dim::Symbolic(name.into()))
@@ -87,6 +88,11 @@ impl Dim {
         self.expr().scale(-1).map(Dim::from_expr)
     }
 
+    /// Whether the two are different sizes, whatever their symbols stand for.
+    pub fn differs(&self, other: &Dim) -> bool {
+        self.sub(other).is_ok_and(|difference| difference.as_static().is_some_and(|size| size != 0))
+    }
+
     /// The names it depends on, sorted.
     pub fn parameters(&self) -> Vec<Arc<str>> {
         let mut names = std::collections::BTreeSet::new();
@@ -100,7 +106,7 @@ impl Dim {
         names.into_iter().collect()
     }
 
-    /// The dim with some symbols replaced by other dims.
+    /// The dim with some symbols replaced by other dims, all at once: what is put in is not replaced again.
     pub fn substitute(&self, replace: &dyn Fn(&str) -> Option<Dim>) -> Result<Dim> {
         match self {
             Dim::Static(_) => Ok(self.clone()),
@@ -217,17 +223,20 @@ impl From<&str> for Dim {
 }
 
 fn check_name(name: &str) -> Result<()> {
-    let mut chars = name.chars();
-    let head = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_');
-    if !head || !chars.all(|c| c.is_alphanumeric() || c == '_') {
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') || !name.chars().all(in_name) {
         let shown: String = name.chars().take(60).collect();
         bail!(
             value,
-            "Invalid name for symbolic dimension: '{shown}'; expected letters, digits and underscores, not starting \
-             with a digit"
+            "Invalid name for symbolic dimension: {shown:?}; expected letters, digits and underscores, the first of them \
+             an ASCII letter or an underscore"
         );
     }
     Ok(())
+}
+
+/// Whether a character may stand in a name: an underscore, or a letter or a digit of any script.
+fn in_name(c: char) -> bool {
+    c == '_' || c.is_alphanumeric()
 }
 
 impl From<&Dim> for Dim {

@@ -34,7 +34,27 @@ impl Shape {
 
     /// The product of all dims.
     pub fn num_elements(&self) -> Result<Dim> {
-        self.0.iter().try_fold(Dim::Static(1), |product, dim| product.mul(dim))
+        let zero = Dim::Static(0);
+        if self.0.contains(&zero) {
+            return Ok(zero);
+        }
+        let product = self.0.iter().try_fold(Dim::Static(1), |product, dim| product.mul(dim));
+        product.map_err(|e| e.context(format!("for the number of elements of the shape {self}")))
+    }
+
+    /// Two shapes without the dims that both have, so that products of the rest compare as products of all would, but
+    /// need fewer bits. Zeros stay: they decide a product.
+    pub fn without_common(&self, other: &Shape) -> (Shape, Shape) {
+        let mut rest = other.to_vec();
+        let own = self.0.iter().filter(|&dim| match rest.iter().position(|other| other == dim) {
+            Some(at) if *dim != Dim::Static(0) => {
+                rest.remove(at);
+                false
+            }
+            _ => true,
+        });
+        let own = own.collect();
+        (own, rest.into())
     }
 
     /// The sizes under bindings, none negative and the element count within 64 bits.
@@ -174,6 +194,20 @@ mod tests {
         assert_eq!(s(("a", 3)).broadcast(&s(("b", 3))), None);
         assert_eq!(Shape::from(()).broadcast(&s(("a", 3))), Some(s(("a", 3))));
         assert_eq!(Shape::from([0]).broadcast(&Shape::from([1])), Some(Shape::from([0])));
+    }
+
+    #[test]
+    fn common_dims_cancel() {
+        let (huge, shape) = (1i64 << 62, |dims: Vec<Dim>| Shape::from(dims));
+        let (a, b) =
+            (shape(vec![huge.into(), "a".into(), 8.into(), 8.into()]), shape(vec![8.into(), huge.into()]));
+        assert_eq!(a.without_common(&b), (shape(vec!["a".into(), 8.into()]), Shape::default()));
+        assert_eq!(
+            Shape::from([0, 2]).without_common(&Shape::from([2, 0])),
+            (Shape::from([0]), Shape::from([0]))
+        );
+        assert!(b.num_elements().unwrap_err().to_string().contains("[8, 4611686018427387904]"));
+        assert_eq!(Shape::from([huge, huge, 0]).num_elements(), Ok(Dim::Static(0)));
     }
 
     #[test]

@@ -84,6 +84,38 @@ fn a_graph_without_ops_has_a_kernel_to_show() {
 }
 
 #[test]
+fn rows_without_elements_have_no_greatest() {
+    for kind in ["max", "min", "argmax", "argmin", "sum"] {
+        for size in ["0", "n"] {
+            let dtype = if kind.starts_with("arg") { "int64" } else { "float32" };
+            let reduced = format!(
+                r#"graph "g"(%0: float32[2, {size}]) {{
+                  %1 = reduce(%0) {{kind = "{kind}", axis = 1}} : {dtype}[2, 1]
+                  return %1
+                }}"#
+            );
+            agrees(&reduced, &[floats(&[2, 0])]);
+        }
+    }
+}
+
+#[test]
+fn sizes_that_no_memory_holds_are_errors() {
+    let huge = r#"graph "g"(%0: float32[1]) {
+      %1 = broadcast_to(%0) {shape = [4611686018427387904, 4611686018427387904]} : float32[4611686018427387904, 4611686018427387904]
+      return %1
+    }"#;
+    agrees(huge, &[floats(&[1])]);
+    // Without a layout there is no program.
+    let deep = r#"graph "g"(%0: float32[8, 4611686018427387904, 4611686018427387904]) {
+      %1 = exp(%0) : float32[8, 4611686018427387904, 4611686018427387904]
+      return %1
+    }"#;
+    let error = load(deep).err().unwrap().to_string();
+    assert!(error.contains("is too large to be laid out") && error.contains("in exp("), "{error}");
+}
+
+#[test]
 fn values_of_empty_rows_are_stored_without_a_reduction() {
     let ir = r#"graph "g"(%0: float32[4, n], %1: float32[4, 1]) {
       %2 = add(%0, %1) : float32[4, n]

@@ -227,6 +227,7 @@ operand_from! {
     bool: b => Ok(Kind::Number(Number::Bool(b)));
     i32: i => Ok(Kind::Number(Number::Int(i.into())));
     i64: i => Ok(Kind::Number(Number::Int(i.into())));
+    u64: i => Ok(Kind::Number(Number::Int(i.into())));
     f32: f => Ok(Kind::Number(Number::Float(f.into())));
     f64: f => Ok(Kind::Number(Number::Float(f)));
     Dim: d => Ok(Kind::Dim(d));

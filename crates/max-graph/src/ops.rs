@@ -44,7 +44,7 @@ pub use layer_norm::layer_norm;
 pub use matmul::{matmul, outer};
 pub use permute::{permute, transpose};
 pub use print::print;
-pub use random::{random_gaussian, random_set_seed, random_uniform};
+pub use random::{random_gaussian, random_set_seed, random_uniform, seed_type};
 pub use rebind::{rebind, rebind_filter};
 pub use reduce::{argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
 pub use repeat::{repeat_interleave, tile};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use max_core::{DType, DeviceRef, QuantizationEncoding, Result, Shape, TensorType};
+use max_core::{DType, DeviceRef, QuantizationEncoding, Result, Shape, TensorType, bail};
 
 use crate::graph::{Graph, unique_identity};
 use crate::operand::HasTensorValue;
@@ -59,7 +59,11 @@ impl Weight {
     pub fn value(&self) -> Result<TensorValue> {
         match Graph::current() {
             Ok(graph) => graph.add_weight(self),
-            Err(e) => Err(e.context(format!("weight '{}' has no parent graph", self.name))),
+            Err(_) => bail!(
+                value,
+                "weight '{}' has no parent graph: weights are used inside a graph that is being built",
+                self.name
+            ),
         }
     }
 }

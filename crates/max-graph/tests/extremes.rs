@@ -107,9 +107,9 @@ fn partial_products_cannot_overflow() {
 fn extreme_steps_bounds_and_indices() {
     let x = HostTensor::from([[1f32, 2.0, 3.0], [4.0, 5.0, 6.0]]);
     let all = |step| Index::Slice { start: Bound::Natural, stop: Bound::Natural, step, out_dim: None };
-    let one = run(&[&x], |x| x[0].slice([all(i64::MAX / 4)])).unwrap();
+    let one = run(&[&x], |x| x[0].slice([all(i64::MAX)])).unwrap();
     assert_eq!(*one.elements::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-    for step in [i64::MIN, i64::MAX, 0] {
+    for step in [i64::MIN, 0] {
         assert_eq!(run(&[&x], |x| x[0].slice([all(step)])).unwrap_err().kind(), ErrorKind::Value);
     }
     let far = HostTensor::from([u64::MAX]);

@@ -112,7 +112,7 @@ fn ranges_between_tensors_are_checked_when_they_run() {
 fn a_draw_needs_a_seed_and_each_draw_has_its_own() {
     let error = run(|| ops::random_uniform(floats(&[4]), 0i64, 1i64, None)).unwrap_err();
     assert!(error.kind() == ErrorKind::Runtime && error.to_string().contains("No seed set"), "{error}");
-    let draws = |seed: i64| {
+    let draws = |seed: u64| {
         run(|| {
             ops::random_set_seed(seed)?;
             let draw = || ops::random_uniform(floats(&[1, 8]), 0i64, 1i64, None);
@@ -129,20 +129,32 @@ fn a_draw_needs_a_seed_and_each_draw_has_its_own() {
 }
 
 #[test]
-fn seeds_have_64_bits() {
+fn seeds_are_numbers_of_64_bits() {
     let draw = |seed: Operand| run(|| ops::random_gaussian(floats(&[3]), 0i64, 1i64, seed));
     let number = |i: i128| Operand::from(Number::Int(i));
-    assert_eq!(draw(number(-1)).unwrap(), draw(number(u64::MAX.into())).unwrap());
-    refused(draw(number(1 << 64)), "64 bits");
-    refused(draw(0.5.into()), "64 bits");
+    let most = HostTensor::from_vec([], vec![u64::MAX]).unwrap();
+    assert_eq!(draw(number(u64::MAX.into())).unwrap(), draw(most.into()).unwrap());
+    for bad in [number(1 << 64), number(-1), 0.5.into()] {
+        refused(draw(bad), "from 0 to 2**64 - 1");
+    }
     let graph = Graph::new("g", Vec::<TensorType>::new()).unwrap();
     let scope = graph.enter();
     assert!(ops::random_set_seed(HostTensor::from([1i64, 2])).is_err());
     assert!(ops::random_set_seed(HostTensor::from_vec([], vec![3i16]).unwrap()).is_ok());
     drop(scope);
-    let rank =
-        run(|| ops::random_gaussian(floats(&[3]), 0i64, 1i64, Operand::from(HostTensor::from([1i64]))));
-    refused(rank, "a seed is a whole number");
+    assert_eq!(draw(HostTensor::from([1i64]).into()).unwrap(), draw(number(1)).unwrap());
+    refused(draw(HostTensor::from([1.0f32]).into()), "a seed is a whole number");
+}
+
+#[test]
+fn seeds_may_be_inputs() {
+    let graph = Graph::build("g", [ops::seed_type(CPU)], |x| {
+        ops::random_set_seed(&x[0])?;
+        ops::random_uniform(floats(&[4]), 0i64, 1i64, None)
+    });
+    let drawn = interpret(&graph.unwrap().body(), &[HostTensor::from([7u64])], &()).unwrap().remove(0);
+    let known = run(|| ops::random_uniform(floats(&[4]), 0i64, 1i64, Operand::from(7u64))).unwrap();
+    assert_eq!(drawn, known);
 }
 
 #[test]

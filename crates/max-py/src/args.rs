@@ -51,10 +51,23 @@ impl FromPyObject<'_, '_> for DTypeLike {
     }
 }
 
+/// A symbolic dim. Beyond ASCII, Python itself knows which characters `\w` matches in its regular expressions.
+fn symbolic(name: &Bound<'_, PyString>) -> PyResult<Dim> {
+    let text = name.to_cow()?;
+    let matches = || name.call_method1("replace", ("_", ""))?.call_method0("isalnum")?.is_truthy();
+    if !text.is_ascii() && !matches()? {
+        let shown: String = text.chars().take(60).collect();
+        return Err(PyValueError::new_err(format!(
+            "Invalid name for symbolic dimension: {shown:?} has characters that are no letters, digits or underscores"
+        )));
+    }
+    Dim::symbolic(&text).raise()
+}
+
 /// A dim from an int, a name or a `Dim`.
 pub fn dim(object: &Bound<'_, PyAny>) -> PyResult<Dim> {
     if let Ok(name) = object.cast::<PyString>() {
-        return Dim::symbolic(&name.to_cow()?).raise();
+        return symbolic(name);
     }
     let object = native(object)?;
     if let Ok(dim) = object.cast::<PyDim>() {

@@ -279,17 +279,16 @@ pub fn clear_tensor_cache() {
 
 /// The seed of the next random tensor.
 #[pyfunction]
-pub fn next_seed() -> i64 {
+pub fn next_seed() -> u64 {
     tensor::random::next_seed()
 }
 
 /// Starts the sequence of seeds over.
 #[pyfunction]
 pub fn set_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
-    let seed: i128 =
-        seed.extract().map_err(|_| PyValueError::new_err("a seed is an int of up to 64 bits"))?;
-    let bits = u64::try_from(seed).or_else(|_| i64::try_from(seed).map(|seed| seed as u64));
-    let seed = bits.map_err(|_| PyValueError::new_err(format!("a seed has up to 64 bits; got {seed}")))?;
-    tensor::random::set_seed(seed);
+    let bits = seed.extract::<u64>().map_err(|_| {
+        PyValueError::new_err(format!("a seed is a whole number from 0 to 2**64 - 1; got {seed}"))
+    })?;
+    tensor::random::set_seed(bits);
     Ok(())
 }

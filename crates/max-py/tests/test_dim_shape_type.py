@@ -1,5 +1,7 @@
 """Dims and their algebra, shapes, tensor and buffer types, device references."""
 
+import re
+
 import numpy as np
 import pytest
 from max import driver
@@ -123,9 +125,57 @@ def test_bad_dims() -> None:
         Dim(3.0)
     with pytest.raises(TypeError):
         Dim(None)
-    for name in ("1a", "", "a b", "a+b"):
-        with pytest.raises(ValueError, match="Invalid name for symbolic dimension"):
-            Dim(name)
+    with pytest.raises(TypeError, match="StaticDim"):
+        StaticDim("5")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a", "_", "a1", "aé", "aж", "a中", "a٣", "a½", "aⅷ", "1a", "", "a b", "a+b", "é", "½", "a\n", "\na", "a\u0345",
+     "a\u24b6", "a\u203f", "a\u200d", "a\u0301"],
+    ids=ascii,
+)  # fmt: skip
+def test_names(name: str) -> None:
+    if re.fullmatch(r"[a-zA-Z_]\w*", name):
+        assert SymbolicDim(name).name == name
+        assert TensorType(DType.float32, [name]).shape[0] == name
+        return
+    with pytest.raises(ValueError, match="Invalid name for symbolic dimension"):
+        SymbolicDim(name)
+
+
+def test_substitution() -> None:
+    assert Dim(3).substitute({"a": 4}) == 3
+    assert a.substitute({"a": 4, "b": 5}) == 4
+    assert a.substitute({"b": 5}) == a
+    assert (a + b).substitute({"a": 3, "b": Dim("c") * 2}) == Dim("c") * 2 + 3
+    assert (a * 2 + b).substitute({"a": "b", "b": a}) == b * 2 + a  # all at once
+    assert (a - 4).substitute({"a": np.int64(1)}) == -3
+    with pytest.raises(ZeroDivisionError):
+        (a // b).substitute({"b": 0})
+    with pytest.raises(ValueError, match="64 bits"):
+        (a * a).substitute({"a": 2**62})
+    with pytest.raises(ValueError, match="Invalid name"):
+        a.substitute({"a": "1a"})
+    for mapping in ({"a": 1.5}, {a: 3}):
+        with pytest.raises(TypeError):
+            a.substitute(mapping)
+
+
+def test_types_change_in_one_part() -> None:
+    filters = TensorType(DType.float32, ["a", 3], _layout=FilterLayout.RSCF)
+    assert filters.cast(DType.int8) == TensorType(DType.int8, ["a", 3], _layout=FilterLayout.RSCF)
+    assert filters.to(DeviceRef.GPU(1)) == TensorType(
+        DType.float32, ["a", 3], DeviceRef.GPU(1), _layout=FilterLayout.RSCF
+    )
+    assert filters.as_buffer().cast(DType.int8) == BufferType(DType.int8, ["a", 3])
+    assert filters.as_buffer().to(driver.CPU()) == filters.as_buffer()
+
+
+def test_sizes_may_exceed_all_memory() -> None:
+    most = 2**63 - 1
+    for kind in (TensorType, BufferType):
+        assert kind(DType.float64, [most, most]).num_elements() == most**2
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """The Graph object: building, nesting, printing and parsing."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from max.dtype import DType
-from max.graph import Graph, TensorValue, ops
+from max.graph import Graph, KernelLibrary, TensorValue, ops
 
 from helpers import CPU, REFUSED, build, tensor
 
@@ -15,6 +16,25 @@ X = np.array([1, -2, 3], dtype=np.float32)
 
 def run(session, graph: Graph, *arrays: np.ndarray) -> list:
     return [out.to_numpy() for out in session.load(graph).execute(*arrays)]
+
+
+def test_kernel_libraries_are_empty() -> None:
+    library = KernelLibrary()
+    assert library.library_paths() == []
+    assert Graph("g", kernel_library=library).name == "g"
+    with pytest.raises(TypeError, match="KernelLibrary"):
+        Graph("g", kernel_library="library.mojopkg")
+    path = Path("library.mojopkg")
+    for load in (
+        lambda: KernelLibrary(paths=[path]),
+        lambda: library.add_path(path),
+        lambda: library.load_paths(None, [path]),
+        lambda: Graph("g", custom_extensions=[path]),
+    ):
+        with pytest.raises(NotImplementedError, match="custom ops cannot be loaded yet.*library.mojopkg"):
+            load()
+    with pytest.raises(NotImplementedError, match="custom ops"):
+        library.verify_custom_op(object())
 
 
 def test_as_a_context() -> None:

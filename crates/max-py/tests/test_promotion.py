@@ -228,11 +228,13 @@ class TestLogicalOperators:
 
 
 class TestConstant:
-    def test_numbers_need_a_dtype_and_a_device(self) -> None:
+    @pytest.mark.parametrize("value", [1.0, True, np.float32(1), [1.0], (1, 2), [[1], [2]]], ids=repr)
+    def test_numbers_and_lists_need_a_dtype_and_a_device(self, value) -> None:
         with Graph("constants"):
             for kwargs in ({}, {"dtype": DType.float32}, {"device": CPU}):
-                with pytest.raises(REFUSED, match="Literal constants must explicitly set a dtype and device"):
-                    ops.constant(1.0, **kwargs)
+                with pytest.raises(TypeError, match="Literal constants must explicitly set a dtype and device"):
+                    ops.constant(value, **kwargs)
+            assert ops.constant(value, DType.float32, CPU).dtype is DType.float32
 
     @pytest.mark.parametrize("array, dtype", [(np.ones(2), DType.int32), (np.ones(2, dtype=np.float32), DType.uint8)])
     def test_arrays_of_another_kind(self, array: np.ndarray, dtype: DType) -> None:

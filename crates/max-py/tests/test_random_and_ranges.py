@@ -7,7 +7,8 @@ import pytest
 from max.driver import Buffer
 from max.dtype import DType
 from max.engine import InferenceSession
-from max.graph import Dim, Graph, TensorType, ops
+from max.experimental import random
+from max.graph import DeviceRef, Dim, Graph, TensorType, ops
 
 from helpers import CPU, build, evaluate, shapes_of, tensor, to_array
 
@@ -47,6 +48,14 @@ class TestRange:
     def test_nonsense_is_refused(self, limits) -> None:
         with pytest.raises(ValueError, match="range"):
             shapes_of(lambda: ops.range(*limits, dtype=DType.float32, device=CPU))
+
+    def test_tensors_are_scalars_on_the_cpu(self) -> None:
+        between = lambda n: ops.range(0, n, 1, "n", dtype=DType.int64, device=DeviceRef.GPU())  # noqa: E731
+        assert shapes_of(between, tensor("int64")) == [Dim("n")]
+        with pytest.raises(ValueError, match="scalar"):
+            shapes_of(between, tensor("int64", 1))
+        with pytest.raises(ValueError, match="Range input values must be on CPU"):
+            shapes_of(between, tensor("int64").to(DeviceRef.GPU()))
 
     def test_tensors_need_out_dim(self) -> None:
         with pytest.raises(ValueError, match="out_dim"):
@@ -96,17 +105,32 @@ class TestRandom:
             np.testing.assert_array_equal(plain.T, turned)
         np.testing.assert_array_equal(results[0][0], results[1][0])
 
-    def test_the_seed_may_be_an_input(self, session) -> None:
+    @pytest.mark.parametrize("seed_type", [ops.random.SeedType(CPU), tensor("uint64"), tensor("int64", 1)], ids=repr)
+    def test_the_seed_may_be_an_input(self, session, seed_type: TensorType) -> None:
         def forward(seed):
             ops.random.set_seed(seed)
             return ops.random.uniform(TensorType(DType.float64, [5], CPU))
 
-        model = session.load(build(forward, [tensor("int64")]))
-        run = lambda seed: model.execute(Buffer.from_numpy(np.array(seed)))[0].to_numpy()  # noqa: E731
+        model = session.load(build(forward, [seed_type]))
+
+        def run(seed: int) -> np.ndarray:
+            array = np.full([int(dim) for dim in seed_type.shape], seed, dtype=seed_type.dtype.to_numpy())
+            return model.execute(Buffer.from_numpy(array))[0].to_numpy()
+
         np.testing.assert_array_equal(run(5), run(5))
         assert not np.any(run(5) == run(6))
         (constant,) = draw(session, 5, lambda: ops.random.uniform(TensorType(DType.float64, [5], CPU)))
         np.testing.assert_array_equal(run(5), constant)
+
+    def test_seeds_have_64_bits(self, session) -> None:
+        like = TensorType(DType.float64, [5], CPU)
+        numbers = [draw(session, seed, lambda: ops.random.uniform(like))[0] for seed in (0, 2**63, 2**64 - 1)]
+        assert len({tuple(drawn) for drawn in numbers}) == 3
+        for seed in (-1, 2**64, 0.5, np.int64(-1)):
+            with Graph("seeds"), pytest.raises(ValueError, match="a seed is a whole number from 0 to 2"):
+                ops.random.set_seed(seed)
+            with pytest.raises(ValueError, match="a seed is a whole number from 0 to 2"):
+                random.set_seed(seed)
 
     def test_nonsense_is_refused(self) -> None:
         like = TensorType(DType.float32, [2], CPU)

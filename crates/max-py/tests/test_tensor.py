@@ -77,11 +77,19 @@ class TestFromData:
         same(x, [1, 1, 1], F32)
         same(y, [1, 1, 1], F32)
 
-    def test_arrays_are_converted_to_a_dtype_that_is_asked_for(self) -> None:
-        same(Tensor(np.array([1.75, -2.5]), dtype=DType.int32), [1, -2], np.int32)
-        half = Tensor(np.array([1.0, 3.140625]), dtype=DType.bfloat16)
-        assert half.dtype is DType.bfloat16
-        same(half.cast(DType.float32), [1, 3.140625], F32)
+    @pytest.mark.parametrize("dtype", [DType.int32, DType.float32, DType.bfloat16])
+    def test_arrays_keep_their_dtype(self, dtype: DType) -> None:
+        array = np.array([1.0, 3.140625])
+        same(Tensor(array, dtype=DType.float64), array, np.float64)
+        for data in (array, np.array(1.0), Buffer.from_numpy(array)):
+            with pytest.raises(ValueError, match="DType must match.*float64"):
+                Tensor(data, dtype=dtype)
+        with pytest.raises(ValueError, match="DType must match"):
+            Tensor.constant(array, dtype=dtype)
+
+    def test_numpy_scalars_are_numbers(self) -> None:
+        same(Tensor(np.float32(3)), 3, F32)
+        same(Tensor(np.float64(3), dtype=DType.int32), 3, np.int32)
 
     def test_bfloat16_from_lists(self) -> None:
         x = Tensor([1.5, 2], dtype=DType.bfloat16)

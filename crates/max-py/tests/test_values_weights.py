@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from max.driver import Buffer
 from max.dtype import DType
+from max.experimental import functional as F
+from max.experimental.tensor import Tensor
 from max.graph import (
     BufferType,
     BufferValue,
@@ -220,9 +222,21 @@ class TestWeight:
             with pytest.raises(ValueError, match="already exists"):
                 graph.add_weight(weight(dtype=DType.int8))
 
-    def test_outside_a_graph(self) -> None:
-        with pytest.raises(REFUSED, match="no parent graph"):
-            weight() + 1
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda w: w + 1,
+            lambda w: 1 - w,
+            lambda w: w[0],
+            lambda w: w.cast(DType.int8),
+            lambda w: ops.concat([w, w]),
+            lambda w: F.relu(w),
+            lambda w: F.add(Tensor([1.0, 2.0, 3.0]), w),
+        ],
+    )
+    def test_outside_a_graph(self, use) -> None:
+        with pytest.raises(ValueError, match="weight 'w' has no parent graph"):
+            use(weight())
 
     @pytest.mark.parametrize(
         "registry",

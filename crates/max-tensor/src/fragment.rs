@@ -63,8 +63,8 @@ impl Fragment {
         for op in fragment.body.ops() {
             if let OpKind::ConstantExternal(weight) = &op.kind {
                 bail!(
-                    lookup,
-                    "weight '{}' has no data yet: it gets its data when a graph that uses it is loaded",
+                    value,
+                    "weight '{}' has no parent graph here and no data yet: it gets its data when a graph that uses it is loaded",
                     weight.name
                 );
             }

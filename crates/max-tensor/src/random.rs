@@ -48,10 +48,10 @@ pub fn set_seed(seed: u64) {
 }
 
 /// The seed of the next random tensor.
-pub fn next_seed() -> i64 {
+pub fn next_seed() -> u64 {
     let mut draws = lock(&DRAWS);
     draws.count += 1;
-    mix(draws.seed ^ mix(draws.count)) as i64
+    mix(draws.seed ^ mix(draws.count))
 }
 
 /// Mixes a number into all 64 bits; different numbers stay different.

@@ -50,9 +50,9 @@ impl Lowering<'_> {
     }
 
     fn check_reduction(&mut self, id: OpId, kind: ReduceKind, size: &Dim) {
-        let defined = matches!(kind, ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean);
-        if !defined && size.as_static().is_none() {
-            self.claim(id, Claim::NotEmpty(size.clone(), kind.name()));
+        // A size that only a run knows may be 0.
+        if kind.check_size(size.as_static().unwrap_or(0)).is_err() {
+            self.claim(id, Claim::NotEmpty(size.clone(), kind));
         }
     }
 

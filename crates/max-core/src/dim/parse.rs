@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::Dim;
+use super::{Dim, in_name};
 use crate::{Error, Result, bail};
 
 /// The deepest nesting of parentheses and signs.
@@ -96,7 +96,7 @@ impl<'a> Parser<'a> {
         } else if self.rest.trim_start().starts_with(|c: char| c.is_ascii_digit()) {
             self.integer("")?
         } else {
-            Dim::symbolic(self.take(|c| c.is_alphanumeric() || c == '_'))?
+            Dim::symbolic(self.take(in_name))?
         };
         self.depth -= 1;
         Ok(dim)

@@ -81,6 +81,37 @@ fn binding_solves_linear_dims() {
     assert!(d("z").evaluate(&bindings).unwrap_err().message().contains("'z'"));
 }
 
+#[test]
+fn names_are_letters_numbers_and_underscores() {
+    for good in ["a", "_", "Z9", "a_b", "aé", "aж", "a中", "a٣", "a½", "aⅷ", "aª"] {
+        assert!(Dim::symbolic(good).is_ok(), "{good:?}");
+    }
+    // Marks and circled letters are alphabetic, but no letters.
+    for bad in
+        ["", "1", "é", "½", "a b", "a-b", "a\n", "\na", "a\u{345}", "a\u{24b6}", "a\u{203f}", "a\u{200d}"]
+    {
+        let error = Dim::symbolic(bad).unwrap_err();
+        assert!(error.message().contains("Invalid name for symbolic dimension"), "{bad:?}");
+    }
+}
+
+#[test]
+fn substitution_is_simultaneous() {
+    let swap = |name: &str| Some(if name == "a" { d("b") } else { d("a") });
+    assert_eq!(d("a * 2 + b").substitute(&swap), Ok(d("b * 2 + a")));
+    let zero = |name: &str| (name == "b").then_some(Dim::Static(0));
+    assert_eq!(d("a // b").substitute(&zero).unwrap_err().kind(), crate::ErrorKind::ZeroDivision);
+    let most = |_: &str| Some(Dim::Static(i64::MAX));
+    assert_eq!(d("a + 1").substitute(&most).unwrap_err().kind(), crate::ErrorKind::Value);
+}
+
+#[test]
+fn what_differs_does_so_for_all_sizes() {
+    let differs = |a: &str, b: &str| d(a).differs(&d(b));
+    assert!(differs("3", "4") && differs("a", "a + 1") && differs("a // 2", "a // 2 - 1"));
+    assert!(!differs("3", "3") && !differs("a", "3") && !differs("a", "b") && !differs("a", "a * 2"));
+}
+
 /// Random expressions as text with a direct evaluation to compare with.
 fn expression() -> impl Strategy<Value = String> {
     let leaf =

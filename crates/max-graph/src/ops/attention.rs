@@ -55,7 +55,7 @@ impl Operation for Attention {
         let batch = broadcast_shapes([query_batch, key_batch, value_batch].map(Shape::from).iter())?;
         if let Some(mask) = mask {
             let kind = if mask.dtype == DType::Bool { query.dtype } else { mask.dtype };
-            check_alike(&[query, &mask.with_dtype(kind)])?;
+            check_alike(&[query, &mask.cast(kind)])?;
             let scores = Shape::from([&batch[..], &[q.clone(), k.clone()]].concat());
             if mask.shape.broadcast(&scores).as_ref() != Some(&scores) {
                 bail!(value, "an attention mask of shape {} does not broadcast to {scores}", mask.shape);

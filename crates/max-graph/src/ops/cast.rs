@@ -31,7 +31,7 @@ pub(crate) fn cast_value(value: &TensorValue, dtype: DType) -> Result<TensorValu
 impl Operation for Cast {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
-        Ok(vec![x.with_dtype(self.dtype).into()])
+        Ok(vec![x.cast(self.dtype).into()])
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

@@ -86,15 +86,16 @@ fn converts(from: DType, to: DType) -> bool {
 }
 
 op_fns! {
-    /// Data as a value of the graph: a number of a dtype and device, an array, or data without a dtype of its own.
+    /// Data as a value of the graph: an array, or numbers of a given dtype on a given device.
     pub fn constant(value: Data, dtype: Option<DType> = Arg::None, device: Option<DeviceRef> = Arg::None) -> TensorValue {
         let value = match (value, dtype, device) {
             (Data::Number(number), Some(dtype), Some(_)) => HostTensor::scalar(number, dtype)?,
-            (Data::Number(number), ..) => {
-                bail!(value, "Literal constants must explicitly set a dtype and device; got the number {number}")
-            }
-            (Data::Array(array) | Data::List(array), None, _) => array,
-            (Data::List(array), Some(dtype), _) => array.cast_checked(dtype)?,
+            (Data::List(array), Some(dtype), Some(_)) => array.cast_checked(dtype)?,
+            (Data::Number(_) | Data::List(_), ..) => bail!(
+                type_,
+                "Literal constants must explicitly set a dtype and device; only arrays have a dtype of their own"
+            ),
+            (Data::Array(array), None, _) => array,
             (Data::Array(array), Some(dtype), _) => {
                 if !converts(array.dtype(), dtype) {
                     bail!(

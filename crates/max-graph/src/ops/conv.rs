@@ -8,6 +8,7 @@ use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count, dot};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote};
+use crate::ops::rebind::assert_dim;
 use crate::ops::reshape::reshape_value;
 use crate::ops::{add, check_alike, tensors};
 use crate::value::TensorValue;
@@ -93,6 +94,7 @@ op_fns! {
             input_layout,
             filter_layout,
         };
+        let x = op.assert_channels(x, &filter)?;
         let y = record_one(op, [&x, &filter])?;
         let Some(bias) = bias else { return Ok(y) };
         let bias = bias.like(&y)?;
@@ -151,9 +153,24 @@ impl Conv2d {
     fn output_size(&self, axis: usize, size: &Dim, kernel: &Dim) -> Result<Dim> {
         let one = Dim::Static(1);
         let fixed = |n: usize| Dim::Static(n as i64);
-        let reach = kernel.sub(&one)?.mul(&fixed(self.dilation[axis]))?;
-        let padded = size.add(&fixed(self.padding[2 * axis] + self.padding[2 * axis + 1]))?;
-        padded.sub(&reach)?.sub(&one)?.floor_div(&fixed(self.stride[axis]))?.add(&one)
+        let reach = kernel.sub(&one)?.mul(&fixed(self.dilation[axis]))?.add(&one)?;
+        // What padding adds and the reach takes away first: the sum fits in 64 bits wherever the result does.
+        let change = fixed(self.padding[2 * axis] + self.padding[2 * axis + 1]).sub(&reach)?;
+        size.add(&change)?.floor_div(&fixed(self.stride[axis]))?.add(&one)
+    }
+
+    /// The input with as many channels as the filter wants, asserted where only a run can tell.
+    fn assert_channels(&self, x: TensorValue, filter: &TensorValue) -> Result<TensorValue> {
+        if x.rank() != 4 || filter.rank() != 4 {
+            return Ok(x); // which the type rule refuses
+        }
+        let wanted = filter.shape()[self.filter_axes()?[2]].mul(&Dim::Static(self.groups as i64))?;
+        assert_dim(
+            x,
+            self.input_axes()[3],
+            wanted,
+            "conv2d input channels must be the filter's times the groups",
+        )
     }
 
     fn valid_attributes(&self) -> bool {

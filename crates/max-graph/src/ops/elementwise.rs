@@ -2,7 +2,7 @@
 
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp, RealOp};
 use max_core::{
-    Bool, DType, Element, Result, ScalarOp, Shape, TensorType, Type, bail, dispatch, scalar_table,
+    Bool, DType, Dim, Element, Result, ScalarOp, Shape, TensorType, Type, bail, dispatch, scalar_table,
 };
 
 use crate::door::op_fns;
@@ -11,6 +11,7 @@ use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote};
 use crate::ops::cast::cast_value;
+use crate::ops::rebind::advice;
 use crate::ops::{check_alike, counted_tensors};
 use crate::value::TensorValue;
 
@@ -48,12 +49,19 @@ pub(crate) fn broadcast_shapes<'a>(shapes: impl IntoIterator<Item = &'a Shape>) 
             Some(shape) => shape,
             None => bail!(
                 value,
-                "shapes {result} and {shape} do not broadcast: their dims are neither equivalent nor broadcastable; \
-                 if they are equal at run time, insert an explicit rebind"
+                "shapes {result} and {shape} do not broadcast: their dims are neither equivalent nor broadcastable{}",
+                advice(unequal(&result, shape))
             ),
         };
     }
     Ok(result)
+}
+
+/// The dims that keep two shapes from broadcasting.
+fn unequal<'a>(a: &'a Shape, b: &'a Shape) -> impl Iterator<Item = &'a Dim> {
+    let one = &Dim::Static(1);
+    let pairs = a.iter().rev().zip(b.iter().rev());
+    pairs.filter(move |(a, b)| a != b && *a != one && *b != one).flat_map(|(a, b)| [a, b])
 }
 
 impl Operation for ScalarOp {

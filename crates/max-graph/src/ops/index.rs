@@ -105,6 +105,9 @@ impl Limit {
                 if tensor.rank() != 0 {
                     bail!(value, "range between tensors needs scalars; got the shape {}", tensor.shape());
                 }
+                if tensor.device() != DeviceRef::CPU {
+                    bail!(value, "Range input values must be on CPU; got a scalar on {}", tensor.device());
+                }
                 if !tensor.dtype().fits(dtype) {
                     bail!(value, "Unsafe cast: a range of {dtype} between {}", tensor.dtype());
                 }
@@ -150,13 +153,14 @@ fn sequence(
             bail!(value, "a range between tensors needs out_dim, the dim of its result");
         };
         let [start, stop, step] = limits;
-        let start = start.scalar(wide, device, false)?;
+        let start = start.scalar(wide, DeviceRef::CPU, false)?;
         // A step down wraps in a dtype without signs, but it counts with its sign.
         let signed = matches!(step, Limit::Number(Number::Int(_))) && wide.is_integral();
-        let counted = step.clone().scalar(if signed { DType::Int64 } else { wide }, device, false)?;
+        let counted = step.clone().scalar(if signed { DType::Int64 } else { wide }, DeviceRef::CPU, false)?;
         let step = step.scalar(wide, device, true)?;
         // The broadcast gives the dim its size, so it comes before everything that has it.
         let sizes = ops::reshape(count_at_run_time(&start, stop, &counted)?, [1])?;
+        let start = transfer_to(&start, device)?;
         let start = ops::broadcast_to(&start, Target::Sizes((&sizes).into(), [&size].into()))?;
         return cast_value(&ops::add(start, ops::mul(positions(&size)?, step))?, dtype);
     }
@@ -190,7 +194,7 @@ fn count(limits: &[Limit; 3]) -> Result<Dim> {
     if step == Dim::Static(0) {
         bail!(value, "range step cannot be zero");
     }
-    distance.add(&step)?.sub(&one)?.floor_div(&step)
+    distance.sub(&one)?.floor_div(&step)?.add(&one)
 }
 
 fn count_numbers(start: Number, stop: Number, step: Number) -> Result<i64> {
@@ -242,7 +246,7 @@ fn check_last(start: &Limit, step: &Limit, count: &Dim, dtype: DType) -> Result<
 /// and where one of them is no number.
 fn count_at_run_time(start: &TensorValue, stop: Limit, step: &TensorValue) -> Result<TensorValue> {
     let dtype = start.dtype();
-    let stop = stop.scalar(dtype, start.device(), false)?;
+    let stop = stop.scalar(dtype, DeviceRef::CPU, false)?;
     let exact = if dtype.is_float() { DType::Float64 } else { DType::Int64 };
     let [start, stop, step] =
         [cast_value(start, exact)?, cast_value(&stop, exact)?, cast_value(step, exact)?];
@@ -253,8 +257,7 @@ fn count_at_run_time(start: &TensorValue, stop: Limit, step: &TensorValue) -> Re
     };
     let count = count?;
     let none = ops::logical_or(ops::equal(&step, 0)?, ops::is_nan(&count)?)?;
-    let count = ops::where_(none, -1, count)?;
-    transfer_to(cast_value(&count, DType::Int64)?, DeviceRef::CPU)
+    cast_value(&ops::where_(none, -1, count)?, DType::Int64)
 }
 
 impl Operation for Index {

@@ -9,7 +9,8 @@ use crate::host::{HostTensor, allocate, broadcast_layout, byte_count, dot};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote};
 use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes, mul};
-use crate::ops::reshape::{flatten, squeeze, unsqueeze};
+use crate::ops::rebind::advice;
+use crate::ops::reshape::{squeeze, unsqueeze};
 use crate::ops::{check_alike, tensors};
 use crate::value::TensorValue;
 
@@ -40,10 +41,13 @@ op_fns! {
         Ok(product)
     }
 
-    /// Each element of the left, whatever its shape, with each of the right: a matrix of products.
+    /// The products of each element of one vector with each of another, as a matrix.
     pub fn outer(lhs: Operand, rhs: Operand) -> TensorValue {
         let [lhs, rhs] = promote([lhs, rhs])?;
-        mul(unsqueeze(flatten(&lhs, 0, -1)?, 1)?, flatten(&rhs, 0, -1)?)
+        if lhs.rank() != 1 || rhs.rank() != 1 {
+            bail!(value, "outer expected 1d-tensors as inputs; got the shapes {} and {}", lhs.shape(), rhs.shape());
+        }
+        mul(unsqueeze(&lhs, 1)?, &rhs)
     }
 }
 
@@ -55,8 +59,8 @@ fn check_inner(lhs: &Shape, rhs: &Shape) -> Result<()> {
     }
     bail!(
         value,
-        "matmul inner dims must match: the last of {lhs}, the last but one of {rhs}; if they are equal at run time, \
-         insert an explicit rebind"
+        "matmul inner dims must match: the last of {lhs}, the last but one of {rhs}{}",
+        advice(left.into_iter().chain(right))
     )
 }
 

@@ -1,6 +1,6 @@
 //! Random numbers, each a function of a seed, its position and its distribution; see [`max_core::random`].
 
-use max_core::{DType, Distribution, Error, Number, Result, TensorType, Type, bail};
+use max_core::{DType, DeviceRef, Distribution, Error, Number, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::{Attr, AttrType, op_struct};
 use crate::door::{Arg, op_fns};
@@ -12,6 +12,7 @@ use crate::ops::cast::cast_value;
 use crate::ops::constant::Constant;
 use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
 use crate::ops::index::Index;
+use crate::ops::reshape::reshape_value;
 use crate::ops::transfer::transfer_to;
 use crate::ops::{self, tensors};
 use crate::value::TensorValue;
@@ -107,23 +108,31 @@ fn parameter(operand: Operand, name: &str, like: &TensorType) -> Result<TensorVa
     transfer_to(cast_value(&value, like.dtype)?, like.device)
 }
 
+/// The type of an input that is a seed, which may be another one in each execution.
+pub fn seed_type(device: impl Into<DeviceRef>) -> TensorType {
+    TensorType::new(DType::UInt64, [1], device)
+}
+
 /// A seed as a scalar of 64 bits.
 fn seed_value(seed: Operand) -> Result<TensorValue> {
     if let Some(number) = seed.as_number() {
-        let signed = HostTensor::scalar(number, DType::Int64);
-        let value = signed.or_else(|_| HostTensor::scalar(number, DType::UInt64));
-        let value =
-            value.map_err(|_| Error::value(format!("a seed is a whole number of 64 bits; got {number}")))?;
-        return record_one(Constant { value, device: max_core::DeviceRef::CPU }, []);
+        let value = HostTensor::scalar(number, DType::UInt64).map_err(|_| {
+            Error::value(format!("a seed is a whole number from 0 to 2**64 - 1; got {number}"))
+        })?;
+        return record_one(Constant { value, device: DeviceRef::CPU }, []);
     }
     let seed = seed.tensor()?;
-    match seed.dtype() {
-        dtype if seed.rank() != 0 || !dtype.is_integral() => {
-            bail!(value, "a seed is a whole number or a scalar of int64; got {}", seed.tensor_type())
-        }
-        DType::UInt64 => Ok(seed),
-        _ => cast_value(&seed, DType::Int64),
+    let single = seed.rank() == 0 || *seed.shape() == Shape::from([1]);
+    if !single || !seed.dtype().is_integral() {
+        bail!(
+            value,
+            "a seed is a whole number, or a tensor of one such as {}; got {}",
+            seed_type(seed.device()),
+            seed.tensor_type()
+        );
     }
+    let seed = reshape_value(&seed, Shape::default())?;
+    if seed.dtype() == DType::UInt64 { Ok(seed) } else { cast_value(&seed, DType::Int64) }
 }
 
 /// Standard random numbers for the shape of a type.

@@ -1,6 +1,6 @@
 //! Rebind: asserts at run time that a tensor has a shape that could not be proven.
 
-use max_core::{FilterLayout, Result, Shape, TensorType, Type, bail};
+use max_core::{Dim, FilterLayout, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::op_struct;
 use crate::door::op_fns;
@@ -26,6 +26,26 @@ op_fns! {
     /// Asserts a shape and says how the axes of a filter are ordered.
     pub fn rebind_filter(x: Operand, shape: Shape, message: String, layout: FilterLayout) -> TensorValue {
         record_one(Rebind { shape, message, layout: Some(layout) }, [&x.tensor()?])
+    }
+}
+
+/// The tensor with another dim along an axis, asserted where only a run can tell whether it is the same. A dim that is
+/// known to differ is left to the type rule of the op that needs the other one.
+pub(crate) fn assert_dim(x: TensorValue, axis: usize, dim: Dim, message: &str) -> Result<TensorValue> {
+    let own = &x.shape()[axis];
+    if *own == dim || own.differs(&dim) {
+        return Ok(x);
+    }
+    let mut dims = x.shape().to_vec();
+    dims[axis] = dim;
+    rebind(x, Shape::from(dims), message)
+}
+
+/// Advice for dims that were found unequal: none if all are known, as then nothing about a run can help.
+pub(crate) fn advice<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> &'static str {
+    match dims.into_iter().all(|dim| dim.as_static().is_some()) {
+        true => "",
+        false => "; if they are equal at run time, insert an explicit rebind",
     }
 }
 

@@ -50,6 +50,14 @@ impl ReduceKind {
     fn has_identity(self) -> bool {
         matches!(self, ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean)
     }
+
+    /// Checks that an axis has a result, given its size in an execution.
+    pub fn check_size(self, size: i64) -> Result<()> {
+        match size {
+            0 if !self.has_identity() => bail!(value, "{} of an axis of size 0 is not defined", self.name()),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl AttrType for ReduceKind {
@@ -142,9 +150,7 @@ fn deviation(
 impl Operation for Reduce {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
-        if *axis_dim(x, self.axis)? == Dim::Static(0) && !self.kind.has_identity() {
-            bail!(value, "{} of an axis of size 0 is not defined: {}", self.kind.name(), x.shape);
-        }
+        axis_dim(x, self.axis)?;
         let mut dims = x.shape.to_vec();
         dims[self.axis] = Dim::Static(1);
         let dtype = if self.kind.gives_index() { DType::Int64 } else { x.dtype };
@@ -153,9 +159,7 @@ impl Operation for Reduce {
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
         let x = &operands[0];
-        if x.shape()[self.axis] == 0 && !self.kind.has_identity() {
-            bail!(value, "{} of an axis of size 0 is not defined", self.kind.name());
-        }
+        self.kind.check_size(x.shape()[self.axis] as i64)?;
         let result = dispatch!(x.dtype(), T => match self.kind {
             ReduceKind::Sum => accumulate::<T>(x, self.axis, 0, |a, b| a + b, Lane::add),
             ReduceKind::Prod => accumulate::<T>(x, self.axis, 1, |a, b| a * b, Lane::mul),

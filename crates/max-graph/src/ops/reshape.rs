@@ -9,6 +9,7 @@ use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
+use crate::ops::rebind::advice;
 use crate::ops::tensors;
 use crate::value::TensorValue;
 
@@ -77,25 +78,25 @@ fn solve(from: &Shape, to: &Shape) -> Result<Shape> {
         _ => bail!(value, "at most one -1 dimension is allowed; got {to}"),
     }
     let known: Shape = to.iter().filter(|d| **d != unknown).collect();
-    let known = known.num_elements()?;
-    if known == Dim::Static(0) {
+    if known.contains(&Dim::Static(0)) {
         bail!(value, "cannot infer -1 dimension when another dimension is 0: {to}");
     }
-    let solved = from.num_elements()?.floor_div(&known)?;
+    let (rest, known) = from.without_common(&known);
+    let solved = rest.num_elements()?.floor_div(&known.num_elements()?)?;
     Ok(to.iter().map(|d| if *d == unknown { &solved } else { d }).collect())
 }
 
 impl Operation for Reshape {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
-        let (from, to) = (x.shape.num_elements()?, self.shape.num_elements()?);
-        if from != to {
+        let (from, to) = x.shape.without_common(&self.shape);
+        if from.num_elements()? != to.num_elements()? {
             bail!(
                 value,
-                "cannot reshape {} to {}: input and output number of elements must match, and {from} is not known to \
-                 equal {to}; if they are equal at run time, insert an explicit rebind",
+                "cannot reshape {} to {}: input and output number of elements must match{}",
                 x.shape,
-                self.shape
+                self.shape,
+                advice(from.iter().chain(to.iter()))
             );
         }
         Ok(vec![x.with_shape(&self.shape).into()])

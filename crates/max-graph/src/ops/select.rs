@@ -34,7 +34,7 @@ impl Operation for Where {
             bail!(value, "Expected condition to be a boolean tensor; got {}", condition.dtype);
         }
         check_alike(&[x, y])?;
-        check_alike(&[&condition.with_dtype(x.dtype), x])?;
+        check_alike(&[&condition.cast(x.dtype), x])?;
         let shape = broadcast_shapes([&condition.shape, &x.shape, &y.shape])?;
         Ok(vec![TensorType::new(x.dtype, shape, x.device).into()])
     }

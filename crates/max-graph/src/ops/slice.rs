@@ -326,14 +326,18 @@ pub fn extent(
     if distance.as_static().is_some_and(|d| d < 0) {
         bail!(value, "slice of axis {axis} with size {size} starts at {from}, after its stop {to}");
     }
-    let count = distance.add(&step_size)?.sub(&one)?.floor_div(&step_size)?;
+    // The quotient rounded up, within 64 bits for any distance.
+    let count = distance.sub(&one)?.floor_div(&step_size)?.add(&one)?;
     Ok((from, count))
 }
 
 /// Checks that positions from a start in steps are on an axis.
 pub fn check_range(axis: usize, size: i64, start: i64, count: i64, step: i64) -> Result<()> {
     if count < 0 {
-        bail!(value, "a slice of axis {axis} with size {size} has {count} elements");
+        bail!(
+            value,
+            "a slice of axis {axis} with size {size} starts at {start}, after its stop; slices are not clamped"
+        );
     }
     let last = (count - 1).checked_mul(step).and_then(|reach| start.checked_add(reach));
     if count > 0 && (!(0..size).contains(&start) || last.is_none_or(|last| !(0..size).contains(&last))) {

@@ -8,6 +8,7 @@ use crate::graph::record;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
+use crate::ops::rebind::{advice, assert_dim};
 use crate::ops::{axis_dim, tensors};
 use crate::value::{TensorValue, Value};
 
@@ -17,10 +18,14 @@ op_struct! {
 }
 
 op_fns! {
-    /// Cuts a tensor into parts whose sizes add up to the dim.
+    /// Cuts a tensor into parts whose sizes add up to the dim. Where sizes are symbols, that is asserted as by a rebind.
     pub fn split(x: Operand, split_sizes: Shape, axis: i64 = 0) -> Vec<TensorValue> {
-        let x = x.tensor()?;
-        split_value(&x, split_sizes, x.shape().axis(axis)?)
+        let mut x = x.tensor()?;
+        let axis = x.shape().axis(axis)?;
+        if split_sizes.as_static().is_none() {
+            x = assert_dim(x, axis, total(&split_sizes)?, MUST_SUM)?;
+        }
+        split_value(&x, split_sizes, axis)
     }
 
     /// Cuts a tensor into equal parts; their number must divide the dim.
@@ -43,6 +48,12 @@ op_fns! {
 /// The most parts one split gives, a bound on what a graph can be made to hold by one number.
 const MAX_PARTS: usize = 1 << 16;
 
+const MUST_SUM: &str = "Split sizes must sum to dimension value";
+
+fn total(sizes: &Shape) -> Result<Dim> {
+    sizes.iter().try_fold(Dim::Static(0), |sum, size| sum.add(size))
+}
+
 fn split_value(x: &TensorValue, sizes: Shape, axis: usize) -> Result<Vec<TensorValue>> {
     record(Split { sizes, axis }, &[x.into()])?.iter().map(Value::tensor).collect()
 }
@@ -54,13 +65,9 @@ impl Operation for Split {
         if self.sizes.rank() > MAX_PARTS {
             bail!(value, "a split gives at most {MAX_PARTS} parts; {} were asked for", self.sizes.rank());
         }
-        let total = self.sizes.iter().try_fold(Dim::Static(0), |sum, size| sum.add(size))?;
+        let total = total(&self.sizes)?;
         if total != *dim {
-            bail!(
-                value,
-                "Split sizes must sum to dimension value: {} sum to {total}, not to {dim}",
-                self.sizes
-            );
+            bail!(value, "{MUST_SUM}: {} sum to {total}, not to {dim}{}", self.sizes, advice([&total, dim]));
         }
         let parts = self.sizes.iter().map(|size| {
             let mut dims = x.shape.to_vec();

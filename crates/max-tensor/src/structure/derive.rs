@@ -60,13 +60,13 @@ fn of_slice(slice: &Slice, shape: &Shape) -> Vec<Option<Derived>> {
             continue;
         };
         let less = |size: i64| Some(Derived::Less { axis, by: whole - size });
-        let to_the_end = start + size == *whole && *step == 1;
+        let to_the_end = *step == 1 && whole - size == *start;
         let (start, size) = match () {
             // `x[k:]` or `x[-k:]`: the smaller number was given.
             () if to_the_end && start <= size => (None, less(*size)),
             () if to_the_end => (less(*start), None),
             // `x[::-1]`
-            () if *step < 0 && start + 1 == *whole => (less(*start), less(*size).filter(|_| size == whole)),
+            () if *step < 0 && whole - 1 == *start => (less(*start), less(*size).filter(|_| size == whole)),
             // `x[:-1]`
             () if size > &NEAR && whole - size <= NEAR => (None, less(*size)),
             () => (None, None),

@@ -113,7 +113,8 @@ class Tensor(Operators):
     Args:
         data: Numbers, nested lists of them, an array or a tensor, which is copied; or a graph value, which the tensor
             then represents. All but numbers and lists keep their dtype.
-        dtype: The dtype to convert the elements to.
+        dtype: The type of the elements. Numbers, tensors and graph values are converted to it; the dtype of an array
+            must already match.
         device: The device of the tensor.
         storage: Instead of `data`: a buffer, which is shared.
         state: Instead of `data`: the `state` of a tensor.
@@ -576,6 +577,10 @@ def _from_data(data: Any, dtype: DType | None, device: Device | DeviceRef | None
         return _moved(wrap(_core.op(_BARE, "constant", [np.asarray(data)], kind, CPU())), place)
     tensor = Tensor(storage=_copied(data))
     if dtype is not None and kind is not tensor.dtype:
+        import numpy as np
+
+        if not isinstance(data, np.generic):  # a NumPy scalar is a number, although it has a dtype
+            raise ValueError(f"DType must match: the array is {tensor.dtype!r}, not {kind!r}; use Tensor(array).cast")
         tensor = wrap(_core.op(_BARE, "cast", tensor, kind))
     return _moved(tensor, place)
 

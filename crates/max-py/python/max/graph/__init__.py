@@ -17,6 +17,7 @@ from max.graph import shape as shape
 from max.graph import type as type
 from max.graph.dim import AlgebraicDim, Dim, DimLike, StaticDim, SymbolicDim
 from max.graph.graph import Graph
+from max.graph.kernel_library import KernelLibrary
 from max.graph.shape import Shape, ShapeLike
 from max.graph.type import (
     BufferType,
@@ -48,6 +49,7 @@ __all__ = [
     "FilterLayout",
     "Graph",
     "HasTensorValue",
+    "KernelLibrary",
     "Shape",
     "ShapeLike",
     "StaticDim",

@@ -9,7 +9,7 @@ Dim(0)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
 
@@ -44,7 +44,8 @@ class Dim:
 
     Raises:
         TypeError: If it is none of these.
-        ValueError: If a name is not an identifier, or a size takes more than 64 bits.
+        ValueError: If a name is not made of letters, digits and underscores, starting with an ASCII letter or an
+            underscore, or a size takes more than 64 bits.
     """
 
     __slots__ = ("_native",)
@@ -60,6 +61,21 @@ class Dim:
     def parameters(self) -> list[SymbolicDim]:
         """The symbolic dims it is computed from."""
         return [SymbolicDim(name) for name in self._native.parameters]
+
+    def substitute(self, mapping: Mapping[str, DimLike]) -> Dim:
+        """The dim with symbolic dims replaced by others, all at once.
+
+        >>> (Dim("a") * 2 + Dim("b")).substitute({"a": 3, "b": Dim("a") * 4})
+        (Dim('a') * Dim(4)) + Dim(6)
+
+        Args:
+            mapping: What to put in the place of each name. Other names stay.
+
+        Raises:
+            ZeroDivisionError: If a divisor becomes zero.
+            ValueError: If a size takes more than 64 bits.
+        """
+        return wrap(self._native.substitute(dict(mapping)))
 
     def __add__(self, other: DimLike) -> Dim:
         return _combine(_core.Dim.add, self, other)
@@ -119,6 +135,11 @@ class StaticDim(Dim):
 
     __slots__ = ()
     __match_args__ = ("dim",)
+
+    def __new__(cls, value: int | StaticDim | np.integer[Any]) -> StaticDim:
+        if isinstance(value, str):
+            raise TypeError(f"a StaticDim is made from an int; got the str {value!r}")
+        return super().__new__(cls, value)
 
     @property
     def dim(self) -> int:

@@ -12,9 +12,11 @@ from max.graph import _building
 from max.graph import type as _type
 from max.graph import value as _value
 from max.graph._operators import Operators
+from max.graph.kernel_library import KernelLibrary
 from max.graph.value import TensorValue, TensorValueLike, Value
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from max.graph.type import Type
@@ -63,7 +65,7 @@ class Graph:
         *args: Further arguments for `forward`.
         custom_extensions: Libraries of custom ops; there must be none.
         context: Must be None.
-        kernel_library: Must be None.
+        kernel_library: A library of custom ops; it is empty.
         module: Must be None.
         **kwargs: Further keyword arguments for `forward`.
     """
@@ -83,14 +85,16 @@ class Graph:
         input_types: Iterable[Type[Any]] = (),
         path: str | os.PathLike[str] | None = None,
         *args: Any,
-        custom_extensions: Sequence[str | os.PathLike[str]] = (),
+        custom_extensions: Sequence[Path] = (),
         context: Any = None,
-        kernel_library: Any = None,
+        kernel_library: KernelLibrary | None = None,
         module: Any = None,
         **kwargs: Any,
     ) -> None:
-        if custom_extensions or kernel_library is not None:
-            raise NotImplementedError("graphs cannot use libraries of custom ops yet")
+        library = KernelLibrary() if kernel_library is None else kernel_library
+        if not isinstance(library, KernelLibrary):
+            raise TypeError(f"kernel_library is a KernelLibrary; got a {type(library).__name__}")
+        library.load_paths(context, custom_extensions)
         if context is not None or module is not None:
             raise NotImplementedError("a graph is built by itself: it has no compiler context or module to share")
         if path is not None:

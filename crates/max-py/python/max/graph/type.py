@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+A = TypeVar("A", bound="_ArrayType")
 
 
 class DeviceKind(Enum):
@@ -205,6 +206,26 @@ class _ArrayType(Type[Any]):
         if len(sizes) != self.rank:
             raise RuntimeError(f"the number of elements of {self!r} depends on its symbolic dims")
         return math.prod(sizes)
+
+    def cast(self: A, dtype: DType) -> A:
+        """The same type with another dtype.
+
+        >>> from max.dtype import DType
+        >>> TensorType(DType.float32, ["batch", 3]).cast(DType.bfloat16)
+        TensorType(dtype=bfloat16, shape=[Dim('batch'), Dim(3)], device=cpu:0)
+        """
+        _, *rest = self._parts
+        return type(self)(dtype, *rest)
+
+    def to(self: A, device: Device | DeviceRef) -> A:
+        """The same type on another device.
+
+        >>> from max.dtype import DType
+        >>> TensorType(DType.float32, [3]).to(DeviceRef.GPU(1)).device
+        gpu:1
+        """
+        dtype, shape, _, *rest = self._parts
+        return type(self)(dtype, shape, device, *rest)
 
     @property
     def _parts(self) -> tuple[Any, ...]:

@@ -32,11 +32,12 @@ def constant(
 
     Args:
         value: A number, an array, or nested lists of numbers.
-        dtype: The type of the elements; of an array by default its own. A number needs it.
-        device: Where the constant is; by default the CPU. A number needs it.
+        dtype: The type of the elements; of an array by default its own. Numbers and lists need it.
+        device: Where the constant is; of an array by default the CPU. Numbers and lists need it.
 
     Raises:
-        ValueError: If the dtype cannot hold the value, or a number comes without a dtype and a device.
+        TypeError: If a number or a list comes without a dtype or without a device.
+        ValueError: If the dtype cannot hold the value, or is not that of the array.
     """
     if isinstance(value, (list, tuple)):
         import numpy as np

@@ -50,5 +50,9 @@ def conv2d(
 
 
 def outer(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
-    """The matrix of products of each element of one tensor with each of another, whatever their shapes."""
+    """The products of each element of one vector with each of another, as a matrix.
+
+    Raises:
+        ValueError: If one of them is not of rank 1.
+    """
     return call("outer", lhs, rhs)

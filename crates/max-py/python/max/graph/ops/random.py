@@ -6,7 +6,7 @@ input of the graph, with other numbers for each execution.
 
 >>> from max.dtype import DType
 >>> from max.graph import DeviceRef, Graph, TensorType, ops
->>> with Graph("noise", input_types=[TensorType(DType.int64, [])]) as graph:
+>>> with Graph("noise", input_types=[ops.random.SeedType(DeviceRef.CPU())]) as graph:
 ...     ops.random.set_seed(graph.inputs[0])
 ...     graph.output(ops.random.gaussian(TensorType(DType.float32, [2, 3], DeviceRef.CPU())))
 """
@@ -16,20 +16,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from max import _core
+from max.dtype import DType
 from max.graph._building import current_native
+from max.graph.type import TensorType
 from max.graph.value import TensorValue, TensorValueLike, call
 
 if TYPE_CHECKING:
-    from max.graph.type import TensorType
+    from max.driver import Device
+    from max.graph.type import DeviceRef
 
-__all__ = ["gaussian", "normal", "set_seed", "uniform"]
+__all__ = ["SeedType", "gaussian", "normal", "set_seed", "uniform"]
+
+
+def SeedType(device: Device | DeviceRef) -> TensorType:
+    """The type of an input that is a seed: one uint64 on a device, which may be another one in each execution.
+
+    >>> from max.graph import DeviceRef
+    >>> SeedType(DeviceRef.CPU())
+    TensorType(dtype=uint64, shape=[Dim(1)], device=cpu:0)
+    """
+    return TensorType(DType.uint64, [1], device)
 
 
 def set_seed(seed: TensorValueLike = 0) -> None:
     """Sets the seed of the random numbers that the graph draws from here on.
 
     Args:
-        seed: A whole number of 64 bits, or a scalar tensor of int64 or uint64.
+        seed: A whole number from 0 to 2**64 - 1, or a tensor of one such as `SeedType` describes.
+
+    Raises:
+        ValueError: If the number is out of range, or the tensor holds anything but one integer.
     """
     _core.op(current_native(), "random_set_seed", seed)
 
