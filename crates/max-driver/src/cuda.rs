@@ -21,7 +21,7 @@ mod strided;
 mod version;
 mod watch;
 
-pub use blas::{Compute, Ending, Gemm, GemmAddresses, GemmPlan, Matrix};
+pub use blas::{Activation, Compute, Gemm, GemmAddresses, GemmPlan, Matrix};
 pub use compile::{Function, Source};
 pub use event::Event;
 pub use gpu::Gpu;

@@ -148,7 +148,7 @@ impl PreparedAttention {
     }
 
     /// From where to where a query sees keys.
-    fn seen(&self, query: usize) -> [usize; 2] {
+    fn visible(&self, query: usize) -> [usize; 2] {
         if !self.causal {
             return [0, self.keys];
         }

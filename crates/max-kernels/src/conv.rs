@@ -5,14 +5,14 @@
 //! are too small for that, sums over taps for filters side by side (`apart`). Both read windows where they lie: in the
 //! image if that has all they need, else in bands of it (`band`), with the tiles of `tile`.
 
-mod apart;
 mod band;
 mod cuts;
-mod products;
+mod gemm;
+mod grouped;
 mod result;
-mod tile;
 #[cfg(target_arch = "x86_64")]
-mod turn;
+mod rotate;
+mod tile;
 
 use std::any::TypeId;
 use std::ops::Range;
@@ -110,7 +110,7 @@ impl PreparedConv {
     }
 
     /// Those of some taps that do not look into the padding from a position.
-    fn seen(&self, axis: usize, position: usize, taps: &Range<usize>) -> Range<usize> {
+    fn taps_in_bounds(&self, axis: usize, position: usize, taps: &Range<usize>) -> Range<usize> {
         let (padding, at) = (self.padding[axis] as isize, (position * self.stride[axis]) as isize);
         let before = |edge: isize| usize::try_from(edge).map_or(0, |edge| edge.div_ceil(self.dilation[axis]));
         let from = before(padding - at).clamp(taps.start, taps.end);
@@ -119,7 +119,7 @@ impl PreparedConv {
     }
 
     /// Those of some positions from which no tap looks into the padding.
-    fn inner(&self, axis: usize, positions: &Range<usize>) -> Range<usize> {
+    fn interior(&self, axis: usize, positions: &Range<usize>) -> Range<usize> {
         let (padding, stride) = (self.padding[axis], self.stride[axis]);
         let reach = (self.filter_size[axis].max(1) - 1) * self.dilation[axis];
         let from = padding.div_ceil(stride).clamp(positions.start, positions.end);
@@ -178,10 +178,10 @@ where
 {
     // SAFETY: the caller vouches.
     unsafe {
-        match apart::suits(k, T::Lane::tiles().lanes) {
+        match grouped::suits(k, T::Lane::tiles().lanes) {
             _ if k.filter_size.contains(&0) || k.channels == 0 => zeros::<T>(k, memory, pool),
-            true => apart::run::<T>(k, memory, pool),
-            false => products::run::<T>(k, memory, pool),
+            true => grouped::run::<T>(k, memory, pool),
+            false => gemm::run::<T>(k, memory, pool),
         }
     }
 }

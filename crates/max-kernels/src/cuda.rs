@@ -49,20 +49,20 @@ pub fn prepare(kernels: &[&Kernel<i64>], device: &Device, options: Options) -> R
     let Some(gpu) = device.gpu() else { bail!(internal, "{device} is no GPU") };
     let mut plans = Vec::with_capacity(kernels.len());
     for kernel in kernels {
-        let mut plan = Plan { gpu, options, steps: Vec::new(), scratch: 0, workspace: None };
+        let mut plan = Plan { gpu, options, launches: Vec::new(), scratch: 0, workspace: None };
         plan.kernel(kernel)?;
         plans.push((plan, memory::extents(kernel, device.device_ref())?));
     }
-    let sources = plans.iter().flat_map(|(plan, _)| &plan.steps).filter_map(|step| match step {
-        Step::Function(call) => Some(call.source.clone()),
-        Step::Gemm(_) => None,
+    let sources = plans.iter().flat_map(|(plan, _)| &plan.launches).filter_map(|step| match step {
+        PlannedLaunch::Function(call) => Some(call.source.clone()),
+        PlannedLaunch::Gemm(_) => None,
     });
     let mut functions = loops::compile(gpu, &sources.collect::<Vec<_>>())?.into_iter();
     let mut prepared = Vec::with_capacity(plans.len());
     for (plan, extents) in plans {
-        let launches = plan.steps.into_iter().map(|step| match step {
-            Step::Gemm(gemm) => Ok(Launch::Gemm(gemm)),
-            Step::Function(call) => {
+        let launches = plan.launches.into_iter().map(|step| match step {
+            PlannedLaunch::Gemm(gemm) => Ok(Launch::Gemm(gemm)),
+            PlannedLaunch::Function(call) => {
                 let function = functions.next().ok_or_else(|| Error::internal("a function is missing"))?;
                 Ok(Launch::Function { function, call })
             }
@@ -151,13 +151,13 @@ const SCRATCH: Slot = Slot(u32::MAX - 1);
 struct Plan {
     gpu: &'static Gpu,
     options: Options,
-    steps: Vec<Step>,
+    launches: Vec<PlannedLaunch>,
     scratch: usize,
     /// Scratch memory that products share, and how many bytes it has.
     workspace: Option<(Address, usize)>,
 }
 
-enum Step {
+enum PlannedLaunch {
     Function(Call),
     Gemm(GemmCall),
 }

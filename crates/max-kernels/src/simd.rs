@@ -24,7 +24,7 @@ impl Isa {
 
 /// Turns a square block of elements: the block at the second address, rows so many elements apart, into the block at the
 /// first.
-pub(crate) type Turn<T> = unsafe fn(*mut T, usize, *const T, isize);
+pub(crate) type TransposeBlock<T> = unsafe fn(*mut T, usize, *const T, isize);
 
 /// Elements that two vectors of them can interleave.
 pub(crate) trait Interleave: Copy {
@@ -32,7 +32,7 @@ pub(crate) trait Interleave: Copy {
     fn interleave(a: Vector, b: Vector) -> [Vector; 2];
 
     /// A function that turns blocks as wide as a cache line, where this machine has one.
-    fn turn_lines() -> Option<Turn<Self>> {
+    fn transpose_lines() -> Option<TransposeBlock<Self>> {
         None
     }
 }

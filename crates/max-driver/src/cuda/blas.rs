@@ -1,12 +1,12 @@
 //! Matrix products by cuBLASLt.
 //!
-//! Everything is row-major here: `d = ending(alpha * a x b + beta * c + bias)`, for a batch of them. The library thinks
+//! Everything is row-major here: `d = activation(alpha * a x b + beta * c + bias)`, for a batch of them. The library thinks
 //! in columns, so it is asked for the transposed product, `b` times `a`: memory that is rows here is columns there, and
-//! a bias along a row here is one along a column there, which is the one it has. `lt` is the library, `seen` how it sees
+//! a bias along a row here is one along a column there, which is the one it has. `lt` is the library, `column_major` how it sees
 //! a product.
 
+mod column_major;
 mod lt;
-mod seen;
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use max_core::{DType, Error, Result, bail};
 
+use self::column_major::{Shapes, Types};
 use self::lt::{
-    Choice, CublasLt, INVALID_VALUE, MatrixLayout, NOT_SUPPORTED, Preferences, ProductDescription, prefer,
-    product, type_number,
+    Choice, CublasLt, INVALID_VALUE, MatmulDescription, MatrixLayout, NOT_SUPPORTED, Preferences, matmul,
+    prefer, type_number,
 };
-use self::seen::{Shapes, Types};
 use super::Gpu;
 use crate::Stream;
 
@@ -52,7 +52,7 @@ pub enum Compute {
 
 /// What happens to a sum before it is rounded and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ending {
+pub enum Activation {
     /// Nothing.
     None,
     /// Zero where it is negative.
@@ -85,7 +85,7 @@ pub struct Gemm {
     /// Whether a vector of `n` elements of the type of `d` is added to every row.
     pub bias: bool,
     /// What happens then.
-    pub ending: Ending,
+    pub activation: Activation,
 }
 
 /// Where the matrices of a product lie.
@@ -113,7 +113,7 @@ struct Chosen {
     gpu: &'static Gpu,
     library: &'static CublasLt,
     gemm: Gemm,
-    description: ProductDescription,
+    description: MatmulDescription,
     /// The library's first operand is `b`, its second is `a`.
     b: MatrixLayout,
     a: MatrixLayout,
@@ -337,7 +337,7 @@ impl Chosen {
     fn set_bias(&self, address: u64) -> Result<MutexGuard<'_, u64>> {
         let mut bias = self.bias.lock().unwrap_or_else(PoisonError::into_inner);
         if *bias != address {
-            self.description.set(product::BIAS_POINTER, address)?;
+            self.description.set(matmul::BIAS_POINTER, address)?;
             *bias = address;
         }
         Ok(bias)

@@ -96,19 +96,19 @@ static SLOTS: [[AtomicPtr<c_void>; ROOM]; SIZES.len()] =
 /// The address of a place, or null.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Place(*const AtomicPtr<c_void>);
+struct SlotPointer(*const AtomicPtr<c_void>);
 
 // SAFETY: an address of a static.
-unsafe impl Sync for Place {}
+unsafe impl Sync for SlotPointer {}
 
 /// The tables of places, as the protocol wants them: the first place of each is no function.
-static TABLES: [[Place; ROOM]; SIZES.len()] = {
-    let mut tables = [[Place(std::ptr::null()); ROOM]; SIZES.len()];
+static TABLES: [[SlotPointer; ROOM]; SIZES.len()] = {
+    let mut tables = [[SlotPointer(std::ptr::null()); ROOM]; SIZES.len()];
     let mut module = 0;
     while module < SIZES.len() {
         let mut number = 1;
         while number < SIZES[module] {
-            tables[module][number] = Place(&raw const SLOTS[module][number]);
+            tables[module][number] = SlotPointer(&raw const SLOTS[module][number]);
             number += 1;
         }
         module += 1;
@@ -120,7 +120,7 @@ static TABLES: [[Place; ROOM]; SIZES.len()] = {
 #[repr(C)]
 struct Callbacks {
     size: usize,
-    module_table: extern "C" fn(c_int, *mut *const Place, *mut c_uint) -> c_int,
+    module_table: extern "C" fn(c_int, *mut *const SlotPointer, *mut c_uint) -> c_int,
 }
 
 static CALLBACKS: Callbacks = Callbacks { size: size_of::<Callbacks>(), module_table };
@@ -145,7 +145,7 @@ extern "C" fn export_table(id: u32) -> *const c_void {
     }
 }
 
-extern "C" fn module_table(module: c_int, table: *mut *const Place, size: *mut c_uint) -> c_int {
+extern "C" fn module_table(module: c_int, table: *mut *const SlotPointer, size: *mut c_uint) -> c_int {
     let Some(module) = usize::try_from(module).ok().filter(|module| (1..SIZES.len()).contains(module)) else {
         return 0;
     };

@@ -1,6 +1,6 @@
 use max_core::DType::{self, BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Float64, Int8, Int32};
 use max_core::{Element, ErrorKind, dispatch};
-use max_driver::cuda::{Compute, Ending, Gemm, GemmAddresses, Gpu, Matrix};
+use max_driver::cuda::{Activation, Compute, Gemm, GemmAddresses, Gpu, Matrix};
 use max_driver::{Buffer, Device};
 
 use super::{address, download, gpu, upload};
@@ -22,7 +22,7 @@ struct Case {
     bias: bool,
     /// Whether something is added, and whether that is where the result goes.
     added: Option<bool>,
-    ending: Ending,
+    activation: Activation,
     factors: [f64; 2],
 }
 
@@ -37,7 +37,7 @@ const CASE: Case = Case {
     compute: Compute::F32,
     bias: false,
     added: None,
-    ending: Ending::None,
+    activation: Activation::None,
     factors: [1.0, 0.0],
 };
 
@@ -119,7 +119,7 @@ fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
         d: d.matrix,
         compute: case.compute,
         bias: case.bias,
-        ending: case.ending,
+        activation: case.activation,
     };
     let Some(plan) = gpu.gemm(&gemm).unwrap_or_else(|error| panic!("{case:?}: {error}")) else {
         return false;
@@ -148,16 +148,16 @@ fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
         let bias = if case.bias { bias[column] } else { 0.0 };
         let sum = alpha * product + beta * added + bias;
         let inner = 0.797_884_560_802_865_4 * (sum + 0.044_715 * sum * sum * sum);
-        expected[d.at(batch, row, column)] = match case.ending {
-            Ending::None => sum,
-            Ending::Relu => sum.max(0.0),
-            Ending::GeluTanh => 0.5 * sum * (1.0 + inner.tanh()),
+        expected[d.at(batch, row, column)] = match case.activation {
+            Activation::None => sum,
+            Activation::Relu => sum.max(0.0),
+            Activation::GeluTanh => 0.5 * sum * (1.0 + inner.tanh()),
         };
     }
     let rounded = |value: f64| dispatch!(d_type, T => T::from_f64(value).to_f64());
     for (place, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
         // Sums of small whole numbers are exact; only a function may be off by a little.
-        let slack = if case.ending == Ending::GeluTanh { 0.01 + 0.01 * expected.abs() } else { 0.0 };
+        let slack = if case.activation == Activation::GeluTanh { 0.01 + 0.01 * expected.abs() } else { 0.0 };
         assert!(
             (found - rounded(expected)).abs() <= slack,
             "element {place} of {case:?} is {found}, not {}: {plan:?} with {} bytes",
@@ -219,9 +219,9 @@ fn products_of_all_layouts() {
 fn products_with_all_endings() {
     let mut cases = Vec::new();
     for types in [[Float32; 3], [BFloat16; 3], [Float16; 3], [BFloat16, BFloat16, Float32]] {
-        for ending in [Ending::None, Ending::Relu, Ending::GeluTanh] {
+        for activation in [Activation::None, Activation::Relu, Activation::GeluTanh] {
             for bias in [false, true] {
-                let case = Case { types, ending, bias, size: [48, 64, 32], ..CASE };
+                let case = Case { types, activation, bias, size: [48, 64, 32], ..CASE };
                 cases.extend([case, Case { transposed: [false, true], ..case }, Case { batch: 2, ..case }]);
             }
         }
@@ -242,7 +242,8 @@ fn products_to_which_something_is_added() {
         }
         cases.push(Case { types, compute, factors: [0.5, 0.0], ..CASE });
     }
-    let last = Case { added: Some(false), factors: [1.0, 1.0], bias: true, ending: Ending::Relu, ..CASE };
+    let last =
+        Case { added: Some(false), factors: [1.0, 1.0], bias: true, activation: Activation::Relu, ..CASE };
     cases.push(Case { size: [32, 48, 16], ..last });
     check_all(&cases);
 }
@@ -299,7 +300,7 @@ fn float32_stays_float32() {
         d: matrix,
         compute: Compute::F32,
         bias: false,
-        ending: Ending::None,
+        activation: Activation::None,
     };
     let results = [Compute::F32, Compute::TF32].map(|compute| {
         let plan = gpu.gemm(&Gemm { compute, ..gemm }).unwrap().unwrap();
@@ -354,7 +355,7 @@ fn long_sums_have_the_same_bits_twice() {
             d: matrix(n),
             compute: Compute::F32,
             bias: false,
-            ending: Ending::None,
+            activation: Activation::None,
         };
         let plan = gpu.gemm(&gemm).unwrap().unwrap();
         let workspace =

@@ -12,7 +12,7 @@ pub(super) fn is_wide<T: Element>() -> bool {
 }
 
 /// Whether rows so far apart do not share cache sets.
-pub(super) fn is_apart<T>(stride: isize) -> bool {
+pub(super) fn avoids_cache_conflicts<T>(stride: isize) -> bool {
     !stride.unsigned_abs().wrapping_mul(size_of::<T>()).is_multiple_of(4096)
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use max_core::{Bool, DType, Element, dispatch};
 
 use super::PreparedAttention;
-use super::pack::{is_apart, is_wide, pack_keys, prefetch_columns, prefetch_rows, staging};
+use super::pack::{avoids_cache_conflicts, is_wide, pack_keys, prefetch_columns, prefetch_rows, staging};
 use super::softmax::{GROUP, LINES, Mask, Scores, State, Weighing, weigh};
 use super::weight::Real;
 use crate::Memory;
@@ -67,7 +67,7 @@ struct Values<L> {
 }
 
 /// Which keys of a block some rows see.
-struct Seen {
+struct VisibleKeys {
     each: [[usize; 2]; LINES],
     /// From the first, rounded down to a whole group, to the last; nothing if there are none.
     all: Option<[usize; 2]>,
@@ -101,8 +101,10 @@ impl<L: Real> Rows<'_, L> {
         let head = rows.start / k.queries;
         let query = k.query.at::<T>(self.memory, k.heads.index(self.group, head));
         let [stride, along] = query.strides;
-        let fits =
-            is_wide::<T>() && along == 1 && head == (rows.end - 1) / k.queries && is_apart::<T>(stride);
+        let fits = is_wide::<T>()
+            && along == 1
+            && head == (rows.end - 1) / k.queries
+            && avoids_cache_conflicts::<T>(stride);
         fits.then(|| {
             let start = query.part([rows.start % k.queries, 0], [0, 0]).start.cast();
             Queries { start, stride, part: DEPTH }
@@ -174,13 +176,14 @@ impl<L: Real> Rows<'_, L> {
 
     /// From where to where any of the rows sees keys.
     pub(super) fn range(&self) -> Range<usize> {
-        let seen = self.rows.clone().map(|row| self.k.seen(row % self.k.queries));
-        let seen = seen.filter(|[from, to]| from < to);
-        seen.fold(None, |all: Option<Range<usize>>, [from, to]| match all {
-            Some(all) => Some(all.start.min(from)..all.end.max(to)),
-            None => Some(from..to),
-        })
-        .unwrap_or(0..0)
+        let visible = self.rows.clone().map(|row| self.k.visible(row % self.k.queries));
+        let visible = visible.filter(|[from, to]| from < to);
+        visible
+            .fold(None, |all: Option<Range<usize>>, [from, to]| match all {
+                Some(all) => Some(all.start.min(from)..all.end.max(to)),
+                None => Some(from..to),
+            })
+            .unwrap_or(0..0)
     }
 
     /// What a block of keys gives the rows, `height` at a time: where to note it is asked for each, and told when it
@@ -216,9 +219,10 @@ impl<L: Real> Rows<'_, L> {
                 let first = group * height;
                 let rows = height.min(self.rows.len() - first);
                 let part = part(group);
-                let seen = self.seen(first, rows, start, taken);
+                let visible = self.visible_keys(first, rows, start, taken);
                 let scores = room.scores.add(if few { first * ROW } else { 0 });
-                let (Some(all), Some(mask)) = (seen.all, self.mask(room, first, rows, start, taken)) else {
+                let (Some(all), Some(mask)) = (visible.all, self.mask(room, first, rows, start, taken))
+                else {
                     part.clear(rows, 1);
                     done(group, rows, part);
                     continue;
@@ -233,7 +237,7 @@ impl<L: Real> Rows<'_, L> {
                     scores,
                     rows,
                     keys: all,
-                    seen: seen.each,
+                    visible: visible.each,
                     mask,
                     weighing: self.weighing,
                     state: part,
@@ -245,18 +249,18 @@ impl<L: Real> Rows<'_, L> {
     }
 
     /// Which of a block's keys some rows see.
-    fn seen(&self, first: usize, rows: usize, start: usize, taken: usize) -> Seen {
-        let mut seen = Seen { each: [[0; 2]; LINES], all: None };
-        for (i, each) in seen.each[..rows].iter_mut().enumerate() {
+    fn visible_keys(&self, first: usize, rows: usize, start: usize, taken: usize) -> VisibleKeys {
+        let mut visible = VisibleKeys { each: [[0; 2]; LINES], all: None };
+        for (i, each) in visible.each[..rows].iter_mut().enumerate() {
             let row = self.rows.start + first + i;
-            *each = self.k.seen(row % self.k.queries).map(|key| key.saturating_sub(start).min(taken));
+            *each = self.k.visible(row % self.k.queries).map(|key| key.saturating_sub(start).min(taken));
             if each[0] < each[1] {
                 let whole = each[0] / GROUP * GROUP;
-                let all = seen.all.get_or_insert([whole, each[1]]);
+                let all = visible.all.get_or_insert([whole, each[1]]);
                 *all = [all[0].min(whole), all[1].max(each[1])];
             }
         }
-        seen
+        visible
     }
 
     /// The products of some rows with packed keys, from the first to the last of those that are seen, from a depth on.
@@ -269,7 +273,7 @@ impl<L: Real> Rows<'_, L> {
         room: &Room<L>,
         [first, rows]: [usize; 2],
         depth: usize,
-        (keys, seen): (*const L, [usize; 2]),
+        (keys, visible): (*const L, [usize; 2]),
         scores: *mut L,
     ) {
         let width = self.kernels.width;
@@ -278,7 +282,7 @@ impl<L: Real> Rows<'_, L> {
         // SAFETY: the caller vouches.
         unsafe {
             let queries = start.add(depth / DEPTH * part).offset(first as isize * stride);
-            for panel in seen[0] / width..seen[1].div_ceil(width) {
+            for panel in visible[0] / width..visible[1].div_ceil(width) {
                 let right = (keys.add(panel * deep * width), width as isize);
                 let to = (scores.add(panel * width), ROW as isize);
                 let add = (depth > 0).then_some((to.0.cast_const(), to.1));
@@ -294,11 +298,13 @@ impl<L: Real> Rows<'_, L> {
     /// As for `block`.
     unsafe fn scores_of_few<T: Element<Lane = L>>(&self, room: &Room<L>, start: usize, taken: usize) {
         let (k, width, height) = (self.k, self.kernels.width, self.height());
-        let seen = self.range();
-        let seen = [seen.start, seen.end].map(|key| key.saturating_sub(start).min(taken));
+        let visible = self.range();
+        let visible = [visible.start, visible.end].map(|key| key.saturating_sub(start).min(taken));
         let index = k.heads.index(self.group, 0);
         let (key, value) = (k.key.at::<T>(self.memory, index), k.value.at::<T>(self.memory, index));
-        for panel in (seen[0] / GROUP * GROUP / width..seen[1].div_ceil(width)).map(|panel| panel * width) {
+        for panel in
+            (visible[0] / GROUP * GROUP / width..visible[1].div_ceil(width)).map(|panel| panel * width)
+        {
             // Few rows wait for memory: the next keys are asked for, and the values that will be wanted after the scores.
             let next = panel + width;
             prefetch_columns(key.part([0, start + next], [k.depth, width.min(taken.saturating_sub(next))]));
@@ -322,7 +328,7 @@ impl<L: Real> Rows<'_, L> {
     /// sets.
     fn direct<T: Element<Lane = L>>(&self) -> bool {
         let [down, along] = self.k.value.at::<T>(self.memory, 0).strides;
-        let apart = is_apart::<T>(down) || self.rows.len() <= self.height();
+        let apart = avoids_cache_conflicts::<T>(down) || self.rows.len() <= self.height();
         is_wide::<T>() && along == 1 && self.k.width.is_multiple_of(self.kernels.width) && apart
     }
 
@@ -406,16 +412,16 @@ impl<L: Real> Rows<'_, L> {
     unsafe fn product(
         &self,
         rows: usize,
-        seen: [usize; 2],
+        visible: [usize; 2],
         weights: *const L,
         values: &Values<L>,
         to: State<L>,
     ) {
-        let (depth, width) = (seen[1] - seen[0], self.kernels.width);
+        let (depth, width) = (visible[1] - visible[0], self.kernels.width);
         // SAFETY: the caller vouches.
         unsafe {
-            let weights = weights.add(seen[0]);
-            let start = values.start.offset(seen[0] as isize * values.stride);
+            let weights = weights.add(visible[0]);
+            let start = values.start.offset(visible[0] as isize * values.stride);
             if values.whole && rows <= THIN {
                 let (weights, values) = ((weights, ROW as isize), (start, values.stride));
                 let to = (to.sums, to.stride as isize);

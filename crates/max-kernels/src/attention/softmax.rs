@@ -91,7 +91,7 @@ pub(super) struct Scores<L> {
     /// The scores that there are, from a whole group on.
     pub(super) keys: [usize; 2],
     /// From where to where each row sees them.
-    pub(super) seen: [[usize; 2]; LINES],
+    pub(super) visible: [[usize; 2]; LINES],
     pub(super) mask: Mask<L>,
     pub(super) weighing: Weighing<L>,
     /// Where the greatest score and the sum of weights of each row go.
@@ -123,7 +123,7 @@ impl<L: Real> Body for Weigh<L> {
             let rows = scores.rows.min(LINES);
             let whole = scores.weighing.scale.is_none() && matches!(scores.mask, Mask::None);
             for (row, line) in lines[..rows].iter_mut().enumerate() {
-                let [from, to] = scores.seen[row];
+                let [from, to] = scores.visible[row];
                 if !(whole && from <= scores.keys[0] && scores.keys[1].next_multiple_of(GROUP) <= to) {
                     hide_row::<L, FMA>(scores, row);
                 }
@@ -166,7 +166,7 @@ unsafe fn hide_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize) {
     let lowest = L::splat(f64::NEG_INFINITY);
     let scale = scores.weighing.scale.unwrap_or(L::splat(1.0));
     let [first, last] = [scores.keys[0], scores.keys[1].next_multiple_of(GROUP)];
-    let [from, to] = scores.seen[row];
+    let [from, to] = scores.visible[row];
     // SAFETY: the caller vouches.
     unsafe {
         let line = scores.scores.add(row * ROW);

@@ -80,7 +80,7 @@ pub(super) fn cuts<L: Tiled>(
     threads: usize,
 ) -> (Cut, Cut, Cut) {
     let tiles = L::tiles();
-    let (height, width) = (tiles.products[1].len(), 2 * tiles.lanes);
+    let (height, width) = (tiles.shared[1].len(), 2 * tiles.lanes);
     let [images, lines, long, _] = k.out;
     let first = (chunks.parts() > 0).then(|| chunks.get(0));
     let band = |rows: usize, columns: usize| match &first {
@@ -97,7 +97,7 @@ pub(super) fn cuts<L: Tiled>(
     let columns = Cut::new(long, across, if across < long { height } else { 1 });
     let across = columns.range(0).len();
     let depth = k.filter_size[0] as f64 * k.filter_size[1] as f64 * k.channels as f64;
-    let edges = long - k.inner(1, &(0..long)).len();
+    let edges = long - k.interior(1, &(0..long)).len();
     let (mut best, mut least) = ((1, width), f64::INFINITY);
     let mut rows = lines.min(2048 / across + 1);
     loop {

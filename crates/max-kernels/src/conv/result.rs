@@ -14,7 +14,7 @@ pub(super) enum Outcome {
     End(Ending),
     /// They are stored as they are, with unit stride along positions: the places of rows, and how far apart filters
     /// lie.
-    Turn(Places, usize),
+    Transpose(Places, usize),
 }
 
 impl Outcome {
@@ -29,7 +29,7 @@ impl Outcome {
             if let ([_, _, 1, across], [_, _, width, _]) = (access.strides.as_slice(), loop_.shape.as_slice())
                 && across >= width
             {
-                return Ok(Outcome::Turn(Places::new(access, &loop_.shape[..2]), *across as usize));
+                return Ok(Outcome::Transpose(Places::new(access, &loop_.shape[..2]), *across as usize));
             }
         }
         Ok(Outcome::End(ending))
@@ -44,7 +44,7 @@ impl Outcome {
     ) -> Option<(*mut L, isize)> {
         match self {
             Outcome::End(ending) => ending.place(memory, outer, at),
-            Outcome::Turn(..) => None,
+            Outcome::Transpose(..) => None,
         }
     }
 
@@ -65,7 +65,7 @@ impl Outcome {
         unsafe {
             match self {
                 Outcome::End(ending) => ending.deliver(memory, outer, columns, filters, product),
-                Outcome::Turn(..) => self.finish(memory, outer, columns, filters, product),
+                Outcome::Transpose(..) => self.finish(memory, outer, columns, filters, product),
             }
         }
     }
@@ -87,7 +87,7 @@ impl Outcome {
         unsafe {
             match self {
                 Outcome::End(ending) => ending.finish(memory, outer, columns, filters, product),
-                Outcome::Turn(places, across) => {
+                Outcome::Transpose(places, across) => {
                     let at = filters.start * across + columns.start;
                     let to = places.at(memory, outer).cast::<L>().wrapping_add(at);
                     let (from, size) = (product.0.cast(), size_of::<L>());

@@ -7,7 +7,7 @@ use bytemuck::Zeroable;
 use max_core::Bool;
 
 #[cfg(target_arch = "x86_64")]
-use super::turn::Turn;
+use super::rotate::Rotate;
 use crate::matmul::Micro;
 use crate::register::{Lanes, Register};
 use crate::simd::Isa;
@@ -76,9 +76,9 @@ pub(super) struct Tiles<L: 'static> {
     /// The lanes of a register.
     pub(super) lanes: usize,
     /// Every filter sees all elements of a window: one register of filters, and two.
-    pub(super) products: [&'static [Tile<L>]; 2],
+    pub(super) shared: [&'static [Tile<L>]; 2],
     /// Every filter sees elements of its own, which lie as the weights do: one register of filters, and two.
-    pub(super) apart: [&'static [Tile<L>]; 2],
+    pub(super) own: [&'static [Tile<L>]; 2],
 }
 
 /// A type that convolutions are computed in.
@@ -94,18 +94,18 @@ pub(crate) trait Tiled: Micro {
     /// Tiles for groups of so many filters, which see as many elements each, side by side, if this machine has such:
     /// of one register of filters, for one position, two positions and so on. To each element belong as many rows of
     /// weights: the first for the elements as they lie, the next for them turned by one place, and so on.
-    fn turned(_group: usize) -> Option<&'static [Tile<Self>]> {
+    fn rotated(_group: usize) -> Option<&'static [Tile<Self>]> {
         None
     }
 }
 
-/// See [`Tile`]: `P` positions and `N` registers of filters, which see all elements or, if `APART`, each its own.
+/// See [`Tile`]: `P` positions and `N` registers of filters, which see all elements or, if `OWN`, each its own.
 ///
 /// # Safety
 ///
 /// Windows and weights can be read and the tile written, and the register's instructions exist.
 #[inline(always)]
-unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const APART: bool>(
+unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const OWN: bool>(
     window: &Window,
     (left, position): (*const V::Lane, isize),
     (mut weights, step): (*const V::Lane, isize),
@@ -126,7 +126,7 @@ unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, cons
                     for (i, sums) in sums.iter_mut().enumerate() {
                         let left = left.offset(i as isize * position);
                         for (j, sum) in sums.iter_mut().enumerate() {
-                            let x = if APART {
+                            let x = if OWN {
                                 V::load(left.offset(p as isize * step).add(j * V::LANES))
                             } else {
                                 V::splat(*left.add(p))
@@ -148,14 +148,14 @@ unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, cons
     }
 }
 
-/// See [`Tiled::turned`]: `P` positions and groups of `G`.
+/// See [`Tiled::rotated`]: `P` positions and groups of `G`.
 ///
 /// # Safety
 ///
 /// As for `tile`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma")]
-unsafe fn turned<V: Turn<Lane: Zeroable>, const P: usize, const G: usize>(
+unsafe fn rotated<V: Rotate<Lane: Zeroable>, const P: usize, const G: usize>(
     window: &Window,
     (left, position): (*const V::Lane, isize),
     (mut weights, step): (*const V::Lane, isize),
@@ -175,7 +175,7 @@ unsafe fn turned<V: Turn<Lane: Zeroable>, const P: usize, const G: usize>(
                 for by in 0..G {
                     let y = V::load(weights);
                     for (sum, x) in sums.iter_mut().zip(x) {
-                        *sum = sum.add_product(x.turn::<G>(by), y);
+                        *sum = sum.add_product(x.rotate::<G>(by), y);
                     }
                     weights = weights.offset(step);
                 }
@@ -193,7 +193,7 @@ unsafe fn turned<V: Turn<Lane: Zeroable>, const P: usize, const G: usize>(
 macro_rules! compiled {
     ($name:ident $(#[$feature:meta])*) => {
         $(#[$feature])*
-        unsafe fn $name<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const APART: bool>(
+        unsafe fn $name<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const OWN: bool>(
             window: &Window,
             left: (*const V::Lane, isize),
             weights: (*const V::Lane, isize),
@@ -201,7 +201,7 @@ macro_rules! compiled {
             add: bool,
         ) {
             // SAFETY: the caller vouches.
-            unsafe { tile::<V, P, N, APART>(window, left, weights, to, add) }
+            unsafe { tile::<V, P, N, OWN>(window, left, weights, to, add) }
         }
     };
 }
@@ -217,18 +217,18 @@ macro_rules! tiles {
         const {
             &Tiles {
                 lanes: <$register as Register>::LANES,
-                products: [
+                shared: [
                     &[$($tile::<$register, $positions, 1, false>),*],
                     &[$($tile::<$register, $positions, 2, false>),*],
                 ],
-                apart: [&[$($tile::<$register, $few, 1, true>),*], &[$($tile::<$register, $few, 2, true>),*]],
+                own: [&[$($tile::<$register, $few, 1, true>),*], &[$($tile::<$register, $few, 2, true>),*]],
             }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-macro_rules! turned {
+macro_rules! rotated {
     ($tile:ident, $register:ty, $group:literal) => {
         const {
             &[
@@ -247,15 +247,15 @@ macro_rules! turned {
 
 /// Floats: what the vector units offer.
 macro_rules! floats {
-    ($($lane:ident: $wide:ident $narrow:ident $($turned:ident)?;)*) => {$(
+    ($($lane:ident: $wide:ident $narrow:ident $($rotated:ident)?;)*) => {$(
         impl Tiled for $lane {
             $(#[cfg(target_arch = "x86_64")]
-            fn turned(group: usize) -> Option<&'static [Tile<$lane>]> {
+            fn rotated(group: usize) -> Option<&'static [Tile<$lane>]> {
                 use std::arch::x86_64::$wide;
                 match (Isa::best(), group) {
-                    (Isa::Avx512, 2) => Some(turned!($turned, $wide, 2)),
-                    (Isa::Avx512, 4) => Some(turned!($turned, $wide, 4)),
-                    (Isa::Avx512, 8) => Some(turned!($turned, $wide, 8)),
+                    (Isa::Avx512, 2) => Some(rotated!($rotated, $wide, 2)),
+                    (Isa::Avx512, 4) => Some(rotated!($rotated, $wide, 4)),
+                    (Isa::Avx512, 8) => Some(rotated!($rotated, $wide, 8)),
                     _ => None,
                 }
             })?
@@ -276,7 +276,7 @@ macro_rules! floats {
 }
 
 floats! {
-    f32: __m512 __m256 turned;
+    f32: __m512 __m256 rotated;
     f64: __m512d __m256d;
 }
 

@@ -8,7 +8,7 @@ use max_driver::cuda::Source;
 
 use super::epilogue::of_zeros;
 use super::matmul::row_major;
-use super::{Address, Call, Param, Plan, SCRATCH, Step};
+use super::{Address, Call, Param, Plan, PlannedLaunch, SCRATCH};
 
 /// The most bytes of scores that are in memory at a time where attention is composed.
 const MOST_SCORES: i64 = 1 << 29;
@@ -64,7 +64,7 @@ impl Plan {
             params.extend(inner[..1 + columns].iter().map(|&stride| number(stride)));
         }
         let padded = |size: i64| (size as u32).next_multiple_of(16) + 8;
-        self.steps.push(Step::Function(Call {
+        self.launches.push(PlannedLaunch::Function(Call {
             source: source(k),
             grid: [u32::try_from(blocks).unwrap_or(u32::MAX), 1, 1],
             block: [THREADS, 1, 1],

@@ -13,7 +13,7 @@ use max_driver::cuda::Source;
 use super::epilogue::{of_parts, of_zeros};
 use super::matmul::{row_major, stored};
 use super::text::typed;
-use super::{Address, Call, Param, Plan, SCRATCH, Step};
+use super::{Address, Call, Param, Plan, PlannedLaunch, SCRATCH};
 
 /// The most filters of a group that has no tiles, alone and with as few channels.
 const FEW: i64 = 4;
@@ -25,7 +25,7 @@ const PARTS: i64 = 8;
 
 /// How a convolution is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ConvMethod {
     /// An element a thread.
     Direct,
     /// In tiles, by the units of all types.
@@ -44,7 +44,7 @@ impl Plan {
         if k.filter_size.contains(&0) || k.input_size[2] == 0 {
             return self.loop_(&of_zeros(&k.epilogue));
         }
-        if let Some(product) = as_product(k) {
+        if let Some(product) = as_matmul(k) {
             return self.matmul(&product);
         }
         let dtype = k.input.dtype;
@@ -56,7 +56,7 @@ impl Plan {
             return self.convolve_in_parts(&Conv2d { input, filter, ..k.clone() }, 1);
         }
         let (capability, multiprocessors) = (self.gpu.compute_capability(), self.gpu.multiprocessors());
-        let parts = parts(k, way(k, capability, multiprocessors), multiprocessors);
+        let parts = parts(k, method(k, capability, multiprocessors), multiprocessors);
         if parts > 1 {
             return self.convolve_in_parts(k, parts);
         }
@@ -88,14 +88,14 @@ impl Plan {
 
     /// Adds a convolution that is stored as it is, or so many parts of it that are stored so far apart.
     fn convolve(&mut self, k: &Conv2d<i64>, store: &Access<i64>, parts: i64, apart: i64) -> Result<()> {
-        let way = way(k, self.gpu.compute_capability(), self.gpu.multiprocessors());
+        let method = method(k, self.gpu.compute_capability(), self.gpu.multiprocessors());
         let mut params: Vec<Param> =
             [&k.input, &k.filter, store].map(|access| Param::Address(Address::of(access))).to_vec();
         params.extend(numbers(k, store).into_iter().map(Param::Number));
         params.extend([part_depth(k, parts), apart].map(Param::Number));
-        self.steps.push(Step::Function(Call {
-            source: source(way, k.input.dtype, store.dtype),
-            grid: [blocks(k, way), parts as u32, 1],
+        self.launches.push(PlannedLaunch::Function(Call {
+            source: source(method, k.input.dtype, store.dtype),
+            grid: [blocks(k, method), parts as u32, 1],
             block: [256, 1, 1],
             shared: 0,
             params,
@@ -125,7 +125,7 @@ fn expect(k: &Conv2d<i64>) -> Result<()> {
 }
 
 /// A convolution whose filter has one tap, none of which looks into the padding, as a product of rows of pixels.
-fn as_product(k: &Conv2d<i64>) -> Option<Matmul<i64>> {
+fn as_matmul(k: &Conv2d<i64>) -> Option<Matmul<i64>> {
     let inside = |axis: usize| (k.out[axis + 1] - 1).checked_mul(k.stride[axis] as i64);
     let fits = |axis: usize| inside(axis).is_some_and(|last| last < k.input_size[axis]);
     if k.filter_size != [1, 1] || k.groups != 1 || k.padding != [0, 0] || !fits(0) || !fits(1) {
@@ -154,11 +154,11 @@ fn depth(k: &Conv2d<i64>) -> i64 {
 }
 
 /// Into how many parts windows are cut so that more of the GPU has something to do. Integers are left whole.
-fn parts(k: &Conv2d<i64>, way: Way, multiprocessors: u32) -> i64 {
-    if way == Way::Direct || !k.input.dtype.is_float() {
+fn parts(k: &Conv2d<i64>, method: ConvMethod, multiprocessors: u32) -> i64 {
+    if method == ConvMethod::Direct || !k.input.dtype.is_float() {
         return 1;
     }
-    let idle = multiprocessors / blocks(k, way).max(1);
+    let idle = multiprocessors / blocks(k, method).max(1);
     i64::from(idle).min(depth(k) / PART).clamp(1, PARTS)
 }
 
@@ -167,31 +167,31 @@ fn part_depth(k: &Conv2d<i64>, parts: i64) -> i64 {
     ((depth(k) as u64).div_ceil(parts as u64).next_multiple_of(32)) as i64
 }
 
-fn way(k: &Conv2d<i64>, capability: (u32, u32), multiprocessors: u32) -> Way {
+fn method(k: &Conv2d<i64>, capability: (u32, u32), multiprocessors: u32) -> ConvMethod {
     let [filters, channels] = of_group(k);
     if filters <= FEW || (filters <= FEW_OF_BOTH && channels <= FEW_OF_BOTH) {
-        return Way::Direct;
+        return ConvMethod::Direct;
     }
     let small = |size: i64| size < 1 << 30;
     if !k.input.dtype.is_half() || capability < (8, 0) || !small(depth(k)) || !small(filters) {
-        return Way::Tiles;
+        return ConvMethod::Tiles;
     }
-    let wide = Way::Tensor(128);
-    if filters > 64 && blocks(k, wide) >= multiprocessors { wide } else { Way::Tensor(64) }
+    let wide = ConvMethod::Tensor(128);
+    if filters > 64 && blocks(k, wide) >= multiprocessors { wide } else { ConvMethod::Tensor(64) }
 }
 
 /// How many blocks there are.
-fn blocks(k: &Conv2d<i64>, way: Way) -> u32 {
+fn blocks(k: &Conv2d<i64>, method: ConvMethod) -> u32 {
     let [filters, _] = of_group(k);
     let positions: u64 = k.out[..3].iter().map(|&size| size as u64).product();
     let tiles = |tall: u64, wide: u64| {
         let across = (filters as u64).div_ceil(wide) * k.groups as u64;
         positions.div_ceil(tall).saturating_mul(across)
     };
-    let blocks = match way {
-        Way::Direct => positions.saturating_mul(k.out[3] as u64).div_ceil(256),
-        Way::Tiles => tiles(64, 64),
-        Way::Tensor(wide) => tiles(128, wide),
+    let blocks = match method {
+        ConvMethod::Direct => positions.saturating_mul(k.out[3] as u64).div_ceil(256),
+        ConvMethod::Tiles => tiles(64, 64),
+        ConvMethod::Tensor(wide) => tiles(128, wide),
     };
     blocks.clamp(1, 1 << 30) as u32
 }
@@ -215,13 +215,13 @@ fn numbers(k: &Conv2d<i64>, store: &Access<i64>) -> Vec<i64> {
     numbers
 }
 
-/// The function for a way and dtypes of operands and of the result.
-fn source(way: Way, from: DType, to: DType) -> Source {
+/// The function for a method and dtypes of operands and of the result.
+fn source(method: ConvMethod, from: DType, to: DType) -> Source {
     let bits = if from == DType::BFloat16 { "\"bf16\"" } else { "\"f16\"" };
-    let (name, words, text) = match way {
-        Way::Direct => ("direct".to_string(), vec![], include_str!("conv/direct.cu")),
-        Way::Tiles => ("tiles".to_string(), vec![], include_str!("conv/tiles.cu")),
-        Way::Tensor(wide) => {
+    let (name, words, text) = match method {
+        ConvMethod::Direct => ("direct".to_string(), vec![], include_str!("conv/direct.cu")),
+        ConvMethod::Tiles => ("tiles".to_string(), vec![], include_str!("conv/tiles.cu")),
+        ConvMethod::Tensor(wide) => {
             let words = vec![("BITS", bits), ("WIDE", if wide == 128 { "128" } else { "64" })];
             (format!("tensor{wide}"), words, include_str!("conv/tensor.cu"))
         }

@@ -5,7 +5,7 @@ use max_core::{DType, Result, bail};
 use max_driver::cuda::Source;
 
 use super::text::typed;
-use super::{Address, Call, Param, Plan, Step};
+use super::{Address, Call, Param, Plan, PlannedLaunch};
 
 /// The threads of a block, and the most that walk a slice together.
 const THREADS: u64 = 256;
@@ -43,7 +43,7 @@ impl Plan {
         let log2 = i64::from(lanes.trailing_zeros());
         params.extend([outer, k.size, k.picks, inner, k.axis as i64, log2].map(Param::Number));
         params.extend(strides.map(Param::Number));
-        self.steps.push(Step::Function(Call {
+        self.launches.push(PlannedLaunch::Function(Call {
             source: source(unit, k.indices.dtype),
             grid: [blocks as u32, cuts as u32, 1],
             block: [THREADS as u32, 1, 1],

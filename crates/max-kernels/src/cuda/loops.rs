@@ -18,7 +18,7 @@ use max_core::kernel::{Instr, Loop};
 use max_core::{DType, Error, Result, bail};
 use max_driver::cuda::{Function, Gpu, Source};
 
-use super::{Call, Plan, Step};
+use super::{Call, Plan, PlannedLaunch};
 use crate::loops::settle;
 use form::Form;
 use nest::Nest;
@@ -37,7 +37,7 @@ impl Plan {
     pub(super) fn loop_(&mut self, kernel: &Loop<i64>) -> Result<()> {
         let multiprocessors = self.gpu.multiprocessors();
         let calls = calls(kernel, multiprocessors, &mut |dtype, count| self.scratch(dtype, count))?;
-        self.steps.extend(calls.into_iter().map(Step::Function));
+        self.launches.extend(calls.into_iter().map(PlannedLaunch::Function));
         Ok(())
     }
 }

@@ -1,26 +1,26 @@
 //! Products on a GPU: by cuBLASLt with as much of the epilogue as it knows, or by functions of our own.
 //!
-//! `shape` rewrites a product into fewer axes, `ending` reads an epilogue, `way` decides what to do from both: all of that
+//! `shape` rewrites a product into fewer axes, `fused` reads an epilogue, `method` decides what to do from both: all of that
 //! is data. Here it is done: a product that cannot run as it is becomes one that can, by copies of its operands, by
 //! several products, or by a product into scratch memory and a loop, and is planned again.
 
-mod ending;
+mod fused;
+mod method;
 mod own;
 mod shape;
 #[cfg(test)]
 mod tests;
 mod thin;
-mod way;
 
 use max_core::kernel::{Access, Instr, Loop, Matmul, Reg};
 use max_core::{DType, Result};
-use max_driver::cuda::{Compute, Ending};
+use max_driver::cuda::{Activation, Compute};
 
 use super::epilogue::of_zeros;
-use super::{Address, GemmCall, Plan, SCRATCH, Step};
+use super::{Address, GemmCall, Plan, PlannedLaunch, SCRATCH};
+use method::{LibraryGemm, MatmulMethod, decide};
 pub(super) use shape::row_major;
 use shape::simplify;
-use way::{Product, Way, decide};
 
 /// Copies of operands that hold every float8.
 const WIDENED: [Option<DType>; 2] = [Some(DType::BFloat16); 2];
@@ -30,15 +30,17 @@ impl Plan {
     pub(super) fn matmul(&mut self, kernel: &Matmul<i64>) -> Result<()> {
         let k = &simplify(kernel)?;
         match decide(k)? {
-            Way::Nothing => Ok(()),
-            Way::Zeros => self.loop_(&of_zeros(&k.epilogue)),
-            Way::Others(others) => others.iter().try_for_each(|other| self.matmul(other)),
-            Way::Copies(copies) => self.with_copies(k, copies.map(|copied| copied.then_some(k.lhs.dtype))),
-            Way::Scratch => self.through_scratch(k),
-            Way::Widened => self.with_copies(k, WIDENED),
-            Way::Own(store) => self.own_product(k, &store),
-            Way::Thin(lies, ending) => self.thin_product(k, lies, &ending),
-            Way::Library(product) => self.by_library(k, &product),
+            MatmulMethod::Nothing => Ok(()),
+            MatmulMethod::Zeros => self.loop_(&of_zeros(&k.epilogue)),
+            MatmulMethod::Others(others) => others.iter().try_for_each(|other| self.matmul(other)),
+            MatmulMethod::Copies(copies) => {
+                self.with_copies(k, copies.map(|copied| copied.then_some(k.lhs.dtype)))
+            }
+            MatmulMethod::Scratch => self.through_scratch(k),
+            MatmulMethod::Widened => self.with_copies(k, WIDENED),
+            MatmulMethod::Own(store) => self.own_matmul(k, &store),
+            MatmulMethod::Thin(layout, fused) => self.thin_matmul(k, layout, &fused),
+            MatmulMethod::Library(product) => self.by_library(k, &product),
         }
     }
 
@@ -102,7 +104,7 @@ impl Plan {
     }
 
     /// Adds a product by the library, or by other means where the library has none.
-    fn by_library(&mut self, k: &Matmul<i64>, product: &Product) -> Result<()> {
+    fn by_library(&mut self, k: &Matmul<i64>, product: &LibraryGemm) -> Result<()> {
         let mut gemm = product.gemm;
         if self.options.tf32 && gemm.a.dtype == DType::Float32 {
             gemm.compute = Compute::TF32;
@@ -110,12 +112,12 @@ impl Plan {
         let Some(plan) = self.gpu.gemm(&gemm)? else {
             return match product.bias.is_none() && product.residual.is_none() {
                 true if gemm.a.dtype.is_float8() => self.with_copies(k, WIDENED),
-                true if gemm.ending == Ending::None => self.own_product(k, &product.store),
+                true if gemm.activation == Activation::None => self.own_matmul(k, &product.store),
                 _ => self.through_scratch(k),
             };
         };
         let workspace = self.workspace(plan.workspace_bytes())?;
-        self.steps.push(Step::Gemm(GemmCall {
+        self.launches.push(PlannedLaunch::Gemm(GemmCall {
             plan,
             a: Address::of(&k.lhs),
             b: Address::of(&k.rhs),
@@ -146,5 +148,5 @@ impl Plan {
 
 /// Where an epilogue stores the product, if that is all it does; maybe as float32.
 pub(super) fn stored(epilogue: &Loop<i64>) -> Option<Access<i64>> {
-    ending::read(epilogue).filter(ending::Ending::is_store).map(|ending| ending.store)
+    fused::read(epilogue).filter(fused::FusedEpilogue::is_store).map(|fused| fused.store)
 }

@@ -7,13 +7,13 @@ use max_core::DType;
 use max_driver::cuda::Source;
 
 /// What elements of a dtype are in memory, and how they are read into the type of sums and written from it.
-struct Form {
+struct ElementFormat {
     memory: &'static str,
     load: &'static str,
     store: &'static str,
 }
 
-fn form(dtype: DType) -> Form {
+fn element_format(dtype: DType) -> ElementFormat {
     let (memory, load, store) = match dtype {
         DType::Float64 => ("double", "x", "x"),
         DType::Float32 => ("float", "x", "x"),
@@ -30,7 +30,7 @@ fn form(dtype: DType) -> Form {
         // Float8 is never computed with in these functions, only moved.
         _ => ("unsigned char", "x", "x"),
     };
-    Form { memory, load, store }
+    ElementFormat { memory, load, store }
 }
 
 /// What sums of a dtype are computed in.
@@ -58,7 +58,7 @@ pub(super) fn typed(name: &str, dtypes: &[(&str, DType)], words: &[(&str, &str)]
     let _ = writeln!(code, "#define NAME {name}\ntypedef {} SUM;", sum_type(first));
     let _ = writeln!(code, "#define STEP(x, y, sum) ({step})");
     for (word, dtype) in dtypes {
-        let Form { memory, load, store } = form(*dtype);
+        let ElementFormat { memory, load, store } = element_format(*dtype);
         let _ = writeln!(code, "typedef {memory} {word};");
         let _ = writeln!(
             code,

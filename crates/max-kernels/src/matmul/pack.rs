@@ -11,7 +11,7 @@ use crate::simd::{Isa, versions};
 use crate::tile;
 
 /// How many columns are turned to rows together: each gives a cache line at a time, which is then never needed again.
-const TURNED: usize = 16;
+const TRANSPOSED: usize = 16;
 
 /// A matrix in memory: where it starts, how far apart rows and columns lie in elements, and how many there are.
 #[derive(Clone, Copy)]
@@ -136,10 +136,10 @@ pub(crate) unsafe fn pack_groups<T: Element>(to: *mut T, (width, panel): (usize,
                 whole[0]
             } else if down == 1 && along % group as isize == 0 {
                 // Groups lie together already and are turned as a whole.
-                for j in (0..taken).step_by(TURNED) {
+                for j in (0..taken).step_by(TRANSPOSED) {
                     let (to, from) = (to.add(j * group), start.offset(j as isize * along));
-                    let (turned, distance) = (TURNED.min(taken - j), along / group as isize);
-                    tile::transpose(4, to.cast(), width, from.cast(), distance, turned, whole[0] / group);
+                    let (count, distance) = (TRANSPOSED.min(taken - j), along / group as isize);
+                    tile::transpose(4, to.cast(), width, from.cast(), distance, count, whole[0] / group);
                 }
                 whole[0]
             } else {
@@ -182,16 +182,16 @@ impl<T: Element> Body for Groups<T> {
         unsafe {
             for i in 0..groups {
                 let from = from.offset((i * group) as isize * down);
-                for at in 0..panels * (width / TURNED) {
-                    let (number, j) = (at * TURNED / width, at * TURNED % width);
+                for at in 0..panels * (width / TRANSPOSED) {
+                    let (number, j) = (at * TRANSPOSED / width, at * TRANSPOSED % width);
                     let to = to.add(number * panel + (i * width + j) * group);
-                    let mut turns = [[T::zeroed(); TURNED]; 4];
-                    for (g, turn) in turns[..group].iter_mut().enumerate() {
-                        let row = from.offset(g as isize * down).add(at * TURNED);
-                        *turn = row.cast::<[T; TURNED]>().read_unaligned();
+                    let mut lines = [[T::zeroed(); TRANSPOSED]; 4];
+                    for (g, line) in lines[..group].iter_mut().enumerate() {
+                        let row = from.offset(g as isize * down).add(at * TRANSPOSED);
+                        *line = row.cast::<[T; TRANSPOSED]>().read_unaligned();
                     }
-                    for (g, turn) in turns[..group].iter().enumerate() {
-                        for (j, &element) in turn.iter().enumerate() {
+                    for (g, line) in lines[..group].iter().enumerate() {
+                        for (j, &element) in line.iter().enumerate() {
                             to.add(j * group + g).write_unaligned(element);
                         }
                     }
@@ -218,9 +218,9 @@ pub(crate) unsafe fn pack<T: Element>(to: *mut T::Lane, stride: usize, matrix: M
         }
         if down == 1 && is_wide::<T>() {
             // A few columns at a time: more, if far apart, would push each other out of the cache.
-            for j in (0..columns).step_by(TURNED) {
+            for j in (0..columns).step_by(TRANSPOSED) {
                 let (to, from) = (to.add(j), start.offset(j as isize * along));
-                let taken = TURNED.min(columns - j);
+                let taken = TRANSPOSED.min(columns - j);
                 tile::transpose(size_of::<T>(), to.cast(), stride, from.cast(), along, taken, rows);
             }
             return;

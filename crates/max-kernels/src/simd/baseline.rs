@@ -55,12 +55,12 @@ macro_rules! interleave {
             fn interleave(a: Vector, b: Vector) -> [Vector; 2] {
                 const COUNT: usize = 16 / size_of::<$type>();
                 let [a, b]: [[$type; COUNT]; 2] = [a, b].map(|vector| bytemuck::cast(vector.0));
-                let mut turns = [[0; COUNT]; 2];
+                let mut interleaved = [[0; COUNT]; 2];
                 for i in 0..COUNT {
-                    turns[2 * i / COUNT][2 * i % COUNT] = a[i];
-                    turns[2 * i / COUNT][2 * i % COUNT + 1] = b[i];
+                    interleaved[2 * i / COUNT][2 * i % COUNT] = a[i];
+                    interleaved[2 * i / COUNT][2 * i % COUNT + 1] = b[i];
                 }
-                turns.map(|vector| Vector(bytemuck::cast(vector)))
+                interleaved.map(|vector| Vector(bytemuck::cast(vector)))
             }
         }
     )*};

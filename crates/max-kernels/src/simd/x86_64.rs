@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Interleave, LINE, Turn};
+use super::{Interleave, LINE, TransposeBlock};
 
 /// An instruction set for which code is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,15 +92,15 @@ impl Default for Vector {
 }
 
 macro_rules! interleave {
-    ($($type:ident: $low:ident, $high:ident $(, $turn:ident)?;)*) => {$(
+    ($($type:ident: $low:ident, $high:ident $(, $transpose:ident)?;)*) => {$(
         impl Interleave for $type {
             #[inline(always)]
             fn interleave(a: Vector, b: Vector) -> [Vector; 2] {
                 // SAFETY: SSE2 is always there.
                 unsafe { [Vector($low(a.0, b.0)), Vector($high(a.0, b.0))] }
             }
-            $(fn turn_lines() -> Option<Turn<$type>> {
-                (Isa::best() == Isa::Avx512).then_some($turn as Turn<$type>)
+            $(fn transpose_lines() -> Option<TransposeBlock<$type>> {
+                (Isa::best() == Isa::Avx512).then_some($transpose as TransposeBlock<$type>)
             })?
         }
     )*};
@@ -108,7 +108,7 @@ macro_rules! interleave {
 interleave! {
     u8: _mm_unpacklo_epi8, _mm_unpackhi_epi8;
     u16: _mm_unpacklo_epi16, _mm_unpackhi_epi16;
-    u32: _mm_unpacklo_epi32, _mm_unpackhi_epi32, turn_16;
+    u32: _mm_unpacklo_epi32, _mm_unpackhi_epi32, transpose_16;
     u64: _mm_unpacklo_epi64, _mm_unpackhi_epi64;
 }
 
@@ -118,7 +118,7 @@ interleave! {
 ///
 /// AVX-512 is there; the blocks can be read and written.
 #[target_feature(enable = "avx512f")]
-unsafe fn turn_16(dst: *mut u32, dst_stride: usize, src: *const u32, src_stride: isize) {
+unsafe fn transpose_16(dst: *mut u32, dst_stride: usize, src: *const u32, src_stride: isize) {
     let zero = _mm512_setzero_ps();
     let mut rows = [zero; 16];
     for (r, row) in rows.iter_mut().enumerate() {

@@ -12,7 +12,7 @@ use super::{GROUP, LoadFn, StoreFn};
 use crate::simd::{Isa, LINE, stream_line, versions};
 
 /// The two forms of an element.
-trait Form {
+trait Representation {
     type Memory: Pod;
     type Register: Pod;
 
@@ -23,7 +23,7 @@ trait Form {
 /// The same bits in both.
 struct Same<T>(PhantomData<T>);
 
-impl<T: Pod> Form for Same<T> {
+impl<T: Pod> Representation for Same<T> {
     type Memory = T;
     type Register = T;
 
@@ -40,7 +40,7 @@ impl<T: Pod> Form for Same<T> {
 /// Anything but zero is true in memory; true is one in a register.
 struct Truth;
 
-impl Form for Truth {
+impl Representation for Truth {
     type Memory = u8;
     type Register = Bool;
 
@@ -57,7 +57,7 @@ impl Form for Truth {
 /// Narrow in memory, f32 in a register.
 struct Widened<N>(PhantomData<N>);
 
-impl<N: Narrow> Form for Widened<N> {
+impl<N: Narrow> Representation for Widened<N> {
     type Memory = N;
     type Register = f32;
 
@@ -97,7 +97,7 @@ versions!(store_fn: StoreBody, fn(dst: *mut u8, stride: isize, src: *const u8, c
 ///
 /// A group can be read.
 #[inline(always)]
-unsafe fn load_group<F: Form>(src: *const F::Memory) -> [MaybeUninit<F::Register>; GROUP] {
+unsafe fn load_group<F: Representation>(src: *const F::Memory) -> [MaybeUninit<F::Register>; GROUP] {
     let mut group = [MaybeUninit::uninit(); GROUP];
     for (i, element) in group.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
@@ -112,7 +112,7 @@ unsafe fn load_group<F: Form>(src: *const F::Memory) -> [MaybeUninit<F::Register
 ///
 /// A group can be read.
 #[inline(always)]
-unsafe fn store_group<F: Form>(src: *const F::Register) -> [F::Memory; GROUP] {
+unsafe fn store_group<F: Representation>(src: *const F::Register) -> [F::Memory; GROUP] {
     let mut group = [F::Memory::zeroed(); GROUP];
     for (i, element) in group.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
@@ -123,7 +123,7 @@ unsafe fn store_group<F: Form>(src: *const F::Register) -> [F::Memory; GROUP] {
 
 struct Load<F>(PhantomData<F>);
 
-impl<F: Form> LoadBody for Load<F> {
+impl<F: Representation> LoadBody for Load<F> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, src: *const u8, stride: isize, count: usize) {
         let src = src.cast::<F::Memory>();
@@ -166,7 +166,7 @@ unsafe fn gather<M: Pod>(src: *const M, stride: isize, count: usize) -> [M; GROU
 
 struct Store<F>(PhantomData<F>);
 
-impl<F: Form> StoreBody for Store<F> {
+impl<F: Representation> StoreBody for Store<F> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, stride: isize, src: *const u8, count: usize) {
         let src = src.cast::<F::Register>();
@@ -193,7 +193,7 @@ impl<F: Form> StoreBody for Store<F> {
 
 struct Stream<F>(PhantomData<F>);
 
-impl<F: Form> StoreBody for Stream<F> {
+impl<F: Representation> StoreBody for Stream<F> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, stride: isize, src: *const u8, count: usize) {
         let size = size_of::<F::Memory>();
@@ -223,9 +223,9 @@ impl<F: Form> StoreBody for Stream<F> {
 }
 
 /// Calls a macro with the form of a dtype.
-macro_rules! with_form {
+macro_rules! with_representation {
     ($dtype:expr, $F:ident => $body:expr) => {
-        with_form!(@ $dtype, $F, $body,
+        with_representation!(@ $dtype, $F, $body,
             Bool = Truth,
             Int8 | UInt8 = Same<u8>,
             Int16 | UInt16 = Same<u16>,
@@ -244,12 +244,12 @@ macro_rules! with_form {
 }
 
 pub(super) fn load(isa: Isa, dtype: DType) -> LoadFn {
-    with_form!(dtype, F => load_fn::<Load<F>>(isa))
+    with_representation!(dtype, F => load_fn::<Load<F>>(isa))
 }
 
 pub(super) fn store(isa: Isa, dtype: DType, streaming: bool) -> StoreFn {
     match streaming {
-        false => with_form!(dtype, F => store_fn::<Store<F>>(isa)),
-        true => with_form!(dtype, F => store_fn::<Stream<F>>(isa)),
+        false => with_representation!(dtype, F => store_fn::<Store<F>>(isa)),
+        true => with_representation!(dtype, F => store_fn::<Stream<F>>(isa)),
     }
 }

@@ -1,6 +1,6 @@
 //! Transposition, block by block: a block is read row by row, turned over in registers and written row by row.
 
-use crate::simd::{Interleave, LINE, Turn, Vector};
+use crate::simd::{Interleave, LINE, TransposeBlock, Vector};
 
 /// The most rows of a block, for elements of one byte.
 const MOST: usize = size_of::<Vector>();
@@ -20,8 +20,8 @@ pub(super) unsafe fn transpose<T: Interleave>(
     rows: usize,
     cols: usize,
 ) {
-    let (block, turn): (usize, Turn<T>) = match T::turn_lines() {
-        Some(turn) => (LINE / size_of::<T>(), turn),
+    let (block, transpose_block): (usize, TransposeBlock<T>) = match T::transpose_lines() {
+        Some(transpose_block) => (LINE / size_of::<T>(), transpose_block),
         None => (MOST / size_of::<T>(), whole_block),
     };
     let height = BAND.max(block);
@@ -35,7 +35,7 @@ pub(super) unsafe fn transpose<T: Interleave>(
                 // SAFETY: the caller's promise: the block is inside both.
                 unsafe {
                     if height == block && width == block {
-                        turn(to, dst_stride, from, src_stride);
+                        transpose_block(to, dst_stride, from, src_stride);
                     } else {
                         for (c, r) in (0..width).flat_map(|c| (0..height).map(move |r| (c, r))) {
                             let element = from.offset(r as isize * src_stride).add(c).read_unaligned();

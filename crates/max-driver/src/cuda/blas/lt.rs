@@ -88,7 +88,7 @@ pub(super) mod epilogue {
 }
 
 /// Attributes of a product.
-pub(super) mod product {
+pub(super) mod matmul {
     pub(in super::super) const TRANSPOSE_A: i32 = 3;
     pub(in super::super) const TRANSPOSE_B: i32 = 4;
     pub(in super::super) const EPILOGUE: i32 = 7;
@@ -184,7 +184,7 @@ macro_rules! descriptor {
 
 descriptor! {
     /// What a product is, beside its matrices.
-    ProductDescription: cublasLtMatmulDescDestroy, cublasLtMatmulDescSetAttribute
+    MatmulDescription: cublasLtMatmulDescDestroy, cublasLtMatmulDescSetAttribute
 }
 descriptor! {
     /// How a matrix lies in memory.
@@ -195,13 +195,13 @@ descriptor! {
     Preferences: cublasLtMatmulPreferenceDestroy, cublasLtMatmulPreferenceSetAttribute
 }
 
-impl ProductDescription {
+impl MatmulDescription {
     pub(super) fn new(library: &'static CublasLt, compute: c_int, scale: c_int) -> Result<Self> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: writes a handle.
         let status = unsafe { library.cublasLtMatmulDescCreate(&raw mut handle, compute, scale) };
         library.check(status, "cublasLtMatmulDescCreate")?;
-        Ok(ProductDescription { library, handle })
+        Ok(MatmulDescription { library, handle })
     }
 }
 

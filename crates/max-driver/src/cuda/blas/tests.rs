@@ -20,7 +20,7 @@ fn gemm(types: [DType; 3], [m, n, k]: [i64; 3], compute: Compute) -> Gemm {
         d: matrix(d, n),
         compute,
         bias: false,
-        ending: Ending::None,
+        activation: Activation::None,
     }
 }
 
@@ -124,8 +124,10 @@ fn the_library_takes_our_descriptors() {
         Err(error) => return drop(writeln!(std::io::stderr(), "skipped: no cuBLASLt: {error}")),
     };
     assert_eq!(size_of::<Choice>(), 96);
-    for (ending, bias) in [(Ending::None, false), (Ending::Relu, true), (Ending::GeluTanh, false)] {
-        let gemm = Gemm { bias, ending, ..gemm([DType::BFloat16; 3], [16, 32, 64], Compute::F32) };
+    for (activation, bias) in
+        [(Activation::None, false), (Activation::Relu, true), (Activation::GeluTanh, false)]
+    {
+        let gemm = Gemm { bias, activation, ..gemm([DType::BFloat16; 3], [16, 32, 64], Compute::F32) };
         let types = Types::of(&gemm, (9, 0)).unwrap();
         types.description(library, &gemm).unwrap();
     }

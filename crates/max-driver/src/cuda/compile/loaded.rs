@@ -19,7 +19,7 @@ use crate::cuda::api::OUT_OF_MEMORY;
 pub(crate) struct Modules {
     functions: RwLock<HashMap<Source, Function>>,
     /// The programs that somebody is making now: others who want them wait.
-    making: Turns,
+    making: KeyedLock,
 }
 
 /// Deep nesting in a source is deep recursion in the compiler.
@@ -164,28 +164,28 @@ fn in_parallel<T: Sync>(jobs: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> R
 
 /// Names that one thread at a time may have.
 #[derive(Default)]
-struct Turns {
+struct KeyedLock {
     taken: Mutex<HashSet<String>>,
     given_back: Condvar,
 }
 
 /// A name that is taken until this is dropped.
-struct Turn<'a> {
-    turns: &'a Turns,
+struct KeyedGuard<'a> {
+    turns: &'a KeyedLock,
     name: &'a str,
 }
 
-impl Turns {
+impl KeyedLock {
     /// Takes a name, when nobody else has it.
-    fn take<'a>(&'a self, name: &'a str) -> Turn<'a> {
+    fn take<'a>(&'a self, name: &'a str) -> KeyedGuard<'a> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.given_back.wait_while(taken, |taken| taken.contains(name));
         waited.unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
-        Turn { turns: self, name }
+        KeyedGuard { turns: self, name }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for KeyedGuard<'_> {
     fn drop(&mut self) {
         self.turns.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(self.name);
         self.turns.given_back.notify_all();
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_has_a_name() {
-        let (turns, start, inside) = (Turns::default(), Barrier::new(8), AtomicUsize::new(0));
+        let (turns, start, inside) = (KeyedLock::default(), Barrier::new(8), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

@@ -92,7 +92,7 @@ pub(super) fn matrix(access: &Access<i64>, [rows, columns]: [i64; 2]) -> Option<
     };
     let is_run = |step: i64, steps: i64| step == 1 || steps == 1;
     let plain = is_run(*along, columns).then(|| leading(*down, rows, columns)).flatten();
-    let turned = is_run(*down, rows).then(|| leading(*along, columns, rows)).flatten();
+    let swapped = is_run(*down, rows).then(|| leading(*along, columns, rows)).flatten();
     let batch_stride = batch.last().copied().unwrap_or(0);
     let of = |transposed, leading| Matrix {
         dtype: access.dtype,
@@ -101,7 +101,7 @@ pub(super) fn matrix(access: &Access<i64>, [rows, columns]: [i64; 2]) -> Option<
         batch_stride,
         alignment: ALIGNMENT as u32,
     };
-    plain.map(|leading| of(false, leading)).or(turned.map(|leading| of(true, leading)))
+    plain.map(|leading| of(false, leading)).or(swapped.map(|leading| of(true, leading)))
 }
 
 /// The bytes that the start of every operand is a multiple of.

@@ -35,26 +35,26 @@ fn product(dtype: DType, batch: &[i64], [m, n, k]: [i64; 3]) -> Matmul<i64> {
     }
 }
 
-fn way(k: &Matmul<i64>) -> Way {
+fn method(k: &Matmul<i64>) -> MatmulMethod {
     decide(&simplify(k).unwrap()).unwrap()
 }
 
 /// The product that the library is asked for.
-fn library(k: &Matmul<i64>) -> Product {
-    match way(k) {
-        Way::Library(product) => *product,
-        way => panic!("{way:?} for {k:?}"),
+fn library(k: &Matmul<i64>) -> LibraryGemm {
+    match method(k) {
+        MatmulMethod::Library(product) => *product,
+        method => panic!("{method:?} for {k:?}"),
     }
 }
 
 #[test]
 fn plain_products_are_one_call() {
-    let Product { gemm, .. } = library(&product(F32, &[], [4, 6, 8]));
+    let LibraryGemm { gemm, .. } = library(&product(F32, &[], [4, 6, 8]));
     assert_eq!((gemm.batch, gemm.m, gemm.n, gemm.k), (1, 4, 6, 8));
     assert_eq!((gemm.a.leading, gemm.b.leading, gemm.d.leading), (8, 6, 6));
     assert!(!gemm.a.transposed && !gemm.b.transposed);
 
-    let Product { gemm, .. } = library(&product(DType::BFloat16, &[2, 1, 3], [4, 6, 8]));
+    let LibraryGemm { gemm, .. } = library(&product(DType::BFloat16, &[2, 1, 3], [4, 6, 8]));
     assert_eq!((gemm.batch, gemm.a.batch_stride, gemm.b.batch_stride, gemm.d.batch_stride), (6, 32, 48, 24));
 }
 
@@ -62,10 +62,10 @@ fn plain_products_are_one_call() {
 fn transposed_operands_are_read_as_they_lie() {
     let mut k = product(F32, &[5], [12, 6, 8]);
     k.rhs.strides = vec![48, 1, 8];
-    let Product { gemm, .. } = library(&k);
+    let LibraryGemm { gemm, .. } = library(&k);
     assert!(gemm.b.transposed && gemm.b.leading == 8 && !gemm.a.transposed);
     k.lhs.strides = vec![0, 1, 16];
-    let Product { gemm, .. } = library(&k);
+    let LibraryGemm { gemm, .. } = library(&k);
     assert!(gemm.a.transposed && gemm.a.leading == 16 && gemm.a.batch_stride == 0);
 }
 
@@ -73,7 +73,7 @@ fn transposed_operands_are_read_as_they_lie() {
 fn a_shared_right_operand_makes_rows_of_batches() {
     let mut k = product(F32, &[2, 3], [4, 6, 8]);
     k.rhs.strides = vec![0, 0, 6, 1];
-    let Product { gemm, .. } = library(&k);
+    let LibraryGemm { gemm, .. } = library(&k);
     assert_eq!((gemm.batch, gemm.m), (1, 24));
 }
 
@@ -81,17 +81,17 @@ fn a_shared_right_operand_makes_rows_of_batches() {
 fn operands_that_cannot_be_read_are_copied() {
     let mut k = product(F32, &[5], [4, 6, 8]);
     k.lhs.strides = vec![64, 16, 2];
-    assert_eq!(way(&k), Way::Copies([true, false]));
+    assert_eq!(method(&k), MatmulMethod::Copies([true, false]));
     // Rows that overlap, and rows that run backwards.
     k.lhs.strides = vec![64, 7, 1];
-    assert_eq!(way(&k), Way::Copies([true, false]));
+    assert_eq!(method(&k), MatmulMethod::Copies([true, false]));
     k.lhs.strides = vec![32, -8, 1];
     k.rhs.strides = vec![0, 0, 1];
-    assert_eq!(way(&k), Way::Copies([true, true]));
+    assert_eq!(method(&k), MatmulMethod::Copies([true, true]));
     // An odd start.
     let mut k = product(F32, &[], [4, 6, 8]);
     k.rhs.offset = 1;
-    assert_eq!(way(&k), Way::Copies([false, true]));
+    assert_eq!(method(&k), MatmulMethod::Copies([false, true]));
     // A single row may have any stride.
     let mut k = product(DType::Float64, &[], [1, 6, 8]);
     k.lhs.strides = vec![-3, 1];
@@ -107,8 +107,8 @@ fn batches_that_are_not_one_axis_are_cut_or_copied() {
         k.epilogue.accesses[0].strides = vec![4 * 5 * 8, 8, 40, 1];
         k
     };
-    match way(&heads(2)) {
-        Way::Others(products) => {
+    match method(&heads(2)) {
+        MatmulMethod::Others(products) => {
             assert_eq!(products.len(), 2);
             let second = library(&products[1]);
             assert_eq!(
@@ -117,12 +117,12 @@ fn batches_that_are_not_one_axis_are_cut_or_copied() {
             );
             assert_eq!((products[1].rhs.offset, second.gemm.b.leading), (320, 40));
         }
-        way => panic!("{way:?}"),
+        method => panic!("{method:?}"),
     }
-    assert_eq!(way(&heads(20)), Way::Scratch);
+    assert_eq!(method(&heads(20)), MatmulMethod::Scratch);
     let mut k = heads(20);
     k.epilogue = product(F32, &[20, 5], [4, 8, 8]).epilogue;
-    assert_eq!(way(&k), Way::Copies([false, true]));
+    assert_eq!(method(&k), MatmulMethod::Copies([false, true]));
 }
 
 /// An epilogue of some code, with a bias and a residual to load.
@@ -153,12 +153,15 @@ fn bias_residual_and_activation_are_the_library_s() {
         Instr::Store(0, Reg(5)),
     ];
     let all = library(&f32(&code));
-    assert_eq!((all.gemm.bias, all.gemm.ending, all.gemm.c.unwrap().leading), (true, Ending::Relu, 8));
+    assert_eq!(
+        (all.gemm.bias, all.gemm.activation, all.gemm.c.unwrap().leading),
+        (true, Activation::Relu, 8)
+    );
     assert_eq!(all.residual.unwrap().slot, Slot(4));
 
     let gelu = Instr::Apply(RealOp::GeluTanh.into(), [Reg(0), Reg(0)]);
     let code = [Instr::Product(F32), gelu, Instr::Store(0, Reg(1))];
-    assert_eq!(library(&f32(&code)).gemm.ending, Ending::GeluTanh);
+    assert_eq!(library(&f32(&code)).gemm.activation, Activation::GeluTanh);
 }
 
 #[test]
@@ -172,12 +175,12 @@ fn all_other_endings_are_loops() {
     let exp =
         [Instr::Product(F32), Instr::Apply(RealOp::Exp.into(), [Reg(0), Reg(0)]), Instr::Store(0, Reg(1))];
     for code in [&after[..], &twice, &itself, &used_later, &exp] {
-        assert_eq!(way(&ended(code, F32)), Way::Scratch, "{code:?}");
+        assert_eq!(method(&ended(code, F32)), MatmulMethod::Scratch, "{code:?}");
     }
     // Integers have no library.
     let code = [Instr::Product(DType::Int8), relu(0), Instr::Store(0, Reg(1))];
-    assert_eq!(way(&ended(&code, DType::Int8)), Way::Scratch);
-    assert!(matches!(way(&product(DType::Int8, &[7], [3, 4, 5])), Way::Own(_)));
+    assert_eq!(method(&ended(&code, DType::Int8)), MatmulMethod::Scratch);
+    assert!(matches!(method(&product(DType::Int8, &[7], [3, 4, 5])), MatmulMethod::Own(_)));
 }
 
 #[test]
@@ -187,18 +190,18 @@ fn results_may_be_slices_transposed_or_wider() {
     let slice = library(&k);
     assert_eq!((slice.gemm.d.leading, slice.store.offset), (20, 4));
     k.epilogue.accesses[0] = access(2, F32, 0, &[1, 5]);
-    match way(&k) {
-        Way::Others(products) => {
-            let turned = library(&products[0]);
-            assert_eq!((turned.gemm.m, turned.gemm.n, turned.gemm.d.leading), (6, 5, 5));
-            assert!(turned.gemm.a.transposed && turned.gemm.b.transposed);
+    match method(&k) {
+        MatmulMethod::Others(products) => {
+            let swapped = library(&products[0]);
+            assert_eq!((swapped.gemm.m, swapped.gemm.n, swapped.gemm.d.leading), (6, 5, 5));
+            assert!(swapped.gemm.a.transposed && swapped.gemm.b.transposed);
         }
-        way => panic!("{way:?}"),
+        method => panic!("{method:?}"),
     }
     k.epilogue.accesses[0] = access(2, F32, 0, &[12, 2]);
-    assert_eq!(way(&k), Way::Scratch);
+    assert_eq!(method(&k), MatmulMethod::Scratch);
     k.epilogue.accesses[0] = access(2, F32, 1, &[6, 1]);
-    assert_eq!(way(&k), Way::Scratch);
+    assert_eq!(method(&k), MatmulMethod::Scratch);
 
     let mut k = product(DType::BFloat16, &[], [4, 6, 8]);
     k.epilogue.accesses[0].dtype = F32;
@@ -211,15 +214,15 @@ fn results_may_be_slices_transposed_or_wider() {
 fn float8_goes_through_wider_types() {
     let float8 = DType::Float8E4M3FN;
     let mut k = product(float8, &[], [16, 32, 64]);
-    assert_eq!(way(&k), Way::Scratch);
+    assert_eq!(method(&k), MatmulMethod::Scratch);
     k.epilogue.accesses[0].dtype = F32;
     k.epilogue.code = vec![Instr::Product(float8), Instr::Cast(Reg(0), F32), Instr::Store(0, Reg(1))];
-    assert_eq!(way(&k), Way::Widened);
+    assert_eq!(method(&k), MatmulMethod::Widened);
     k.rhs.strides = vec![1, 64];
     assert_eq!(library(&k).gemm.d.dtype, F32);
     k.lhs.dtype = DType::Float8E5M2FNUZ;
     k.rhs.dtype = DType::Float8E5M2FNUZ;
-    assert_eq!(way(&k), Way::Widened);
+    assert_eq!(method(&k), MatmulMethod::Widened);
 
     let scratch = access(9, F32, 0, &[32, 1]);
     let relu = Instr::Apply(NumericOp::Relu.into(), [Reg(1), Reg(1)]);
@@ -246,9 +249,15 @@ fn steps(k: &Matmul<i64>, before: usize) -> usize {
     };
     let (mut next, dtype) = (k.clone(), k.lhs.dtype);
     match decide(&k).unwrap() {
-        Way::Nothing | Way::Zeros | Way::Own(_) | Way::Thin(..) | Way::Library(_) => return before,
-        Way::Others(others) => return others.iter().map(|other| steps(other, before + 1)).max().unwrap(),
-        Way::Copies(copies) => {
+        MatmulMethod::Nothing
+        | MatmulMethod::Zeros
+        | MatmulMethod::Own(_)
+        | MatmulMethod::Thin(..)
+        | MatmulMethod::Library(_) => return before,
+        MatmulMethod::Others(others) => {
+            return others.iter().map(|other| steps(other, before + 1)).max().unwrap();
+        }
+        MatmulMethod::Copies(copies) => {
             assert!(copies.contains(&true), "copies of nothing: {k:?}");
             // A batch of one matrix stays one.
             let copy = |from: &Access<i64>, last| {
@@ -262,12 +271,12 @@ fn steps(k: &Matmul<i64>, before: usize) -> usize {
             next.lhs = if copies[0] { copy(&k.lhs, [k.m, k.k]) } else { next.lhs };
             next.rhs = if copies[1] { copy(&k.rhs, [k.k, k.n]) } else { next.rhs };
         }
-        Way::Widened => {
+        MatmulMethod::Widened => {
             next.lhs = contiguous([k.m, k.k], DType::BFloat16);
             next.rhs = contiguous([k.k, k.n], DType::BFloat16);
             next.epilogue.code[0] = Instr::Product(DType::BFloat16);
         }
-        Way::Scratch => {
+        MatmulMethod::Scratch => {
             let wide = if dtype.is_float8() { F32 } else { dtype };
             next.epilogue.accesses = vec![contiguous([k.m, k.n], wide)];
             next.epilogue.code = match wide == dtype {
@@ -317,35 +326,35 @@ fn parts_add_up_in_order() {
 
 #[test]
 fn nothing_gives_nothing_or_zeros() {
-    assert_eq!(way(&product(F32, &[0], [4, 6, 8])), Way::Nothing);
-    assert_eq!(way(&product(F32, &[], [4, 0, 8])), Way::Nothing);
+    assert_eq!(method(&product(F32, &[0], [4, 6, 8])), MatmulMethod::Nothing);
+    assert_eq!(method(&product(F32, &[], [4, 0, 8])), MatmulMethod::Nothing);
     let k = product(F32, &[], [4, 6, 0]);
-    assert_eq!(way(&k), Way::Zeros);
+    assert_eq!(method(&k), MatmulMethod::Zeros);
     assert_eq!(of_zeros(&k.epilogue).code[0], Instr::Literal(Literal { dtype: F32, bits: 0 }));
 }
 
 #[test]
 fn thin_products_read_the_right_operand_once() {
-    use thin::Lies;
-    let lies = |k: &Matmul<i64>| match way(k) {
-        Way::Thin(lies, _) => Some(lies),
+    use thin::RightLayout;
+    let thin_layout = |k: &Matmul<i64>| match method(k) {
+        MatmulMethod::Thin(layout, _) => Some(layout),
         _ => None,
     };
-    assert_eq!(lies(&product(F32, &[], [1, 4096, 512])), Some(Lies::Rows));
-    assert_eq!(lies(&product(F32, &[], [5, 4096, 512])), None);
-    assert_eq!(lies(&product(DType::Float64, &[], [1, 4096, 512])), None);
+    assert_eq!(thin_layout(&product(F32, &[], [1, 4096, 512])), Some(RightLayout::Rows));
+    assert_eq!(thin_layout(&product(F32, &[], [5, 4096, 512])), None);
+    assert_eq!(thin_layout(&product(DType::Float64, &[], [1, 4096, 512])), None);
     // Too few strips for a GPU.
-    assert_eq!(lies(&product(DType::BFloat16, &[], [1, 512, 4096])), None);
+    assert_eq!(thin_layout(&product(DType::BFloat16, &[], [1, 512, 4096])), None);
     let mut k = product(DType::BFloat16, &[], [4, 512, 4096]);
     k.rhs.strides = vec![1, 4096];
-    assert_eq!(lies(&k), Some(Lies::Columns));
+    assert_eq!(thin_layout(&k), Some(RightLayout::Columns));
     // Rows of a batch are rows, and a column is a row of the transposed product.
     let mut k = product(F32, &[2], [1, 4096, 512]);
     k.rhs.strides = vec![0, 4096, 1];
-    assert_eq!(lies(&k), Some(Lies::Rows));
-    match way(&product(F32, &[], [300, 1, 64])) {
-        Way::Others(products) => assert_eq!(lies(&products[0]), Some(Lies::Columns)),
-        way => panic!("{way:?}"),
+    assert_eq!(thin_layout(&k), Some(RightLayout::Rows));
+    match method(&product(F32, &[], [300, 1, 64])) {
+        MatmulMethod::Others(products) => assert_eq!(thin_layout(&products[0]), Some(RightLayout::Columns)),
+        method => panic!("{method:?}"),
     }
 }
 
@@ -353,17 +362,19 @@ fn thin_products_read_the_right_operand_once() {
 fn thin_functions_compile() {
     let mut sources = Vec::new();
     for (dtype, to) in [(F32, F32), (DType::BFloat16, DType::BFloat16), (DType::Float16, F32)] {
-        for (at, lies) in [thin::Lies::Columns, thin::Lies::Rows].into_iter().cycle().take(8).enumerate() {
+        for (at, layout) in
+            [thin::RightLayout::Columns, thin::RightLayout::Rows].into_iter().cycle().take(8).enumerate()
+        {
             let mut k = product(dtype, &[], [[1, 2, 3, 4][at / 2], 4096, 512]);
             k.epilogue.accesses[0].dtype = to;
             let store = k.epilogue.accesses[0].clone();
-            let ending = ending::Ending {
+            let fused = fused::FusedEpilogue {
                 bias: (at % 3 == 0).then(|| store.clone()),
                 residual: (at % 2 == 0).then(|| store.clone()),
-                activation: [Ending::None, Ending::Relu, Ending::GeluTanh][at % 3],
+                activation: [Activation::None, Activation::Relu, Activation::GeluTanh][at % 3],
                 store,
             };
-            sources.push(thin::source(&k, lies, &ending));
+            sources.push(thin::source(&k, layout, &fused));
         }
     }
     nvrtc::check(&sources);

@@ -6,8 +6,8 @@ use max_core::{DType, Result};
 use max_driver::cuda::{self, Source};
 
 use super::super::text::typed;
-use super::super::{Address, Call, Param, Plan, Step};
-use super::ending::Ending;
+use super::super::{Address, Call, Param, Plan, PlannedLaunch};
+use super::fused::FusedEpilogue;
 
 /// The most rows.
 const ROWS: i64 = 4;
@@ -22,7 +22,7 @@ const STRIPS: u64 = 64;
 
 /// How the right operand lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lies {
+pub(super) enum RightLayout {
     /// Columns without gaps.
     Columns,
     /// Rows without gaps.
@@ -30,7 +30,7 @@ pub(super) enum Lies {
 }
 
 /// How the right operand of a product lies that is thin: few rows, at most one batch axis.
-pub(super) fn lies(k: &Matmul<i64>) -> Option<Lies> {
+pub(super) fn thin_layout(k: &Matmul<i64>) -> Option<RightLayout> {
     let dtype = k.lhs.dtype;
     if !(dtype.is_half() || dtype == DType::Float32) || k.m > ROWS || k.batch.len() > 1 {
         return None;
@@ -41,21 +41,26 @@ pub(super) fn lies(k: &Matmul<i64>) -> Option<Lies> {
         return None;
     }
     if *down == 1 || k.k == 1 {
-        return Some(Lies::Columns);
+        return Some(RightLayout::Columns);
     }
     let batch = k.batch.first().map_or(1, |&size| size as u64);
     let strips = (k.n as u64).div_ceil(STRIP / dtype.size_in_bytes() as u64).saturating_mul(batch);
-    ((*across == 1 || k.n == 1) && strips >= STRIPS).then_some(Lies::Rows)
+    ((*across == 1 || k.n == 1) && strips >= STRIPS).then_some(RightLayout::Rows)
 }
 
 impl Plan {
     /// Adds a thin product.
-    pub(super) fn thin_product(&mut self, k: &Matmul<i64>, lies: Lies, ending: &Ending) -> Result<()> {
+    pub(super) fn thin_matmul(
+        &mut self,
+        k: &Matmul<i64>,
+        layout: RightLayout,
+        fused: &FusedEpilogue,
+    ) -> Result<()> {
         let batch = k.batch.first().copied().unwrap_or(1);
         let size = k.lhs.dtype.size_in_bytes() as u64;
-        let (blocks, share) = match lies {
-            Lies::Rows => ((k.n as u64).div_ceil(STRIP / size), 1),
-            Lies::Columns => {
+        let (blocks, share) = match layout {
+            RightLayout::Rows => ((k.n as u64).div_ceil(STRIP / size), 1),
+            RightLayout::Columns => {
                 let groups = (k.n as u64).div_ceil(COLUMNS);
                 // Warps share columns until there are enough blocks, or too little for each to do.
                 let all = groups.saturating_mul(batch as u64);
@@ -69,19 +74,19 @@ impl Plan {
             [outer @ .., down, along] => [outer.first().copied().unwrap_or(0), *down, *along],
             _ => [0; 3],
         };
-        let [x, w, out] = [&k.lhs, &k.rhs, &ending.store].map(|access| strides(&access.strides));
-        let residual = ending.residual.as_ref().map_or([0; 3], |access| strides(&access.strides));
-        let leading = if lies == Lies::Columns { w[2] } else { w[1] };
+        let [x, w, out] = [&k.lhs, &k.rhs, &fused.store].map(|access| strides(&access.strides));
+        let residual = fused.residual.as_ref().map_or([0; 3], |access| strides(&access.strides));
+        let leading = if layout == RightLayout::Columns { w[2] } else { w[1] };
         let addend = |access: &Option<_>| {
             access.as_ref().map_or(Param::Number(0), |it| Param::Address(Address::of(it)))
         };
         let mut params =
-            [&k.lhs, &k.rhs, &ending.store].map(|access| Param::Address(Address::of(access))).to_vec();
-        params.extend([addend(&ending.bias), addend(&ending.residual)]);
+            [&k.lhs, &k.rhs, &fused.store].map(|access| Param::Address(Address::of(access))).to_vec();
+        params.extend([addend(&fused.bias), addend(&fused.residual)]);
         params.extend([batch, k.m, k.n, k.k, x[0], x[1], w[0], leading].map(Param::Number));
         params.extend(out.into_iter().chain(residual).chain([share as i64]).map(Param::Number));
-        self.steps.push(Step::Function(Call {
-            source: source(k, lies, ending),
+        self.launches.push(PlannedLaunch::Function(Call {
+            source: source(k, layout, fused),
             grid: [blocks.clamp(1, 1 << 30) as u32, batch.clamp(1, 1 << 15) as u32, 1],
             block: [256, 1, 1],
             shared: 0,
@@ -92,8 +97,8 @@ impl Plan {
 }
 
 /// The function for a thin product.
-pub(super) fn source(k: &Matmul<i64>, lies: Lies, ending: &Ending) -> Source {
-    let (from, to) = (k.lhs.dtype, ending.store.dtype);
+pub(super) fn source(k: &Matmul<i64>, layout: RightLayout, fused: &FusedEpilogue) -> Source {
+    let (from, to) = (k.lhs.dtype, fused.store.dtype);
     let (rows, count) = match k.m {
         1 => ("1", 1),
         2 => ("2", 2),
@@ -102,14 +107,14 @@ pub(super) fn source(k: &Matmul<i64>, lies: Lies, ending: &Ending) -> Source {
     let flag = |on: bool| if on { "true" } else { "false" };
     let words = [
         ("ROWS", rows),
-        ("HAS_BIAS", flag(ending.bias.is_some())),
-        ("HAS_RESIDUAL", flag(ending.residual.is_some())),
-        ("IS_RELU", flag(ending.activation == cuda::Ending::Relu)),
-        ("IS_GELU", flag(ending.activation == cuda::Ending::GeluTanh)),
+        ("HAS_BIAS", flag(fused.bias.is_some())),
+        ("HAS_RESIDUAL", flag(fused.residual.is_some())),
+        ("IS_RELU", flag(fused.activation == cuda::Activation::Relu)),
+        ("IS_GELU", flag(fused.activation == cuda::Activation::GeluTanh)),
     ];
-    let (name, text) = match lies {
-        Lies::Columns => ("dots", include_str!("dots.cu")),
-        Lies::Rows => ("strips", include_str!("strips.cu")),
+    let (name, text) = match layout {
+        RightLayout::Columns => ("dots", include_str!("dots.cu")),
+        RightLayout::Rows => ("strips", include_str!("strips.cu")),
     };
     let endings: String = words[1..].iter().map(|(_, on)| if *on == "true" { '1' } else { '0' }).collect();
     let text = [include_str!("thin.cu"), text].concat();

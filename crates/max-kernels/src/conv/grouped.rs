@@ -10,7 +10,7 @@ use max_core::Element;
 
 use super::PreparedConv;
 use super::band::{Axis, Band, Left};
-use super::products::{Packed, SHARED};
+use super::gemm::{Packed, SHARED};
 use super::tile::{Room, Tile, Tiled, Tiles, place};
 use crate::matmul::{Cut, Matrix, pack};
 use crate::scratch::{bytes, pieces};
@@ -35,21 +35,21 @@ pub(super) fn suits(k: &PreparedConv, lanes: usize) -> bool {
 
 /// How filters see channels of their own.
 #[derive(Clone, Copy)]
-enum Sight<L: 'static> {
+enum ChannelAccess<L: 'static> {
     /// Each sees one, and no other does.
     Own,
     /// Those of a group see as many channels, and registers are turned so that each sees all of them.
-    Turned(&'static [Tile<L>]),
+    Rotated(&'static [Tile<L>]),
     /// Channels are spread.
     Spread,
 }
 
 /// A convolution that runs.
-struct Apart<'a, L: 'static> {
+struct Grouped<'a, L: 'static> {
     k: &'a PreparedConv,
     tiles: &'static Tiles<L>,
     memory: &'a [Memory<'a>],
-    sight: Sight<L>,
+    access: ChannelAccess<L>,
     in_place: bool,
     /// The filters, packed, if tasks share them.
     packed: Option<Packed<L>>,
@@ -63,17 +63,17 @@ where
     T::Lane: Tiled,
 {
     let tiles = T::Lane::tiles();
-    let sight = match (k.channels, k.filters) {
-        (1, 1) => Sight::Own,
+    let access = match (k.channels, k.filters) {
+        (1, 1) => ChannelAccess::Own,
         (channels, filters) if channels == filters => {
-            T::Lane::turned(filters).map_or(Sight::Spread, Sight::Turned)
+            T::Lane::rotated(filters).map_or(ChannelAccess::Spread, ChannelAccess::Rotated)
         }
-        _ => Sight::Spread,
+        _ => ChannelAccess::Spread,
     };
     let [images, lines, long, total] = k.out;
-    let aligned = total.is_multiple_of(tiles.lanes) && !matches!(sight, Sight::Spread);
+    let aligned = total.is_multiple_of(tiles.lanes) && !matches!(access, ChannelAccess::Spread);
     let in_place = aligned && k.reads_lanes::<T>(memory);
-    let mut task = Apart { k, tiles, memory, sight, in_place, packed: None };
+    let mut task = Grouped { k, tiles, memory, access, in_place, packed: None };
     let width = 2 * tiles.lanes;
     let unit = if width.is_multiple_of(k.filters) { width } else { width * k.filters };
     let filters = Cut::new(total, (FILTERS / task.spread()).max(unit), unit);
@@ -116,19 +116,19 @@ where
     });
 }
 
-impl<L: Tiled> Apart<'_, L> {
+impl<L: Tiled> Grouped<'_, L> {
     fn axis(&self, axis: usize, positions: &Range<usize>) -> Axis {
         Axis::new(self.k, axis, positions, &(0..self.k.filter_size[axis]))
     }
 
     /// How many elements of a band there are for a filter.
     fn spread(&self) -> usize {
-        if matches!(self.sight, Sight::Spread) { self.k.channels } else { 1 }
+        if matches!(self.access, ChannelAccess::Spread) { self.k.channels } else { 1 }
     }
 
     /// How many weights a filter has for an element of a band.
     fn turns(&self) -> usize {
-        if matches!(self.sight, Sight::Turned(_)) { self.k.channels } else { 1 }
+        if matches!(self.access, ChannelAccess::Rotated(_)) { self.k.channels } else { 1 }
     }
 
     /// The weights of a filter.
@@ -157,7 +157,7 @@ impl<L: Tiled> Apart<'_, L> {
         let source = Band::new(axes[0], axes[1], channels.len(), size_of::<L>());
         let sizes = [
             if self.in_place { 0 } else { band.len() },
-            if matches!(self.sight, Sight::Spread) { source.len() } else { 0 },
+            if matches!(self.access, ChannelAccess::Spread) { source.len() } else { 0 },
             if self.packed.is_some() { 0 } else { self.depth() * stride },
             columns.len() * stride,
         ];
@@ -176,7 +176,7 @@ impl<L: Tiled> Apart<'_, L> {
                 let left = if self.in_place {
                     k.in_place(input, &positions, &k.taps(), &(channels.start..channels.start + 1))
                 } else {
-                    if let Sight::Spread = self.sight {
+                    if let ChannelAccess::Spread = self.access {
                         source.fill::<T>(k, unspread, input, channels);
                         let pixels = (0..band.pixels())
                             .map(|i| (room.add(i * band.pixel), unspread.add(i * source.pixel).cast_const()));
@@ -191,7 +191,7 @@ impl<L: Tiled> Apart<'_, L> {
                     let place = k.result.place::<L>(memory, outer, [columns.start, filters.start]);
                     let to = place.unwrap_or((sums, stride as isize));
                     let (left, before) =
-                        left.below(row - rows.start, &k.seen(0, row, &(0..k.filter_size[0])));
+                        left.below(row - rows.start, &k.taps_in_bounds(0, row, &(0..k.filter_size[0])));
                     let weights = (weights.add(before * self.turns() * stride).cast_const(), stride);
                     self.line(&left, columns, weights, filters.len(), to);
                     let product = (sums.cast_const(), stride);
@@ -249,8 +249,8 @@ impl<L: Tiled> Apart<'_, L> {
     ) {
         let k = self.k;
         // What is seen from the edges of an image differs from position to position; a band has zeros there.
-        let inner = if self.in_place { k.inner(1, columns) } else { columns.clone() };
-        let most = self.tiles.apart[0].len();
+        let inner = if self.in_place { k.interior(1, columns) } else { columns.clone() };
+        let most = self.tiles.own[0].len();
         let strips = inner.len().div_ceil(most);
         let strip =
             |i: usize| inner.start + i * inner.len() / strips..inner.start + (i + 1) * inner.len() / strips;
@@ -259,8 +259,8 @@ impl<L: Tiled> Apart<'_, L> {
         for some in edges.chain((0..strips).map(strip)) {
             let at = some.start - columns.start;
             let whole = 0..k.filter_size[1];
-            let seen = if self.in_place { k.seen(1, some.start, &whole) } else { whole };
-            let (left, before) = left.beside(at, &seen);
+            let in_bounds = if self.in_place { k.taps_in_bounds(1, some.start, &whole) } else { whole };
+            let (left, before) = left.beside(at, &in_bounds);
             let weights = (weights.wrapping_add(before * self.turns() * step), step as isize);
             let to = (to.wrapping_offset(at as isize * stride), stride);
             // SAFETY: the caller vouches.
@@ -282,13 +282,13 @@ impl<L: Tiled> Apart<'_, L> {
         (to, stride): (*mut L, isize),
     ) {
         let lanes = self.tiles.lanes;
-        let width = if matches!(self.sight, Sight::Turned(_)) { lanes } else { 2 * lanes };
+        let width = if matches!(self.access, ChannelAccess::Rotated(_)) { lanes } else { 2 * lanes };
         for column in (0..filters).step_by(width) {
             let taken = width.min(filters - column);
             let registers = taken.div_ceil(lanes);
-            let tile = match self.sight {
-                Sight::Turned(tiles) => tiles[positions - 1],
-                _ => self.tiles.apart[registers - 1][positions - 1],
+            let tile = match self.access {
+                ChannelAccess::Rotated(tiles) => tiles[positions - 1],
+                _ => self.tiles.own[registers - 1][positions - 1],
             };
             let from = (left.start.wrapping_add(column), left.position);
             let (weights, to) = ((weights.wrapping_add(column), step), (to.wrapping_add(column), stride));

@@ -3,14 +3,14 @@
 //! All cases are prepared together, as programs do it, and run twice: the second time must give the same bits. Every
 //! failure is told, not only the first.
 
-#[path = "cuda_products/case.rs"]
+#[path = "cuda_kernels/case.rs"]
 mod case;
-#[path = "cuda_products/conv.rs"]
+#[path = "cuda_kernels/conv.rs"]
 mod conv;
-#[path = "cuda_products/gather.rs"]
+#[path = "cuda_kernels/gather.rs"]
 mod gather;
 mod gpu;
-#[path = "cuda_products/matmul.rs"]
+#[path = "cuda_kernels/matmul.rs"]
 mod matmul;
 
 use case::{Case, check_all};

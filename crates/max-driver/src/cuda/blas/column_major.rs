@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use max_core::{DType, Result};
 
-use super::lt::{CublasLt, ProductDescription, compute, epilogue, product, type_number};
-use super::{BIAS_ALIGNMENT, Compute, Ending, Gemm, Matrix};
+use super::lt::{CublasLt, MatmulDescription, compute, epilogue, matmul, type_number};
+use super::{Activation, BIAS_ALIGNMENT, Compute, Gemm, Matrix};
 
 /// In what the library computes a product, and what its factors are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,28 +42,28 @@ impl Types {
             Compute::F32 | Compute::TF32 => Types { compute: compute::F32, scale: Float32 },
         };
         // The library's gelu has the precision of float32.
-        let exact = gemm.ending != Ending::GeluTanh || gemm.compute != Compute::F64;
+        let exact = gemm.activation != Activation::GeluTanh || gemm.compute != Compute::F64;
         (possible && exact).then_some(types)
     }
 
-    pub(super) fn description(self, library: &'static CublasLt, gemm: &Gemm) -> Result<ProductDescription> {
+    pub(super) fn description(self, library: &'static CublasLt, gemm: &Gemm) -> Result<MatmulDescription> {
         let scale = type_number(self.scale).unwrap_or(-1);
-        let description = ProductDescription::new(library, self.compute, scale)?;
-        description.set(product::TRANSPOSE_A, c_int::from(gemm.b.transposed))?;
-        description.set(product::TRANSPOSE_B, c_int::from(gemm.a.transposed))?;
-        let (bias, ending) = (if gemm.bias { epilogue::BIAS } else { 0 }, gemm.ending);
+        let description = MatmulDescription::new(library, self.compute, scale)?;
+        description.set(matmul::TRANSPOSE_A, c_int::from(gemm.b.transposed))?;
+        description.set(matmul::TRANSPOSE_B, c_int::from(gemm.a.transposed))?;
+        let (bias, activation) = (if gemm.bias { epilogue::BIAS } else { 0 }, gemm.activation);
         description.set(
-            product::EPILOGUE,
-            match (bias, ending) {
-                (0, Ending::None) => epilogue::NOTHING,
-                (_, Ending::None) => bias,
-                (_, Ending::Relu) => bias | epilogue::RELU,
-                (_, Ending::GeluTanh) => bias | epilogue::GELU,
+            matmul::EPILOGUE,
+            match (bias, activation) {
+                (0, Activation::None) => epilogue::NOTHING,
+                (_, Activation::None) => bias,
+                (_, Activation::Relu) => bias | epilogue::RELU,
+                (_, Activation::GeluTanh) => bias | epilogue::GELU,
             },
         )?;
         if gemm.bias {
             // While choosing, the library only looks at how the address is aligned.
-            description.set(product::BIAS_POINTER, BIAS_ALIGNMENT)?;
+            description.set(matmul::BIAS_POINTER, BIAS_ALIGNMENT)?;
         }
         Ok(description)
     }
@@ -101,20 +101,20 @@ impl Shapes {
         }
         Some(Shapes {
             batch: i32::try_from(gemm.batch).ok().filter(|&batch| batch > 0)?,
-            b: seen(&gemm.b, [k, n])?,
-            a: seen(&gemm.a, [m, k])?,
+            b: column_major(&gemm.b, [k, n])?,
+            a: column_major(&gemm.a, [m, k])?,
             c: match &gemm.c {
-                Some(c) => Some(seen(c, [m, n])?),
+                Some(c) => Some(column_major(c, [m, n])?),
                 None => None,
             },
-            d: seen(&gemm.d, [m, n])?,
+            d: column_major(&gemm.d, [m, n])?,
         })
     }
 }
 
 /// A matrix of rows and columns as the library sees its memory: what is a row here, or a column if it is transposed, is
 /// a column there. Nothing where those overlap.
-fn seen(matrix: &Matrix, [rows, columns]: [i64; 2]) -> Option<([i64; 2], i64)> {
+fn column_major(matrix: &Matrix, [rows, columns]: [i64; 2]) -> Option<([i64; 2], i64)> {
     let (length, count) = if matrix.transposed { (rows, columns) } else { (columns, rows) };
     // Of a single one the distance to the next says nothing, but it is looked at.
     let leading = if count == 1 { matrix.leading.max(length) } else { matrix.leading };

@@ -3,19 +3,19 @@
 use crate::register::Register;
 
 /// A register whose lanes can change places.
-pub(super) trait Turn: Register {
+pub(super) trait Rotate: Register {
     /// In every group of `G` lanes, each from so many places further on, around the end.
     ///
     /// # Safety
     ///
     /// See `splat`.
-    unsafe fn turn<const G: usize>(self, by: usize) -> Self;
+    unsafe fn rotate<const G: usize>(self, by: usize) -> Self;
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Turn for std::arch::x86_64::__m512 {
+impl Rotate for std::arch::x86_64::__m512 {
     #[inline(always)]
-    unsafe fn turn<const G: usize>(self, by: usize) -> Self {
+    unsafe fn rotate<const G: usize>(self, by: usize) -> Self {
         let mut places = [0i32; 16];
         for (i, place) in places.iter_mut().enumerate() {
             *place = (i / G * G + (i + by) % G) as i32;

@@ -7,22 +7,22 @@ use max_driver::cuda;
 
 /// An epilogue that is `store(activation(product + bias + residual))`, or a part of that.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Ending {
+pub(super) struct FusedEpilogue {
     /// A vector that is added to every row.
     pub(super) bias: Option<Access<i64>>,
     /// Matrices that are added to the product.
     pub(super) residual: Option<Access<i64>>,
     /// What happens then.
-    pub(super) activation: cuda::Ending,
+    pub(super) activation: cuda::Activation,
     /// Where it goes.
     pub(super) store: Access<i64>,
 }
 
-/// Reads an epilogue; nothing if it is more than an [`Ending`].
-pub(super) fn read(epilogue: &Loop<i64>) -> Option<Ending> {
+/// Reads an epilogue; nothing if it is more than an [`FusedEpilogue`].
+pub(super) fn read(epilogue: &Loop<i64>) -> Option<FusedEpilogue> {
     let mut product: Option<(Reg, DType)> = None;
     let (mut bias, mut residual, mut stored) = (None, None, None);
-    let mut activation = cuda::Ending::None;
+    let mut activation = cuda::Activation::None;
     let access = |number: u32| epilogue.accesses.get(number as usize);
     for (at, instr) in epilogue.code.iter().enumerate() {
         let here = Reg(at as u32);
@@ -37,7 +37,7 @@ pub(super) fn read(epilogue: &Loop<i64>) -> Option<Ending> {
                 }
                 product = Some((here, DType::Float32));
             }
-            (Instr::Apply(op, [a, b]), Some((value, dtype))) if activation == cuda::Ending::None => {
+            (Instr::Apply(op, [a, b]), Some((value, dtype))) if activation == cuda::Activation::None => {
                 if *op == NumericOp::Add.into() && (*a == value) != (*b == value) {
                     let other = if *a == value { b } else { a };
                     let Some(Instr::Load(number)) = epilogue.code.get(other.0 as usize) else { return None };
@@ -50,9 +50,9 @@ pub(super) fn read(epilogue: &Loop<i64>) -> Option<Ending> {
                         return None;
                     }
                 } else if *op == NumericOp::Relu.into() && *a == value {
-                    activation = cuda::Ending::Relu;
+                    activation = cuda::Activation::Relu;
                 } else if *op == RealOp::GeluTanh.into() && *a == value {
-                    activation = cuda::Ending::GeluTanh;
+                    activation = cuda::Activation::GeluTanh;
                 } else {
                     return None;
                 }
@@ -64,13 +64,13 @@ pub(super) fn read(epilogue: &Loop<i64>) -> Option<Ending> {
             _ => return None,
         }
     }
-    Some(Ending { bias, residual, activation, store: stored? })
+    Some(FusedEpilogue { bias, residual, activation, store: stored? })
 }
 
-impl Ending {
+impl FusedEpilogue {
     /// Whether all it does is to store.
     pub(super) fn is_store(&self) -> bool {
-        self.bias.is_none() && self.residual.is_none() && self.activation == cuda::Ending::None
+        self.bias.is_none() && self.residual.is_none() && self.activation == cuda::Activation::None
     }
 }
 

@@ -33,7 +33,7 @@ const CONFLICT: isize = 4096;
 const EDGES: usize = 2;
 
 /// A convolution that runs: how it is cut, and what it runs on.
-struct Products<'a, L: 'static> {
+struct ImplicitGemm<'a, L: 'static> {
     k: &'a PreparedConv,
     tiles: &'static Tiles<L>,
     memory: &'a [Memory<'a>],
@@ -71,13 +71,14 @@ where
 {
     let tiles = T::Lane::tiles();
     let apart = k.input_strides[1].wrapping_mul(k.stride[1] as isize).wrapping_mul(size_of::<T>() as isize);
-    let inner = k.inner(1, &(0..k.out[2])).len();
+    let inner = k.interior(1, &(0..k.out[2])).len();
     let in_place = k.reads_lanes::<T>(memory)
-        && (inner == k.out[2] || inner >= tiles.products[1].len() - EDGES)
+        && (inner == k.out[2] || inner >= tiles.shared[1].len() - EDGES)
         && apart % CONFLICT != 0;
     let chunks = Chunks::new(k);
     let (rows, columns, filters) = cuts::<T::Lane>(k, &chunks, in_place, pool.threads());
-    let mut products = Products { k, tiles, memory, chunks, rows, columns, filters, in_place, packed: None };
+    let mut products =
+        ImplicitGemm { k, tiles, memory, chunks, rows, columns, filters, in_place, packed: None };
     let elements = k.groups.saturating_mul(products.group());
     let tasks_a_filter = k.out[0] * rows.parts() * columns.parts();
     // SAFETY: the caller vouches; scratch memory has the size asked for.
@@ -93,7 +94,7 @@ where
     }
 }
 
-impl<L: Tiled> Products<'_, L> {
+impl<L: Tiled> ImplicitGemm<'_, L> {
     /// The filters of a panel.
     fn width(&self) -> usize {
         2 * self.tiles.lanes
@@ -273,10 +274,10 @@ impl<L: Tiled> Products<'_, L> {
         add: bool,
     ) {
         let k = self.k;
-        let inner = if self.in_place { k.inner(1, columns) } else { columns.clone() };
-        let seen = |axis: usize, position: usize| {
-            let (seen, first) = (k.seen(axis, position, &taps[axis]), taps[axis].start);
-            seen.start - first..seen.end - first
+        let inner = if self.in_place { k.interior(1, columns) } else { columns.clone() };
+        let in_bounds = |axis: usize, position: usize| {
+            let (in_bounds, first) = (k.taps_in_bounds(axis, position, &taps[axis]), taps[axis].start);
+            in_bounds.start - first..in_bounds.end - first
         };
         let ((first, stride), count) = (to(rows.start), inner.len());
         // Rows lie evenly where they are so many bytes apart.
@@ -290,13 +291,13 @@ impl<L: Tiled> Products<'_, L> {
         let joined = left.line == left.position * count as isize
             && count == columns.len()
             && down == stride * count as isize * size
-            && rows.clone().all(|row| even(row) && seen(0, row) == seen(0, rows.start));
+            && rows.clone().all(|row| even(row) && in_bounds(0, row) == in_bounds(0, rows.start));
         let (lines, count) = if joined { (1, rows.len() * count) } else { (rows.len(), count) };
         // SAFETY: the caller vouches.
         unsafe {
             for line in 0..lines {
                 let row = rows.start + line;
-                let (left, before) = left.below(line, &seen(0, row));
+                let (left, before) = left.below(line, &in_bounds(0, row));
                 let (left, _) = left.beside(inner.start - columns.start, &(0..taps[1].len()));
                 let to = to(row).0.wrapping_offset((inner.start - columns.start) as isize * stride);
                 self.strips(&left.joined(), count, &right.from(before * self.width()), (to, stride), add);
@@ -304,11 +305,12 @@ impl<L: Tiled> Products<'_, L> {
             // What is seen from the edges is the same down the rows, as far as these see the same.
             let mut start = if inner.len() == columns.len() { rows.end } else { rows.start };
             while start < rows.end {
-                let like = |row: &usize| even(start) && even(*row) && seen(0, *row) == seen(0, start);
+                let like =
+                    |row: &usize| even(start) && even(*row) && in_bounds(0, *row) == in_bounds(0, start);
                 let end = start + 1 + (start + 1..rows.end).take_while(like).count();
-                let (left, above) = left.below(start - rows.start, &seen(0, start));
+                let (left, above) = left.below(start - rows.start, &in_bounds(0, start));
                 for column in (columns.start..inner.start).chain(inner.end..columns.end) {
-                    let (left, before) = left.beside(column - columns.start, &seen(1, column));
+                    let (left, before) = left.beside(column - columns.start, &in_bounds(1, column));
                     let left = Left { position: left.line, ..left.joined() };
                     let right = right.from((above + before) * self.width());
                     let to = to(start).0.wrapping_offset((column - columns.start) as isize * stride);
@@ -332,7 +334,7 @@ impl<L: Tiled> Products<'_, L> {
         (to, stride): (*mut L, isize),
         add: bool,
     ) {
-        let (width, strips) = (self.width(), positions.div_ceil(self.tiles.products[1].len()));
+        let (width, strips) = (self.width(), positions.div_ceil(self.tiles.shared[1].len()));
         for strip in 0..strips {
             let some = strip * positions / strips..(strip + 1) * positions / strips;
             let from = (left.start.wrapping_offset(some.start as isize * left.position), left.position);
@@ -340,7 +342,7 @@ impl<L: Tiled> Products<'_, L> {
             for column in (0..right.filters).step_by(width) {
                 let taken = width.min(right.filters - column);
                 let registers = taken.div_ceil(self.tiles.lanes);
-                let tile = self.tiles.products[registers - 1][some.len() - 1];
+                let tile = self.tiles.shared[registers - 1][some.len() - 1];
                 let right = (right.start.wrapping_add(column / width * right.panel), width as isize);
                 let to = (to.wrapping_add(column), stride);
                 // SAFETY: the caller vouches; a tile that would stick out is computed aside.

@@ -4,16 +4,16 @@ use max_core::kernel::{Access, Matmul};
 use max_core::{DType, Result, bail};
 use max_driver::cuda::{Compute, Gemm, Matrix};
 
-use super::ending::{self, Ending};
+use super::fused::{self, FusedEpilogue};
 use super::shape::{is_aligned, is_one_axis, matrix, slices, transposed};
-use super::thin::{Lies, lies};
+use super::thin::{RightLayout, thin_layout};
 
 /// The most products that a product whose batch axes are not one is cut into.
 const SLICES: i64 = 4;
 
 /// How a product is computed.
 #[derive(Debug, PartialEq)]
-pub(super) enum Way {
+pub(super) enum MatmulMethod {
     /// There is nothing to compute.
     Nothing,
     /// Sums of nothing.
@@ -29,14 +29,14 @@ pub(super) enum Way {
     /// By a function of our own, to be stored as it is.
     Own(Access<i64>),
     /// By a function for few rows.
-    Thin(Lies, Box<Ending>),
+    Thin(RightLayout, Box<FusedEpilogue>),
     /// By the library.
-    Library(Box<Product>),
+    Library(Box<LibraryGemm>),
 }
 
 /// A product by the library.
 #[derive(Debug, PartialEq)]
-pub(super) struct Product {
+pub(super) struct LibraryGemm {
     pub(super) gemm: Gemm,
     pub(super) bias: Option<Access<i64>>,
     pub(super) residual: Option<Access<i64>>,
@@ -44,46 +44,46 @@ pub(super) struct Product {
 }
 
 /// Decides for a product that has been simplified.
-pub(super) fn decide(k: &Matmul<i64>) -> Result<Way> {
+pub(super) fn decide(k: &Matmul<i64>) -> Result<MatmulMethod> {
     if k.epilogue.shape.iter().any(|&size| size <= 0) {
-        return Ok(Way::Nothing);
+        return Ok(MatmulMethod::Nothing);
     }
     if k.k <= 0 {
-        return Ok(Way::Zeros);
+        return Ok(MatmulMethod::Zeros);
     }
-    let Some(ending) = ending::read(&k.epilogue) else { return Ok(Way::Scratch) };
+    let Some(fused) = fused::read(&k.epilogue) else { return Ok(MatmulMethod::Scratch) };
     let dtype = k.lhs.dtype;
     if !dtype.is_float() {
         return match several_axes(k) {
-            _ if !ending.is_store() => Ok(Way::Scratch),
-            Some(way) => Ok(way),
-            None => Ok(Way::Own(ending.store)),
+            _ if !fused.is_store() => Ok(MatmulMethod::Scratch),
+            Some(method) => Ok(method),
+            None => Ok(MatmulMethod::Own(fused.store)),
         };
     }
-    if dtype.is_float8() && (!ending.is_store() || ending.store.dtype != DType::Float32) {
-        return Ok(Way::Scratch);
+    if dtype.is_float8() && (!fused.is_store() || fused.store.dtype != DType::Float32) {
+        return Ok(MatmulMethod::Scratch);
     }
-    if let Some(lies) = lies(k) {
-        return Ok(Way::Thin(lies, Box::new(ending)));
+    if let Some(layout) = thin_layout(k) {
+        return Ok(MatmulMethod::Thin(layout, Box::new(fused)));
     }
-    let turned = transposed(k);
-    if k.m > k.n && (ending.bias.is_none() || ending.residual.is_none()) && lies(&turned).is_some() {
-        return Ok(Way::Others(vec![turned]));
+    let swapped = transposed(k);
+    if k.m > k.n && (fused.bias.is_none() || fused.residual.is_none()) && thin_layout(&swapped).is_some() {
+        return Ok(MatmulMethod::Others(vec![swapped]));
     }
-    let Some(places) = Places::new(k, &ending) else {
-        let ending = ending::read(&turned.epilogue);
-        let can = ending.is_some_and(|ending| Places::new(&turned, &ending).is_some());
-        return Ok(if can { Way::Others(vec![turned]) } else { Way::Scratch });
+    let Some(result) = ResultLayout::new(k, &fused) else {
+        let fused = fused::read(&swapped.epilogue);
+        let can = fused.is_some_and(|fused| ResultLayout::new(&swapped, &fused).is_some());
+        return Ok(if can { MatmulMethod::Others(vec![swapped]) } else { MatmulMethod::Scratch });
     };
-    if let Some(way) = several_axes(k) {
-        return Ok(way);
+    if let Some(method) = several_axes(k) {
+        return Ok(method);
     }
     let operands = [matrix(&k.lhs, [k.m, k.k]), matrix(&k.rhs, [k.k, k.n])];
     let [Some(a), Some(b)] = operands else {
-        return Ok(Way::Copies(operands.map(|operand| operand.is_none())));
+        return Ok(MatmulMethod::Copies(operands.map(|operand| operand.is_none())));
     };
     if dtype.is_float8() && !multiplies_float8(k, &a, &b) {
-        return Ok(Way::Widened);
+        return Ok(MatmulMethod::Widened);
     }
     let compute = match dtype {
         DType::Float64 => Compute::F64,
@@ -97,38 +97,38 @@ pub(super) fn decide(k: &Matmul<i64>) -> Result<Way> {
         k: k.k,
         a,
         b,
-        c: places.residual,
-        d: places.store,
+        c: result.residual,
+        d: result.store,
         compute,
-        bias: ending.bias.is_some(),
-        ending: ending.activation,
+        bias: fused.bias.is_some(),
+        activation: fused.activation,
     };
-    let Ending { bias, residual, store, .. } = ending;
-    Ok(Way::Library(Box::new(Product { gemm, bias, residual, store })))
+    let FusedEpilogue { bias, residual, store, .. } = fused;
+    Ok(MatmulMethod::Library(Box::new(LibraryGemm { gemm, bias, residual, store })))
 }
 
 /// Where the library reads what is added and writes the result.
-struct Places {
+struct ResultLayout {
     residual: Option<Matrix>,
     store: Matrix,
 }
 
-impl Places {
+impl ResultLayout {
     /// Nothing if the library cannot.
-    fn new(k: &Matmul<i64>, ending: &Ending) -> Option<Places> {
+    fn new(k: &Matmul<i64>, fused: &FusedEpilogue) -> Option<ResultLayout> {
         let rows = |access| matrix(access, [k.m, k.n]).filter(|matrix| !matrix.transposed);
-        let residual = match &ending.residual {
+        let residual = match &fused.residual {
             Some(access) => Some(rows(access)?),
             None => None,
         };
-        let aligned = ending.bias.as_ref().is_none_or(is_aligned);
+        let aligned = fused.bias.as_ref().is_none_or(is_aligned);
         aligned.then_some(())?;
-        Some(Places { residual, store: rows(&ending.store)? })
+        Some(ResultLayout { residual, store: rows(&fused.store)? })
     }
 }
 
 /// What becomes of a product with several batch axes that are not one.
-fn several_axes(k: &Matmul<i64>) -> Option<Way> {
+fn several_axes(k: &Matmul<i64>) -> Option<MatmulMethod> {
     let (smallest, largest) = (k.batch.iter().min()?, k.batch.iter().max()?);
     if k.batch.len() < 2 {
         return None;
@@ -136,12 +136,12 @@ fn several_axes(k: &Matmul<i64>) -> Option<Way> {
     let products = k.batch.iter().try_fold(1i64, |product, &size| product.checked_mul(size));
     if products.is_some_and(|products| products / largest <= SLICES) {
         let axis = k.batch.iter().position(|size| size == smallest)?;
-        return Some(Way::Others(slices(k, axis)));
+        return Some(MatmulMethod::Others(slices(k, axis)));
     }
     if !k.epilogue.accesses.iter().all(|access| is_one_axis(access, &k.batch)) {
-        return Some(Way::Scratch);
+        return Some(MatmulMethod::Scratch);
     }
-    Some(Way::Copies([&k.lhs, &k.rhs].map(|operand| !is_one_axis(operand, &k.batch))))
+    Some(MatmulMethod::Copies([&k.lhs, &k.rhs].map(|operand| !is_one_axis(operand, &k.batch))))
 }
 
 /// Whether the library may have products of float8 operands that lie like this: sums run along memory, in whole vectors.
