@@ -1,4 +1,4 @@
-//! A product as the library sees it: types by its numbers, matrices by columns.
+//! A matmul in the library's terms: types by number, matrices column-major.
 
 use std::ffi::c_int;
 
@@ -7,7 +7,7 @@ use max_core::{DType, Result};
 use super::lt::{CublasLt, MatmulDescription, compute, epilogue, matmul, type_number};
 use super::{Activation, BIAS_ALIGNMENT, Compute, Gemm, Matrix};
 
-/// In what the library computes a product, and what its factors are.
+/// The library's compute type for a matmul, and the type of its factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Types {
     pub(super) compute: i32,
@@ -15,7 +15,7 @@ pub(super) struct Types {
 }
 
 impl Types {
-    /// The types of a product, unless the library has none for it on a GPU of this capability.
+    /// The types of a matmul, if the library supports it on a GPU of this compute capability.
     pub(super) fn of(gemm: &Gemm, capability: (u32, u32)) -> Option<Types> {
         use DType::{Float32, Float64, Int8, Int32};
         let (a, b, d) = (gemm.a.dtype, gemm.b.dtype, gemm.d.dtype);
@@ -27,7 +27,7 @@ impl Types {
             Compute::F64 => [a, b, d] == [Float64; 3],
             Compute::I32 => [a, b, d] == [Int8, Int8, Int32],
             Compute::F32 | Compute::TF32 if float8(a) && float8(b) => {
-                // Both operands lie along the sums, and a bias of float32 is not to be had.
+                // Both operands must be contiguous along k, and a float32 bias is not supported.
                 let along = gemm.b.transposed && !gemm.a.transposed;
                 capability >= (8, 9) && along && (d.is_half() || (d == Float32 && !gemm.bias))
             }
@@ -41,7 +41,7 @@ impl Types {
             Compute::TF32 if a == Float32 => Types { compute: compute::F32_BY_TF32, scale: Float32 },
             Compute::F32 | Compute::TF32 => Types { compute: compute::F32, scale: Float32 },
         };
-        // The library's gelu has the precision of float32.
+        // The library's gelu only has float32 precision.
         let exact = gemm.activation != Activation::GeluTanh || gemm.compute != Compute::F64;
         (possible && exact).then_some(types)
     }
@@ -62,14 +62,14 @@ impl Types {
             },
         )?;
         if gemm.bias {
-            // While choosing, the library only looks at how the address is aligned.
+            // While choosing an algorithm, the library only looks at the alignment of the address.
             description.set(matmul::BIAS_POINTER, BIAS_ALIGNMENT)?;
         }
         Ok(description)
     }
 }
 
-/// The matrices as the library sees them: rows, columns and the distance of columns.
+/// The matrices in column-major terms: rows, columns and the distance between columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shapes {
     pub(super) batch: i32,
@@ -80,7 +80,7 @@ pub(super) struct Shapes {
 }
 
 impl Shapes {
-    /// The shapes of a product, unless it is empty or its memory is none that the library can describe.
+    /// The shapes of a matmul, unless it is empty or the library cannot describe its memory.
     pub(super) fn of(gemm: &Gemm) -> Option<Shapes> {
         let (m, n, k) = (gemm.m, gemm.n, gemm.k);
         let known = |matrix: &Matrix| {
@@ -112,11 +112,11 @@ impl Shapes {
     }
 }
 
-/// A matrix of rows and columns as the library sees its memory: what is a row here, or a column if it is transposed, is
-/// a column there. Nothing where those overlap.
+/// The same memory as a column-major matrix: a contiguous row here, or column if it is transposed, is a column there.
+/// `None` if those overlap.
 fn column_major(matrix: &Matrix, [rows, columns]: [i64; 2]) -> Option<([i64; 2], i64)> {
     let (length, count) = if matrix.transposed { (rows, columns) } else { (columns, rows) };
-    // Of a single one the distance to the next says nothing, but it is looked at.
+    // The distance is meaningless for a single column, but the library checks it.
     let leading = if count == 1 { matrix.leading.max(length) } else { matrix.leading };
     (leading >= length).then_some(([length, count], leading))
 }
