@@ -1,4 +1,4 @@
-//! What is decided for convolutions, without a GPU.
+//! The decisions for convolutions, without a GPU.
 
 use max_core::kernel::{Instr, Loop, Reg, Slot};
 
@@ -35,12 +35,12 @@ fn conv(dtype: DType, channels: i64, [height, width, filters]: [i64; 3], groups:
 }
 
 #[test]
-fn one_tap_is_a_product() {
+fn one_tap_is_a_matmul() {
     let mut k = conv(DType::Float32, 8, [1, 1, 16], 1);
-    let product = as_matmul(&k).unwrap();
-    assert_eq!((&product.batch[..], product.m, product.n, product.k), (&[2, 14][..], 14, 16, 8));
-    assert_eq!(product.lhs.strides, [14 * 14 * 8, 14 * 8, 8, 1]);
-    assert_eq!(product.rhs.strides, [0, 0, 16, 1]);
+    let matmul = as_matmul(&k).unwrap();
+    assert_eq!((&matmul.batch[..], matmul.m, matmul.n, matmul.k), (&[2, 14][..], 14, 16, 8));
+    assert_eq!(matmul.lhs.strides, [14 * 14 * 8, 14 * 8, 8, 1]);
+    assert_eq!(matmul.rhs.strides, [0, 0, 16, 1]);
     k.stride = [2, 3];
     k.out = [2, 7, 5, 16];
     assert_eq!(as_matmul(&k).unwrap().lhs.strides, [14 * 14 * 8, 2 * 14 * 8, 3 * 8, 1]);
@@ -55,7 +55,7 @@ fn one_tap_is_a_product() {
 }
 
 #[test]
-fn ways_follow_from_types_and_groups() {
+fn methods_follow_from_types_and_groups() {
     let of = |dtype, channels, filter, groups| method(&conv(dtype, channels, filter, groups), HOPPER, 2);
     assert_eq!(of(DType::Float32, 64, [3, 3, 64], 1), ConvMethod::Tiles);
     assert_eq!(of(DType::BFloat16, 64, [3, 3, 64], 1), ConvMethod::Tensor(64));
@@ -72,7 +72,7 @@ fn ways_follow_from_types_and_groups() {
 }
 
 #[test]
-fn few_tiles_with_long_windows_are_cut() {
+fn few_tiles_with_long_windows_are_split() {
     let mut k = conv(DType::BFloat16, 256, [3, 3, 64], 1);
     assert_eq!((depth(&k), blocks(&k, ConvMethod::Tensor(64))), (2304, 3));
     assert_eq!(parts(&k, ConvMethod::Tensor(64), 132), 8);
@@ -101,7 +101,7 @@ fn numbers_say_whether_eight_are_read_at_once() {
 }
 
 #[test]
-fn impossible_ones_are_refused() {
+fn invalid_convolutions_are_rejected() {
     let k = conv(DType::Float32, 8, [3, 3, 16], 1);
     expect(&k).unwrap();
     expect(&Conv2d { groups: 3, ..k.clone() }).unwrap_err();

@@ -1,4 +1,4 @@
-//! Decides how a product is computed.
+//! Decides how a matmul is computed.
 
 use max_core::kernel::{Access, Matmul};
 use max_core::{DType, Result, bail};
@@ -8,17 +8,17 @@ use super::fused::{self, FusedEpilogue};
 use super::shape::{is_aligned, is_one_axis, matrix, slices, transposed};
 use super::thin::{RightLayout, thin_layout};
 
-/// The most products that a product whose batch axes are not one is cut into.
+/// The most matmuls that one with several batch axes is split into.
 const SLICES: i64 = 4;
 
-/// How a product is computed.
+/// How a matmul is computed.
 #[derive(Debug, PartialEq)]
 pub(super) enum MatmulMethod {
     /// There is nothing to compute.
     Nothing,
-    /// Sums of nothing.
+    /// The depth is zero: the sums are empty.
     Zeros,
-    /// As other products.
+    /// As other matmuls.
     Others(Vec<Matmul<i64>>),
     /// With copies of the left operand, the right one, or both.
     Copies([bool; 2]),
@@ -26,15 +26,15 @@ pub(super) enum MatmulMethod {
     Widened,
     /// Into scratch memory, with a loop after it.
     Scratch,
-    /// By a function of our own, to be stored as it is.
+    /// By our own function, stored without an epilogue.
     Own(Access<i64>),
-    /// By a function for few rows.
+    /// By our function for few rows.
     Thin(RightLayout, Box<FusedEpilogue>),
     /// By the library.
     Library(Box<LibraryGemm>),
 }
 
-/// A product by the library.
+/// A matmul by the library.
 #[derive(Debug, PartialEq)]
 pub(super) struct LibraryGemm {
     pub(super) gemm: Gemm,
@@ -43,7 +43,7 @@ pub(super) struct LibraryGemm {
     pub(super) store: Access<i64>,
 }
 
-/// Decides for a product that has been simplified.
+/// Decides for a simplified matmul.
 pub(super) fn decide(k: &Matmul<i64>) -> Result<MatmulMethod> {
     if k.epilogue.shape.iter().any(|&size| size <= 0) {
         return Ok(MatmulMethod::Nothing);
@@ -88,7 +88,7 @@ pub(super) fn decide(k: &Matmul<i64>) -> Result<MatmulMethod> {
     let compute = match dtype {
         DType::Float64 => Compute::F64,
         _ if dtype.is_float() => Compute::F32,
-        _ => bail!(internal, "a product of {dtype} by the library"),
+        _ => bail!(internal, "the library was asked for a matmul of {dtype}"),
     };
     let gemm = Gemm {
         batch: k.batch.first().copied().unwrap_or(1),
@@ -107,14 +107,14 @@ pub(super) fn decide(k: &Matmul<i64>) -> Result<MatmulMethod> {
     Ok(MatmulMethod::Library(Box::new(LibraryGemm { gemm, bias, residual, store })))
 }
 
-/// Where the library reads what is added and writes the result.
+/// The layouts of the residual and the result, as the library takes them.
 struct ResultLayout {
     residual: Option<Matrix>,
     store: Matrix,
 }
 
 impl ResultLayout {
-    /// Nothing if the library cannot.
+    /// `None` if the library does not support them.
     fn new(k: &Matmul<i64>, fused: &FusedEpilogue) -> Option<ResultLayout> {
         let rows = |access| matrix(access, [k.m, k.n]).filter(|matrix| !matrix.transposed);
         let residual = match &fused.residual {
@@ -127,14 +127,14 @@ impl ResultLayout {
     }
 }
 
-/// What becomes of a product with several batch axes that are not one.
+/// How to compute a matmul with several batch axes, which the library does not support; `None` if there are fewer.
 fn several_axes(k: &Matmul<i64>) -> Option<MatmulMethod> {
     let (smallest, largest) = (k.batch.iter().min()?, k.batch.iter().max()?);
     if k.batch.len() < 2 {
         return None;
     }
-    let products = k.batch.iter().try_fold(1i64, |product, &size| product.checked_mul(size));
-    if products.is_some_and(|products| products / largest <= SLICES) {
+    let count = k.batch.iter().try_fold(1i64, |count, &size| count.checked_mul(size));
+    if count.is_some_and(|count| count / largest <= SLICES) {
         let axis = k.batch.iter().position(|size| size == smallest)?;
         return Some(MatmulMethod::Others(slices(k, axis)));
     }
@@ -144,7 +144,7 @@ fn several_axes(k: &Matmul<i64>) -> Option<MatmulMethod> {
     Some(MatmulMethod::Copies([&k.lhs, &k.rhs].map(|operand| !is_one_axis(operand, &k.batch))))
 }
 
-/// Whether the library may have products of float8 operands that lie like this: sums run along memory, in whole vectors.
+/// Whether the library may support float8 operands of this layout: contiguous along k, in whole vectors.
 fn multiplies_float8(k: &Matmul<i64>, a: &Matrix, b: &Matrix) -> bool {
     let known = |dtype| matches!(dtype, DType::Float8E4M3FN | DType::Float8E5M2);
     let whole = |matrix: &Matrix| matrix.leading % 16 == 0 && matrix.batch_stride % 16 == 0;

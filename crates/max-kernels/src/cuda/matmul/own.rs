@@ -1,4 +1,4 @@
-//! Products by our own function, for what the library has none for: integers, bools, and floats that it refuses.
+//! Matmuls by our own function, for what the library does not support: integers, bools, and some layouts of floats.
 
 use max_core::kernel::{Access, Matmul};
 use max_core::{DType, Result};
@@ -7,11 +7,11 @@ use max_driver::cuda::Source;
 use super::super::text::typed;
 use super::super::{Address, Call, Param, Plan, PlannedLaunch};
 
-/// The rows and the columns of a tile, as `gemm.cu` has them.
+/// The rows and columns of a tile of `gemm.cu`.
 const TILE: u64 = 64;
 
 impl Plan {
-    /// Adds a product with at most one batch axis that is stored as it is.
+    /// Adds a matmul with at most one batch axis, stored without an epilogue.
     pub(super) fn own_matmul(&mut self, k: &Matmul<i64>, store: &Access<i64>) -> Result<()> {
         let batch = k.batch.first().copied().unwrap_or(1);
         let tiles = [k.m, k.n].map(|size| (size as u64).div_ceil(TILE));
@@ -33,7 +33,7 @@ impl Plan {
     }
 }
 
-/// The function for operands and results of some dtypes.
+/// The function for the dtypes of operands and result.
 pub(super) fn source(from: DType, to: DType) -> Source {
     typed(&format!("gemm_{from}_{to}"), &[("IN", from), ("OUT", to)], &[], include_str!("gemm.cu"))
 }

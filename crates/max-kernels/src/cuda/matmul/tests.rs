@@ -1,4 +1,4 @@
-//! What is decided for products, without a GPU.
+//! The decisions for matmuls, without a GPU.
 
 use max_core::kernel::{Literal, Slot};
 use max_core::scalar::{NumericOp, RealOp};
@@ -13,8 +13,8 @@ fn access(slot: u32, dtype: DType, offset: i64, strides: &[i64]) -> Access<i64> 
     Access { slot: Slot(slot), dtype, offset, strides: strides.to_vec() }
 }
 
-/// A product of operands without gaps that is stored without gaps.
-fn product(dtype: DType, batch: &[i64], [m, n, k]: [i64; 3]) -> Matmul<i64> {
+/// A matmul with contiguous operands and a contiguous result.
+fn matmul(dtype: DType, batch: &[i64], [m, n, k]: [i64; 3]) -> Matmul<i64> {
     let place = |slot, last: [i64; 2]| {
         let (strides, _) = row_major(&[batch, &last].concat()).unwrap();
         access(slot, dtype, 0, &strides)
@@ -39,28 +39,28 @@ fn method(k: &Matmul<i64>) -> MatmulMethod {
     decide(&simplify(k).unwrap()).unwrap()
 }
 
-/// The product that the library is asked for.
+/// The matmul that the library is asked for.
 fn library(k: &Matmul<i64>) -> LibraryGemm {
     match method(k) {
-        MatmulMethod::Library(product) => *product,
+        MatmulMethod::Library(gemm) => *gemm,
         method => panic!("{method:?} for {k:?}"),
     }
 }
 
 #[test]
-fn plain_products_are_one_call() {
-    let LibraryGemm { gemm, .. } = library(&product(F32, &[], [4, 6, 8]));
+fn plain_matmuls_are_one_call() {
+    let LibraryGemm { gemm, .. } = library(&matmul(F32, &[], [4, 6, 8]));
     assert_eq!((gemm.batch, gemm.m, gemm.n, gemm.k), (1, 4, 6, 8));
     assert_eq!((gemm.a.leading, gemm.b.leading, gemm.d.leading), (8, 6, 6));
     assert!(!gemm.a.transposed && !gemm.b.transposed);
 
-    let LibraryGemm { gemm, .. } = library(&product(DType::BFloat16, &[2, 1, 3], [4, 6, 8]));
+    let LibraryGemm { gemm, .. } = library(&matmul(DType::BFloat16, &[2, 1, 3], [4, 6, 8]));
     assert_eq!((gemm.batch, gemm.a.batch_stride, gemm.b.batch_stride, gemm.d.batch_stride), (6, 32, 48, 24));
 }
 
 #[test]
-fn transposed_operands_are_read_as_they_lie() {
-    let mut k = product(F32, &[5], [12, 6, 8]);
+fn transposed_operands_are_read_in_place() {
+    let mut k = matmul(F32, &[5], [12, 6, 8]);
     k.rhs.strides = vec![48, 1, 8];
     let LibraryGemm { gemm, .. } = library(&k);
     assert!(gemm.b.transposed && gemm.b.leading == 8 && !gemm.a.transposed);
@@ -70,8 +70,8 @@ fn transposed_operands_are_read_as_they_lie() {
 }
 
 #[test]
-fn a_shared_right_operand_makes_rows_of_batches() {
-    let mut k = product(F32, &[2, 3], [4, 6, 8]);
+fn batches_with_a_shared_right_operand_become_rows() {
+    let mut k = matmul(F32, &[2, 3], [4, 6, 8]);
     k.rhs.strides = vec![0, 0, 6, 1];
     let LibraryGemm { gemm, .. } = library(&k);
     assert_eq!((gemm.batch, gemm.m), (1, 24));
@@ -79,7 +79,7 @@ fn a_shared_right_operand_makes_rows_of_batches() {
 
 #[test]
 fn operands_that_cannot_be_read_are_copied() {
-    let mut k = product(F32, &[5], [4, 6, 8]);
+    let mut k = matmul(F32, &[5], [4, 6, 8]);
     k.lhs.strides = vec![64, 16, 2];
     assert_eq!(method(&k), MatmulMethod::Copies([true, false]));
     // Rows that overlap, and rows that run backwards.
@@ -89,45 +89,45 @@ fn operands_that_cannot_be_read_are_copied() {
     k.rhs.strides = vec![0, 0, 1];
     assert_eq!(method(&k), MatmulMethod::Copies([true, true]));
     // An odd start.
-    let mut k = product(F32, &[], [4, 6, 8]);
+    let mut k = matmul(F32, &[], [4, 6, 8]);
     k.rhs.offset = 1;
     assert_eq!(method(&k), MatmulMethod::Copies([false, true]));
     // A single row may have any stride.
-    let mut k = product(DType::Float64, &[], [1, 6, 8]);
+    let mut k = matmul(DType::Float64, &[], [1, 6, 8]);
     k.lhs.strides = vec![-3, 1];
     assert_eq!(library(&k).gemm.a.leading, 8);
 }
 
 #[test]
-fn batches_that_are_not_one_axis_are_cut_or_copied() {
+fn batches_that_are_not_one_axis_are_split_or_copied() {
     // Heads side by side in each row, of two batches and of many.
     let heads = |batch: i64| {
-        let mut k = product(F32, &[batch, 5], [4, 8, 8]);
+        let mut k = matmul(F32, &[batch, 5], [4, 8, 8]);
         k.rhs.strides = vec![8 * 5 * 8, 8, 40, 1];
         k.epilogue.accesses[0].strides = vec![4 * 5 * 8, 8, 40, 1];
         k
     };
     match method(&heads(2)) {
-        MatmulMethod::Others(products) => {
-            assert_eq!(products.len(), 2);
-            let second = library(&products[1]);
+        MatmulMethod::Others(matmuls) => {
+            assert_eq!(matmuls.len(), 2);
+            let second = library(&matmuls[1]);
             assert_eq!(
                 (second.store.offset, second.gemm.d.leading, second.gemm.d.batch_stride),
                 (160, 40, 8)
             );
-            assert_eq!((products[1].rhs.offset, second.gemm.b.leading), (320, 40));
+            assert_eq!((matmuls[1].rhs.offset, second.gemm.b.leading), (320, 40));
         }
         method => panic!("{method:?}"),
     }
     assert_eq!(method(&heads(20)), MatmulMethod::Scratch);
     let mut k = heads(20);
-    k.epilogue = product(F32, &[20, 5], [4, 8, 8]).epilogue;
+    k.epilogue = matmul(F32, &[20, 5], [4, 8, 8]).epilogue;
     assert_eq!(method(&k), MatmulMethod::Copies([false, true]));
 }
 
 /// An epilogue of some code, with a bias and a residual to load.
 fn ended(code: &[Instr<i64>], dtype: DType) -> Matmul<i64> {
-    let mut k = product(dtype, &[], [4, 6, 8]);
+    let mut k = matmul(dtype, &[], [4, 6, 8]);
     k.epilogue.accesses.push(access(3, dtype, 0, &[0, 1]));
     k.epilogue.accesses.push(access(4, dtype, 4, &[8, 1]));
     k.epilogue.code = code.to_vec();
@@ -135,7 +135,7 @@ fn ended(code: &[Instr<i64>], dtype: DType) -> Matmul<i64> {
 }
 
 #[test]
-fn bias_residual_and_activation_are_the_library_s() {
+fn the_library_fuses_bias_residual_and_activation() {
     let add = |a, b| Instr::Apply(NumericOp::Add.into(), [Reg(a), Reg(b)]);
     let f32 = |code: &[Instr<i64>]| ended(code, F32);
     let code = [Instr::Load(1), Instr::Product(F32), add(0, 1), Instr::Store(0, Reg(2))];
@@ -165,7 +165,7 @@ fn bias_residual_and_activation_are_the_library_s() {
 }
 
 #[test]
-fn all_other_endings_are_loops() {
+fn all_other_epilogues_are_loops() {
     let add = |a, b| Instr::Apply(NumericOp::Add.into(), [Reg(a), Reg(b)]);
     let relu = |a| Instr::Apply(NumericOp::Relu.into(), [Reg(a), Reg(a)]);
     let after = [Instr::Product(F32), relu(0), Instr::Load(1), add(1, 2), Instr::Store(0, Reg(3))];
@@ -177,22 +177,22 @@ fn all_other_endings_are_loops() {
     for code in [&after[..], &twice, &itself, &used_later, &exp] {
         assert_eq!(method(&ended(code, F32)), MatmulMethod::Scratch, "{code:?}");
     }
-    // Integers have no library.
+    // The library does not support integers.
     let code = [Instr::Product(DType::Int8), relu(0), Instr::Store(0, Reg(1))];
     assert_eq!(method(&ended(&code, DType::Int8)), MatmulMethod::Scratch);
-    assert!(matches!(method(&product(DType::Int8, &[7], [3, 4, 5])), MatmulMethod::Own(_)));
+    assert!(matches!(method(&matmul(DType::Int8, &[7], [3, 4, 5])), MatmulMethod::Own(_)));
 }
 
 #[test]
 fn results_may_be_slices_transposed_or_wider() {
-    let mut k = product(F32, &[], [5, 6, 8]);
+    let mut k = matmul(F32, &[], [5, 6, 8]);
     k.epilogue.accesses[0] = access(2, F32, 4, &[20, 1]);
     let slice = library(&k);
     assert_eq!((slice.gemm.d.leading, slice.store.offset), (20, 4));
     k.epilogue.accesses[0] = access(2, F32, 0, &[1, 5]);
     match method(&k) {
-        MatmulMethod::Others(products) => {
-            let swapped = library(&products[0]);
+        MatmulMethod::Others(matmuls) => {
+            let swapped = library(&matmuls[0]);
             assert_eq!((swapped.gemm.m, swapped.gemm.n, swapped.gemm.d.leading), (6, 5, 5));
             assert!(swapped.gemm.a.transposed && swapped.gemm.b.transposed);
         }
@@ -203,7 +203,7 @@ fn results_may_be_slices_transposed_or_wider() {
     k.epilogue.accesses[0] = access(2, F32, 1, &[6, 1]);
     assert_eq!(method(&k), MatmulMethod::Scratch);
 
-    let mut k = product(DType::BFloat16, &[], [4, 6, 8]);
+    let mut k = matmul(DType::BFloat16, &[], [4, 6, 8]);
     k.epilogue.accesses[0].dtype = F32;
     k.epilogue.code =
         vec![Instr::Product(DType::BFloat16), Instr::Cast(Reg(0), F32), Instr::Store(0, Reg(1))];
@@ -213,7 +213,7 @@ fn results_may_be_slices_transposed_or_wider() {
 #[test]
 fn float8_goes_through_wider_types() {
     let float8 = DType::Float8E4M3FN;
-    let mut k = product(float8, &[], [16, 32, 64]);
+    let mut k = matmul(float8, &[], [16, 32, 64]);
     assert_eq!(method(&k), MatmulMethod::Scratch);
     k.epilogue.accesses[0].dtype = F32;
     k.epilogue.code = vec![Instr::Product(float8), Instr::Cast(Reg(0), F32), Instr::Store(0, Reg(1))];
@@ -239,7 +239,7 @@ fn float8_goes_through_wider_types() {
     whole.dtypes().unwrap();
 }
 
-/// Follows a product through all that is decided for it, as a plan does, and counts the steps until it can run.
+/// Follows a matmul through all decisions, as a plan does, and counts the steps until it can run.
 fn steps(k: &Matmul<i64>, before: usize) -> usize {
     assert!(before < 8, "no end: {k:?}");
     let k = simplify(k).unwrap();
@@ -289,7 +289,7 @@ fn steps(k: &Matmul<i64>, before: usize) -> usize {
 }
 
 #[test]
-fn every_product_gets_to_run() {
+fn every_matmul_ends_in_a_launch() {
     let mut random = crate::matmul::tests::Random(21);
     for round in 0..4000 {
         let dtype = DType::ALL[round % DType::ALL.len()];
@@ -299,7 +299,7 @@ fn every_product_gets_to_run() {
         let shape = |last: [i64; 2]| [batch.as_slice(), &last].concat();
         let (lhs, _) = random.access(0, dtype, &shape([m, k]), true);
         let (rhs, _) = random.access(1, dtype, &shape([k, n]), true);
-        let mut kernel = product(dtype, &batch, [m, n, k]);
+        let mut kernel = matmul(dtype, &batch, [m, n, k]);
         if round % 3 == 0 {
             kernel.epilogue.accesses[0] = random.access(2, dtype, &shape([m, n]), false).0;
         }
@@ -325,35 +325,35 @@ fn parts_add_up_in_order() {
 }
 
 #[test]
-fn nothing_gives_nothing_or_zeros() {
-    assert_eq!(method(&product(F32, &[0], [4, 6, 8])), MatmulMethod::Nothing);
-    assert_eq!(method(&product(F32, &[], [4, 0, 8])), MatmulMethod::Nothing);
-    let k = product(F32, &[], [4, 6, 0]);
+fn empty_matmuls_give_nothing_or_zeros() {
+    assert_eq!(method(&matmul(F32, &[0], [4, 6, 8])), MatmulMethod::Nothing);
+    assert_eq!(method(&matmul(F32, &[], [4, 0, 8])), MatmulMethod::Nothing);
+    let k = matmul(F32, &[], [4, 6, 0]);
     assert_eq!(method(&k), MatmulMethod::Zeros);
     assert_eq!(of_zeros(&k.epilogue).code[0], Instr::Literal(Literal { dtype: F32, bits: 0 }));
 }
 
 #[test]
-fn thin_products_read_the_right_operand_once() {
+fn thin_matmuls_read_the_right_operand_once() {
     use thin::RightLayout;
     let thin_layout = |k: &Matmul<i64>| match method(k) {
         MatmulMethod::Thin(layout, _) => Some(layout),
         _ => None,
     };
-    assert_eq!(thin_layout(&product(F32, &[], [1, 4096, 512])), Some(RightLayout::Rows));
-    assert_eq!(thin_layout(&product(F32, &[], [5, 4096, 512])), None);
-    assert_eq!(thin_layout(&product(DType::Float64, &[], [1, 4096, 512])), None);
+    assert_eq!(thin_layout(&matmul(F32, &[], [1, 4096, 512])), Some(RightLayout::Rows));
+    assert_eq!(thin_layout(&matmul(F32, &[], [5, 4096, 512])), None);
+    assert_eq!(thin_layout(&matmul(DType::Float64, &[], [1, 4096, 512])), None);
     // Too few strips for a GPU.
-    assert_eq!(thin_layout(&product(DType::BFloat16, &[], [1, 512, 4096])), None);
-    let mut k = product(DType::BFloat16, &[], [4, 512, 4096]);
+    assert_eq!(thin_layout(&matmul(DType::BFloat16, &[], [1, 512, 4096])), None);
+    let mut k = matmul(DType::BFloat16, &[], [4, 512, 4096]);
     k.rhs.strides = vec![1, 4096];
     assert_eq!(thin_layout(&k), Some(RightLayout::Columns));
-    // Rows of a batch are rows, and a column is a row of the transposed product.
-    let mut k = product(F32, &[2], [1, 4096, 512]);
+    // Rows of a batch are rows, and a column is a row of the transposed matmul.
+    let mut k = matmul(F32, &[2], [1, 4096, 512]);
     k.rhs.strides = vec![0, 4096, 1];
     assert_eq!(thin_layout(&k), Some(RightLayout::Rows));
-    match method(&product(F32, &[], [300, 1, 64])) {
-        MatmulMethod::Others(products) => assert_eq!(thin_layout(&products[0]), Some(RightLayout::Columns)),
+    match method(&matmul(F32, &[], [300, 1, 64])) {
+        MatmulMethod::Others(matmuls) => assert_eq!(thin_layout(&matmuls[0]), Some(RightLayout::Columns)),
         method => panic!("{method:?}"),
     }
 }
@@ -365,7 +365,7 @@ fn thin_functions_compile() {
         for (at, layout) in
             [thin::RightLayout::Columns, thin::RightLayout::Rows].into_iter().cycle().take(8).enumerate()
         {
-            let mut k = product(dtype, &[], [[1, 2, 3, 4][at / 2], 4096, 512]);
+            let mut k = matmul(dtype, &[], [[1, 2, 3, 4][at / 2], 4096, 512]);
             k.epilogue.accesses[0].dtype = to;
             let store = k.epilogue.accesses[0].clone();
             let fused = fused::FusedEpilogue {

@@ -1,5 +1,5 @@
-//! Products of few rows, which are as fast as the right operand is read: functions that read it once, and end as the
-//! library's products end.
+//! Matmuls of few rows, which are bound by reading the right operand: functions that read it once, with the same fused
+//! epilogues as the library's.
 
 use max_core::kernel::Matmul;
 use max_core::{DType, Result};
@@ -9,27 +9,27 @@ use super::super::text::typed;
 use super::super::{Address, Call, Param, Plan, PlannedLaunch};
 use super::fused::FusedEpilogue;
 
-/// The most rows.
+/// The most rows of a thin matmul.
 const ROWS: i64 = 4;
 
-/// The columns that warps of `dots.cu` share, and the blocks worth having.
+/// The columns that warps of `dots.cu` share, and the number of blocks that is enough for a GPU.
 const COLUMNS: u64 = 2;
 const BLOCKS: u64 = 256;
 
-/// The strips of `strips.cu` in bytes, and the fewest that use the GPU well.
+/// The width of a strip of `strips.cu` in bytes, and the fewest strips that use the GPU well.
 const STRIP: u64 = 64;
 const STRIPS: u64 = 64;
 
-/// How the right operand lies.
+/// The layout of the right operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RightLayout {
-    /// Columns without gaps.
+    /// Contiguous columns.
     Columns,
-    /// Rows without gaps.
+    /// Contiguous rows.
     Rows,
 }
 
-/// How the right operand of a product lies that is thin: few rows, at most one batch axis.
+/// The layout of the right operand of a thin matmul; `None` if it has many rows, several batch axes or another layout.
 pub(super) fn thin_layout(k: &Matmul<i64>) -> Option<RightLayout> {
     let dtype = k.lhs.dtype;
     if !(dtype.is_half() || dtype == DType::Float32) || k.m > ROWS || k.batch.len() > 1 {
@@ -49,7 +49,7 @@ pub(super) fn thin_layout(k: &Matmul<i64>) -> Option<RightLayout> {
 }
 
 impl Plan {
-    /// Adds a thin product.
+    /// Adds a thin matmul.
     pub(super) fn thin_matmul(
         &mut self,
         k: &Matmul<i64>,
@@ -96,7 +96,7 @@ impl Plan {
     }
 }
 
-/// The function for a thin product.
+/// The function for a thin matmul.
 pub(super) fn source(k: &Matmul<i64>, layout: RightLayout, fused: &FusedEpilogue) -> Source {
     let (from, to) = (k.lhs.dtype, fused.store.dtype);
     let (rows, count) = match k.m {
