@@ -135,7 +135,7 @@ fn hint(status: Status) -> &'static str {
     match status {
         // The driver is always initialized first, but a fork does not inherit it.
         NOT_INITIALIZED => {
-            "; a process made by fork cannot use the GPUs that its parent used: start it anew, as Python's \
+            "; a forked process cannot use the GPUs that its parent used: start a new process, as Python's \
              multiprocessing does with the start method 'spawn'"
         }
         // Errors of kernels and of the hardware destroy the context, which other libraries share.

@@ -266,8 +266,8 @@ impl Gpu {
     pub(crate) fn is_page_locked(&self, ptr: *const u8) -> bool {
         let (_entered, mut kind) = (self.enter(), 0u32);
         let (attribute, mut place) = (MEMORY_TYPE, (&raw mut kind).cast());
-        // The call for several attributes: for memory unknown to the driver it gives zero instead of failing. SAFETY:
-        // one attribute, and a variable of its size.
+        // The call for several attributes: for memory unknown to the driver it gives zero instead of failing.
+        // SAFETY: one attribute, and a variable of its size.
         let status =
             unsafe { self.api.cuPointerGetAttributes(1, &raw const attribute, &raw mut place, ptr as u64) };
         status != 0 || kind != 0

@@ -1,4 +1,4 @@
-//! Where the results of a convolution go: as for products, or turned, where neighbouring positions lie side by side.
+//! Where the results of a convolution go: as for matmuls, or transposed, if neighbouring positions are contiguous.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use crate::{Memory, tile};
 #[derive(Debug)]
 pub(super) enum Outcome {
     End(Ending),
-    /// They are stored as they are, with unit stride along positions: the places of rows, and how far apart filters
-    /// lie.
+    /// They are stored directly, with unit stride along positions: the places of rows, and the distance between
+    /// filters.
     Transpose(Places, usize),
 }
 
 impl Outcome {
-    /// How a loop over `[batch, height, width, filters]` ends a kernel that computes a dtype.
+    /// How a kernel that computes a dtype runs its epilogue over `[batch, height, width, filters]`.
     pub(super) fn new(loop_: &Loop<i64>, dtype: DType) -> Result<Outcome> {
         let ending = Ending::new(loop_, dtype)?;
         let widened = dtype.is_float() && dtype != DType::Float32 && dtype != DType::Float64;
@@ -61,7 +61,7 @@ impl Outcome {
         filters: Range<usize>,
         product: (*const L, usize),
     ) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self {
                 Outcome::End(ending) => ending.deliver(memory, outer, columns, filters, product),
@@ -83,7 +83,7 @@ impl Outcome {
         filters: Range<usize>,
         product: (*const L, usize),
     ) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self {
                 Outcome::End(ending) => ending.finish(memory, outer, columns, filters, product),

@@ -1,10 +1,10 @@
-//! Registers whose lanes change places, for groups of few channels.
+//! Registers whose lanes rotate within groups, for groups of few channels.
 
 use crate::register::Register;
 
-/// A register whose lanes can change places.
+/// A register whose lanes can rotate.
 pub(super) trait Rotate: Register {
-    /// In every group of `G` lanes, each from so many places further on, around the end.
+    /// Rotates every group of `G` lanes: each lane takes the one `by` places further on, wrapping around.
     ///
     /// # Safety
     ///
@@ -16,14 +16,14 @@ pub(super) trait Rotate: Register {
 impl Rotate for std::arch::x86_64::__m512 {
     #[inline(always)]
     unsafe fn rotate<const G: usize>(self, by: usize) -> Self {
-        let mut places = [0i32; 16];
-        for (i, place) in places.iter_mut().enumerate() {
-            *place = (i / G * G + (i + by) % G) as i32;
+        let mut indices = [0i32; 16];
+        for (i, index) in indices.iter_mut().enumerate() {
+            *index = (i / G * G + (i + by) % G) as i32;
         }
         // SAFETY: the caller has checked that the instructions exist.
         unsafe {
-            let places = std::arch::x86_64::_mm512_loadu_si512(places.as_ptr().cast());
-            std::arch::x86_64::_mm512_permutexvar_ps(places, self)
+            let indices = std::arch::x86_64::_mm512_loadu_si512(indices.as_ptr().cast());
+            std::arch::x86_64::_mm512_permutexvar_ps(indices, self)
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The innermost loops of convolutions: small tiles of sums that stay in registers while all taps of a window pass.
+//! The innermost loops of convolutions: small tiles of sums that stay in registers over all taps of a window.
 //!
 //! Every tile sums an element in the same order, from the first tap and channel of a window to the last, so that an
-//! element has the same bits whichever tile computes it and whatever lies beside it.
+//! element has the same bits whichever tile computes it and whatever is computed with it.
 
 use bytemuck::Zeroable;
 use max_core::Bool;
@@ -15,7 +15,7 @@ use crate::simd::Isa;
 /// Room for any tile.
 const TILE_BYTES: usize = 14 * 2 * 64;
 
-/// Room for a tile that sticks out.
+/// Temporary memory for a tile that exceeds its destination.
 #[repr(C, align(64))]
 pub(super) struct Room([u8; TILE_BYTES]);
 
@@ -31,11 +31,11 @@ impl Room {
     }
 }
 
-/// Stores or adds a part of a tile that was computed aside.
+/// Stores or adds a part of a tile that was computed in a temporary.
 ///
 /// # Safety
 ///
-/// The part can be read and its place written.
+/// The part can be read and its destination written.
 pub(super) unsafe fn place<L: Tiled>(
     (to, stride): (*mut L, isize),
     (from, width): (*const L, usize),
@@ -43,7 +43,7 @@ pub(super) unsafe fn place<L: Tiled>(
     add: bool,
 ) {
     for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
-        // SAFETY: the caller vouches; places need not be aligned.
+        // SAFETY: guaranteed by the caller; destinations need not be aligned.
         unsafe {
             let (to, sum) = (to.offset(i as isize * stride).add(j), *from.add(i * width + j));
             to.write_unaligned(if add { to.read_unaligned().add(sum) } else { sum });
@@ -51,33 +51,34 @@ pub(super) unsafe fn place<L: Tiled>(
     }
 }
 
-/// What a filter sees from a position: runs of elements in rows of taps.
+/// The input of a filter at a position: runs of elements in rows of taps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// How many rows, and how far apart they lie.
+    /// The number of rows, and the distance between them.
     pub(super) rows: usize,
     pub(super) row: isize,
-    /// How many runs there are in a row, and how far apart they lie.
+    /// The number of runs in a row, and the distance between them.
     pub(super) runs: usize,
     pub(super) run: isize,
-    /// The elements of a run.
+    /// The number of elements of a run.
     pub(super) depth: usize,
-    /// How many weights are left out after each row.
+    /// How many weights are skipped after each row.
     pub(super) skip: usize,
 }
 
-/// Computes a tile of positions and filters. The arguments are the window; where the first position's window starts
-/// and how far apart positions lie; the weights and how far apart those of consecutive elements lie; the tile and how
-/// far apart its rows lie; and whether to add to what is there.
+/// Computes a tile of positions and filters. The arguments are the window; the start of the first position's window and
+/// the distance between positions; the weights and the distance between those of consecutive elements; the destination
+/// and the distance between its rows; and whether to add to what is there.
 pub(super) type Tile<L> = unsafe fn(&Window, (*const L, isize), (*const L, isize), (*mut L, isize), bool);
 
 /// The tiles for a type on a vector unit, each for one position, two positions and so on.
 pub(super) struct Tiles<L: 'static> {
     /// The lanes of a register.
     pub(super) lanes: usize,
-    /// Every filter sees all elements of a window: one register of filters, and two.
+    /// All filters read the same window: for one register of filters, and for two.
     pub(super) shared: [&'static [Tile<L>]; 2],
-    /// Every filter sees elements of its own, which lie as the weights do: one register of filters, and two.
+    /// Every filter reads its own elements, in the same layout as the weights: for one register of filters, and for
+    /// two.
     pub(super) own: [&'static [Tile<L>]; 2],
 }
 
@@ -91,15 +92,15 @@ pub(crate) trait Tiled: Micro {
         Self::tiles_for(Isa::best())
     }
 
-    /// Tiles for groups of so many filters, which see as many elements each, side by side, if this machine has such:
-    /// of one register of filters, for one position, two positions and so on. To each element belong as many rows of
-    /// weights: the first for the elements as they lie, the next for them turned by one place, and so on.
+    /// Tiles for groups of `group` filters, each of which reads all `group` elements side by side, if this machine has
+    /// them: of one register of filters, for one position, two positions and so on. Each element has `group` rows of
+    /// weights: the first for the elements as they are, the next for the elements rotated by one place, and so on.
     fn rotated(_group: usize) -> Option<&'static [Tile<Self>]> {
         None
     }
 }
 
-/// See [`Tile`]: `P` positions and `N` registers of filters, which see all elements or, if `OWN`, each its own.
+/// See [`Tile`]: `P` positions and `N` registers of filters, which read the same elements or, if `OWN`, each its own.
 ///
 /// # Safety
 ///
@@ -112,7 +113,7 @@ unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, cons
     (to, stride): (*mut V::Lane, isize),
     add: bool,
 ) {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [[V::splat(V::Lane::zeroed()); N]; P];
         for row in 0..window.rows {
@@ -162,7 +163,7 @@ unsafe fn rotated<V: Rotate<Lane: Zeroable>, const P: usize, const G: usize>(
     (to, stride): (*mut V::Lane, isize),
     add: bool,
 ) {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [V::splat(V::Lane::zeroed()); P];
         for row in 0..window.rows {
@@ -189,7 +190,7 @@ unsafe fn rotated<V: Rotate<Lane: Zeroable>, const P: usize, const G: usize>(
     }
 }
 
-/// The function above the last, compiled for some instructions.
+/// The function `tile`, compiled for some instructions.
 macro_rules! compiled {
     ($name:ident $(#[$feature:meta])*) => {
         $(#[$feature])*
@@ -200,7 +201,7 @@ macro_rules! compiled {
             to: (*mut V::Lane, isize),
             add: bool,
         ) {
-            // SAFETY: the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe { tile::<V, P, N, OWN>(window, left, weights, to, add) }
         }
     };
@@ -245,7 +246,7 @@ macro_rules! rotated {
     };
 }
 
-/// Floats: what the vector units offer.
+/// Floats, with the registers of the vector units.
 macro_rules! floats {
     ($($lane:ident: $wide:ident $narrow:ident $($rotated:ident)?;)*) => {$(
         impl Tiled for $lane {
@@ -280,7 +281,7 @@ floats! {
     f64: __m512d __m256d;
 }
 
-/// Integers and bools: what the compiler makes.
+/// Integers and bools, vectorized by the compiler.
 macro_rules! integers {
     ($($lane:ident)*) => {$(
         impl Tiled for $lane {

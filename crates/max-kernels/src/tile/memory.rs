@@ -1,4 +1,4 @@
-//! Between memory and register tiles: strides, and the forms that elements have in each.
+//! Between memory and register tiles: strides, and the representations of elements in each.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use super::narrow::Narrow;
 use super::{GROUP, LoadFn, StoreFn};
 use crate::simd::{Isa, LINE, stream_line, versions};
 
-/// The two forms of an element.
+/// The representations of an element in memory and in a register.
 trait Representation {
     type Memory: Pod;
     type Register: Pod;
@@ -37,7 +37,7 @@ impl<T: Pod> Representation for Same<T> {
     }
 }
 
-/// Anything but zero is true in memory; true is one in a register.
+/// In memory any nonzero byte is true; in a register true is one.
 struct Truth;
 
 impl Representation for Truth {
@@ -100,7 +100,7 @@ versions!(store_fn: StoreBody, fn(dst: *mut u8, stride: isize, src: *const u8, c
 unsafe fn load_group<F: Representation>(src: *const F::Memory) -> [MaybeUninit<F::Register>; GROUP] {
     let mut group = [MaybeUninit::uninit(); GROUP];
     for (i, element) in group.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         element.write(F::load(unsafe { src.add(i).read_unaligned() }));
     }
     group
@@ -115,7 +115,7 @@ unsafe fn load_group<F: Representation>(src: *const F::Memory) -> [MaybeUninit<F
 unsafe fn store_group<F: Representation>(src: *const F::Register) -> [F::Memory; GROUP] {
     let mut group = [F::Memory::zeroed(); GROUP];
     for (i, element) in group.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         *element = F::store(unsafe { src.add(i).read_unaligned() });
     }
     group
@@ -129,7 +129,7 @@ impl<F: Representation> LoadBody for Load<F> {
         let src = src.cast::<F::Memory>();
         let dst = dst.cast::<[MaybeUninit<F::Register>; GROUP]>();
         let whole = count / GROUP;
-        // SAFETY: the caller's promise: the elements can be read, and the tile has room for every group begun.
+        // SAFETY: the caller guarantees that the elements can be read, and the tile has room for whole groups.
         unsafe {
             for group in 0..whole {
                 let from = src.offset((group * GROUP) as isize * stride);
@@ -149,16 +149,16 @@ impl<F: Representation> LoadBody for Load<F> {
     }
 }
 
-/// Elements that lie `stride` apart, the last of them repeated to a group.
+/// Elements `stride` apart, with the last of them repeated to fill a group.
 ///
 /// # Safety
 ///
-/// They can be read; there is at least one.
+/// The elements can be read; there is at least one.
 #[inline(always)]
 unsafe fn gather<M: Pod>(src: *const M, stride: isize, count: usize) -> [M; GROUP] {
     let mut group = [M::zeroed(); GROUP];
     for (i, element) in group.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         *element = unsafe { src.offset(i.min(count - 1) as isize * stride).read_unaligned() };
     }
     group
@@ -172,7 +172,7 @@ impl<F: Representation> StoreBody for Store<F> {
         let src = src.cast::<F::Register>();
         let dst = dst.cast::<F::Memory>();
         let whole = count - count % GROUP;
-        // SAFETY: the caller's promise: the elements can be read and written.
+        // SAFETY: the caller guarantees that the elements can be read and written.
         unsafe {
             for start in (0..whole).step_by(GROUP) {
                 let group = store_group::<F>(src.add(start));
@@ -198,7 +198,8 @@ impl<F: Representation> StoreBody for Stream<F> {
     unsafe fn run<const FMA: bool>(dst: *mut u8, stride: isize, src: *const u8, count: usize) {
         let size = size_of::<F::Memory>();
         let to_line = dst.align_offset(LINE);
-        // SAFETY: the caller's promise, divided into the elements before the first line, whole groups and the rest.
+        // SAFETY: guaranteed by the caller; the elements are split into those before the first line, whole groups and
+        // the rest.
         unsafe {
             if stride != 1 || !to_line.is_multiple_of(size) {
                 return Store::<F>::run::<FMA>(dst, stride, src, count);
@@ -222,7 +223,7 @@ impl<F: Representation> StoreBody for Stream<F> {
     }
 }
 
-/// Calls a macro with the form of a dtype.
+/// Evaluates an expression with the representation of a dtype.
 macro_rules! with_representation {
     ($dtype:expr, $F:ident => $body:expr) => {
         with_representation!(@ $dtype, $F, $body,

@@ -116,7 +116,7 @@ pub(super) fn source(k: &Matmul<i64>, layout: RightLayout, fused: &FusedEpilogue
         RightLayout::Columns => ("dots", include_str!("dots.cu")),
         RightLayout::Rows => ("strips", include_str!("strips.cu")),
     };
-    let endings: String = words[1..].iter().map(|(_, on)| if *on == "true" { '1' } else { '0' }).collect();
+    let flags: String = words[1..].iter().map(|(_, on)| if *on == "true" { '1' } else { '0' }).collect();
     let text = [include_str!("thin.cu"), text].concat();
-    typed(&format!("{name}{count}_{from}_{to}_{endings}"), &[("IN", from), ("OUT", to)], &words, &text)
+    typed(&format!("{name}{count}_{from}_{to}_{flags}"), &[("IN", from), ("OUT", to)], &words, &text)
 }
