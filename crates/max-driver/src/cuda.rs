@@ -1,9 +1,9 @@
-//! NVIDIA GPUs, through libraries that are loaded when they are first needed: nothing of CUDA is there at build time.
+//! NVIDIA GPUs, through libraries that are loaded when first needed: nothing of CUDA is needed at build time.
 //!
-//! `library` finds and opens a library and reads its table of functions, `api` is the table of the driver itself. What
-//! others need is here: a [`Gpu`], functions compiled from source ([`Gpu::functions`]), matrix products
-//! ([`Gpu::gemm`]), events, and executions recorded as graphs. All addresses are of the one address space that the host
-//! and all GPUs share. Every failure is an error that says which library failed, and at what.
+//! `library` finds and opens a library and reads its table of functions, `api` is the table of the driver itself. The
+//! interface is here: a [`Gpu`], functions compiled from source ([`Gpu::functions`]), matmuls ([`Gpu::gemm`]), events,
+//! and executions recorded as graphs. All addresses are in the unified address space of the host and all GPUs. Every
+//! error says which library failed, and in which call.
 
 mod api;
 mod blas;
@@ -21,7 +21,7 @@ mod strided;
 mod version;
 mod watch;
 
-pub use blas::{Compute, Ending, Gemm, GemmAddresses, GemmPlan, Matrix};
+pub use blas::{Activation, Compute, Gemm, GemmAddresses, GemmPlan, Matrix};
 pub use compile::{Function, Source};
 pub use event::Event;
 pub use gpu::Gpu;

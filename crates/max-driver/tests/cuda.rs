@@ -7,13 +7,13 @@ use std::sync::Once;
 use max_core::{Bool, DType, ErrorKind, Number, ViewIndex, dispatch};
 use max_driver::{Access, Buffer, Device, Stream, cuda::Event, dlpack};
 
-/// The first GPU. Without one there is a single line that says why the tests do nothing.
+/// The first GPU. Without one, a single line says why the tests are skipped.
 fn gpu() -> Option<Device> {
     static TOLD: Once = Once::new();
     match Device::accelerator(None) {
         Ok(device) => Some(device),
         Err(error) => {
-            // Not by a macro, whose lines tests swallow.
+            // Not eprintln!, whose output tests capture.
             TOLD.call_once(|| drop(writeln!(std::io::stderr(), "skipped: no GPU: {error}")));
             None
         }
@@ -43,7 +43,7 @@ fn stat(device: &Device, name: &str) -> i128 {
 }
 
 #[test]
-fn a_gpu_says_what_it_is() {
+fn a_gpu_describes_itself() {
     on_gpu!(device);
     let (major, minor) = device.gpu().unwrap().compute_capability();
     assert_eq!(device.architecture_name().unwrap(), format!("sm_{major}{minor}"));
@@ -58,7 +58,7 @@ fn a_gpu_says_what_it_is() {
 }
 
 #[test]
-fn new_buffers_are_zero_whatever_was_there() {
+fn new_buffers_are_zero_whatever_the_memory_held() {
     on_gpu!(device);
     for &dtype in DType::ALL {
         for shape in [&[][..], &[0], &[3, 5], &[70_001], &[0, 7]] {
@@ -81,7 +81,7 @@ fn memory_is_reused_and_counted() {
     let (elements, bytes) = (8 << 20, 32 << 20);
     let take = || Buffer::uninit_pooled(DType::Float32, &[elements], &device).unwrap();
     let (mut reused, mut pooled) = (false, false);
-    // Other tests take memory meanwhile, so one time in many is enough.
+    // Other tests allocate concurrently, so success in one of many rounds is enough.
     for _ in 0..50 {
         let buffer = take();
         assert!(stat(&device, "bytes_in_use") >= bytes, "{:?}", device.stats());
@@ -91,7 +91,7 @@ fn memory_is_reused_and_counted() {
         device.synchronize().unwrap();
         pooled |= stat(&device, "bytes_pooled") > 0;
     }
-    assert!(reused && pooled, "freed memory was never given out again: {:?}", device.stats());
+    assert!(reused && pooled, "freed memory was never reused: {:?}", device.stats());
     assert!(stat(&device, "total_memory") >= stat(&device, "free_memory"));
     assert!(stat(&device, "free_memory") > 0);
     if let Some(watts) = device.stats().get("power_usage") {
@@ -144,7 +144,7 @@ fn scalars_items_and_text() {
     assert_eq!(refused.kind(), ErrorKind::Value);
 }
 
-/// What each op on a view of a buffer does on the GPU must be what it does on the host.
+/// Operations on a view of a buffer do the same on the GPU as on the host.
 fn same_as_on_the_host(device: &Device, shape: &[usize], dtype: DType, view: &[ViewIndex]) {
     let host = Buffer::new(dtype, shape, &Device::cpu()).unwrap();
     let count = host.num_elements();
@@ -159,7 +159,7 @@ fn same_as_on_the_host(device: &Device, shape: &[usize], dtype: DType, view: &[V
 
     let (part, its) = (host.index(view).unwrap(), there.index(view).unwrap());
     assert_eq!(bytes(&its.contiguous().unwrap()), bytes(&part.contiguous().unwrap()), "{}", context());
-    // Out of a strided view, into one on the other device.
+    // From a strided view into one on the other device.
     let back = Buffer::new(dtype, shape, &Device::cpu()).unwrap();
     back.index(view).unwrap().copy_from(&its).unwrap();
     let wanted = Buffer::new(dtype, shape, &Device::cpu()).unwrap();
@@ -264,7 +264,7 @@ fn overlapping_copies_read_before_they_write() {
 #[test]
 fn streams_wait_where_they_are_told_to() {
     on_gpu!(device);
-    // Copies of this much take a while; who does not wait for them sees the zeros.
+    // Copies of this size take a while; a reader that does not wait for them sees the zeros.
     let count = 64 << 20;
     let (first, second) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
     assert!(first != second && first != device.default_stream());
@@ -276,13 +276,13 @@ fn streams_wait_where_they_are_told_to() {
         source.fill(Number::Int(round)).unwrap();
         target.copy_from(&source).unwrap();
     }
-    // Through the buffer: the view on the other stream starts after what is pending.
+    // Through the buffer: the view on the other stream starts after the pending work.
     let seen = target.to_stream(&second).unwrap();
     assert_eq!(seen.data_ptr(), target.data_ptr());
     let last = seen.index(&[ViewIndex::At(-1)]).unwrap().copy_to_stream(&second).unwrap();
     assert_eq!(last.stream(), &second);
     assert_eq!(last.item(), Ok(Number::Int(8)));
-    // Between devices and streams, by themselves.
+    // Between devices and streams, implicitly.
     target.fill(Number::Int(9)).unwrap();
     second.wait_for(&first).unwrap();
     let event = Event::record(&second, false).unwrap();
@@ -299,7 +299,7 @@ fn streams_wait_where_they_are_told_to() {
 }
 
 #[test]
-fn memory_is_not_reused_before_others_have_read_it() {
+fn memory_is_not_reused_before_other_streams_have_read_it() {
     on_gpu!(device);
     let count = 32 << 20;
     let (home, reader) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
@@ -314,7 +314,7 @@ fn memory_is_not_reused_before_others_have_read_it() {
         }
         let copy = view.copy_to_stream(&reader).unwrap();
         drop((source, view));
-        // The same memory, written at once by its home.
+        // The same memory, written immediately by its home stream.
         let next = Buffer::uninit_pooled(DType::Int32, &[count], &home).unwrap();
         next.fill(Number::Int(-1)).unwrap();
         let ends =
@@ -343,7 +343,7 @@ fn pinned_memory_is_the_hosts_and_waits() {
         let read = pinned.index(&[slice(None, None, 1 << 20)]).unwrap().to_vec::<i32>().unwrap();
         assert!(read.iter().all(|&value| i128::from(value) == 100 + round), "{read:?}");
     }
-    // The source goes while the copy may be running, and so does the target.
+    // The source is dropped while the copy may be running, and so is the target.
     there.copy_from(&pinned).unwrap();
     pinned.copy_from(&there).unwrap();
     drop(pinned);
@@ -353,7 +353,7 @@ fn pinned_memory_is_the_hosts_and_waits() {
 }
 
 #[test]
-fn out_of_memory_is_an_error_and_everything_works_on() {
+fn out_of_memory_is_an_error_and_everything_keeps_working() {
     on_gpu!(device);
     let keep = numbers(&[1000]).to(&device).unwrap();
     let total = stat(&device, "total_memory") as usize;
@@ -371,14 +371,14 @@ fn out_of_memory_is_an_error_and_everything_works_on() {
 }
 
 #[test]
-fn buffers_go_out_by_dlpack_and_come_back() {
+fn buffers_are_exported_by_dlpack_and_imported_again() {
     on_gpu!(device);
     let buffer = numbers(&[3, 4]).to(&device).unwrap();
     let view = buffer.index(&[slice(None, None, -1), slice(Some(1), None, 2)]).unwrap();
-    // SAFETY: the legacy stream is always there.
+    // SAFETY: the legacy stream always exists.
     unsafe { view.release_to(Some(1)).unwrap() };
     let tensor = dlpack::export_versioned(&view, false);
-    // SAFETY: alive until it is consumed, once.
+    // SAFETY: the tensor is alive until it is consumed, once.
     let (place, again) = unsafe { ((*tensor).dl_tensor.device, dlpack::import_versioned(tensor).unwrap()) };
     assert_eq!((place.device_type, place.device_id), (2, device.id() as i32));
     assert_eq!(
@@ -390,7 +390,7 @@ fn buffers_go_out_by_dlpack_and_come_back() {
     assert_eq!(again.to_vec::<i32>().unwrap(), wanted);
     again.fill(Number::Int(5)).unwrap();
     assert_eq!(again.to_vec::<i32>().unwrap(), [5; 6]);
-    // SAFETY: as above; managed memory is used as that of its device.
+    // SAFETY: as above; managed memory is used like memory of its device.
     let managed = unsafe {
         let tensor = dlpack::export(&again).unwrap();
         (*tensor).dl_tensor.device.device_type = 13;
@@ -400,13 +400,13 @@ fn buffers_go_out_by_dlpack_and_come_back() {
 }
 
 #[test]
-fn memory_of_others_goes_back_when_its_work_is_done() {
+fn foreign_memory_is_released_when_its_work_is_done() {
     on_gpu!(device);
     let count = 16 << 20;
     let theirs = Buffer::new(DType::Int32, &[count], &device).unwrap();
     device.synchronize().unwrap();
     let ptr = theirs.data_ptr().cast_mut();
-    // SAFETY: the buffer that owns the memory is the owner here too.
+    // SAFETY: the buffer that owns the memory is kept as the owner.
     let borrowed = unsafe {
         Buffer::from_raw(
             ptr,
@@ -422,7 +422,7 @@ fn memory_of_others_goes_back_when_its_work_is_done() {
     let view = borrowed.unwrap().to_stream(&stream).unwrap();
     view.fill(Number::Int(3)).unwrap();
     drop(view);
-    // Whoever gets it back may use it in any order: nothing is pending.
+    // The owner may use it in any order afterwards: nothing is pending.
     let reader = Stream::new(&device).unwrap();
     let seen = Buffer::uninit_pooled(DType::Int32, &[count], &reader).unwrap();
     seen.copy_from(&theirs).unwrap();
@@ -457,7 +457,7 @@ fn threads_share_a_gpu() {
 }
 
 #[test]
-fn buffers_move_between_threads_and_end_anywhere() {
+fn buffers_move_between_threads_and_are_dropped_anywhere() {
     on_gpu!(device);
     let (sender, receiver) = std::sync::mpsc::channel::<Buffer>();
     let summing = std::thread::spawn(move || {
@@ -473,7 +473,7 @@ fn buffers_move_between_threads_and_end_anywhere() {
 }
 
 #[test]
-fn the_contexts_of_others_stay_current() {
+fn foreign_contexts_stay_current() {
     on_gpu!(device);
     let (kept, cpu) = (numbers(&[6]).to(&device).unwrap(), Device::cpu());
     let ended = kept.copy(None).unwrap();

@@ -1,4 +1,4 @@
-//! Ranges reach a profiler: here a library of a few lines, in a process of its own.
+//! Ranges reach a profiler: here a library of a few lines, in a child process.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ fn a_profiler_sees_ranges() {
     std::fs::write(&source, PROFILER).unwrap();
     let compiler = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).output();
     match compiler {
-        // Not the macro, whose lines are only shown when a test fails.
+        // Not eprintln!, whose output is only shown when a test fails.
         Err(error) => drop(writeln!(std::io::stderr(), "skipped: no cc: {error}")),
         Ok(output) => {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -70,7 +70,7 @@ fn a_profiler_sees_ranges() {
             assert_eq!(seen, "attached\npush outer\npush inner \u{e9}\npop\npush next\npop\npop\n");
             std::fs::remove_file(&ranges).unwrap();
             assert!(run(&folder.join("missing.so"), &ranges), "a missing profiler changes nothing");
-            assert!(run(&source, &ranges), "what is no library changes nothing");
+            assert!(run(&source, &ranges), "a file that is not a library changes nothing");
             assert!(!ranges.exists());
         }
     }

@@ -1,15 +1,16 @@
 //! Runs attention.
 //!
-//! Rows go over the keys block by block, with the scores of some rows and one block in scratch memory, never all scores.
-//! A block gives each row the greatest of its scores, the sum of its weights relative to that, and the sums of values so
-//! weighted; what blocks give is added up in their order. Blocks have one size, so a row has the same bits whatever
-//! rows are beside it, and whether its blocks are computed one after the other or by several tasks.
+//! Rows are computed over the keys block by block, with the scores of some rows and one block in scratch memory, never
+//! all scores. A block contributes to each row its greatest score, the sum of its weights relative to that, and the
+//! weighted sum of its values; the contributions are combined in the order of the blocks. All blocks have the same
+//! size, so a row has the same bits whatever rows are computed with it, and whether its blocks are computed one after
+//! the other or by several tasks.
 //!
 //! Heads that share keys and values form a group: their rows are computed together. For many rows keys are packed once;
-//! few rows take keys and values as they lie.
+//! for few rows keys and values are read in place.
 //!
-//! What a row does not see has no weight. Values that are not finite, where a row does not see them but rows beside it
-//! do, may make it NaN, as a product with zero does.
+//! Keys that a row does not see have weight zero. If their values are not finite and rows computed with it see them,
+//! the row may become NaN, because zero times such a value is NaN.
 
 mod pack;
 mod rows;
@@ -28,19 +29,19 @@ use rows::{FEW, Packed, Rows};
 use softmax::{LINES, State, Weighing, divide, fold};
 use weight::Real;
 
-/// About how many rows a task computes, if keys are packed for all tasks and if each task packs its own.
+/// Roughly how many rows a task computes: if keys are packed for all tasks, and if each task packs its own.
 const ROWS: [usize; 2] = [126, 252];
 
-/// Groups of heads that are enough tasks for the threads of most machines.
+/// The number of groups of heads that gives enough tasks for the threads of most machines.
 const ENOUGH: usize = 16;
 
-/// The columns of values with which so many rows stay in the second cache.
+/// The columns of values for which [`ROWS`] rows fit in the L2 cache.
 const COLUMNS: usize = 256;
 
 /// The multiplications below which small attentions share a task.
 const TASK: usize = 1 << 17;
 
-/// The most memory for what blocks give, where several tasks compute the blocks of a row.
+/// The most memory for the contributions of blocks, if several tasks compute the blocks of a row.
 const GIVEN: usize = 4 << 20;
 
 /// The most memory for packed keys and values.
@@ -55,26 +56,26 @@ pub(crate) struct PreparedAttention {
     depth: usize,
     width: usize,
     query: Operand,
-    /// Turned, so that its columns are the keys.
+    /// Transposed, so that its columns are the keys.
     key: Operand,
     value: Operand,
     mask: Option<(Operand, DType)>,
     scale: f64,
     causal: bool,
-    /// How many keys a query sees at most; zero for all.
+    /// The most keys that a query sees; zero means all.
     window: usize,
     ending: Ending,
     run: unsafe fn(&PreparedAttention, &[Memory], &Pool),
 }
 
-/// The heads, by groups that share keys and values.
+/// The heads, in groups that share keys and values.
 #[derive(Debug)]
 struct Heads {
-    /// How many groups there are, and how many heads each has.
+    /// The number of groups, and of heads in each.
     groups: usize,
     members: usize,
-    /// The sizes of the axes over groups, then of those over members, and how far apart indices lie along them; the
-    /// last first.
+    /// The sizes and strides of the axes over groups, then of those over members, in indices of heads; the last axis
+    /// first.
     axes: [Vec<(usize, usize)>; 2],
 }
 
@@ -115,7 +116,10 @@ impl PreparedAttention {
             |mask: DType| mask == DType::Bool || mask.is_float() && is_double(mask) == is_double(dtype);
         if [k.key.dtype, k.value.dtype] != [dtype; 2] || !masked.is_none_or(fits) {
             let (key, value) = (k.key.dtype, k.value.dtype);
-            bail!(internal, "an attention of {dtype}, {key} and {value} with a mask of {masked:?}");
+            bail!(
+                internal,
+                "attention of {dtype}, {key} and {value} with a mask of {masked:?} is not supported"
+            );
         }
         count(&[&k.batch[..], &[k.queries, k.width]].concat())?;
         Ok(PreparedAttention {
@@ -142,13 +146,13 @@ impl PreparedAttention {
     ///
     /// The memory was checked for the kernel.
     pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.run)(self, memory, pool) };
         Ok(())
     }
 
-    /// From where to where a query sees keys.
-    fn seen(&self, query: usize) -> [usize; 2] {
+    /// The range of keys that a query sees: start and end.
+    fn visible(&self, query: usize) -> [usize; 2] {
         if !self.causal {
             return [0, self.keys];
         }
@@ -174,13 +178,13 @@ fn floats(dtype: DType) -> Result<unsafe fn(&PreparedAttention, &[Memory], &Pool
         DType::Float8E4M3FNUZ => run::<F8E4M3FNUZ>,
         DType::Float8E5M2 => run::<F8E5M2>,
         DType::Float8E5M2FNUZ => run::<F8E5M2FNUZ>,
-        _ => bail!(internal, "an attention of {dtype}"),
+        _ => bail!(internal, "attention of {dtype} is not supported"),
     })
 }
 
 /// # Safety
 ///
-/// The memory was checked for the kernel, whose operands have this type.
+/// The memory was checked for the kernel, whose operands have type `T`.
 unsafe fn run<T: Element>(k: &PreparedAttention, memory: &[Memory], pool: &Pool)
 where
     T::Lane: Real,
@@ -194,7 +198,7 @@ where
     let weighing = Weighing::new(k.scale, adds);
     let of = |group, rows, packed| Rows { k, kernels, weighing, memory, group, rows, packed };
     if count <= FEW && groups < ENOUGH && k.keys > DEPTH {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         return unsafe { by_blocks::<T>(groups, |group| of(group, 0..count, None), pool) };
     }
     let cut =
@@ -202,7 +206,7 @@ where
     let sizes = of(0, 0..count, None).packed_sizes::<T>().map(bytes::<T::Lane>);
     let rows = cut(ROWS[0]);
     if rows.parts() > 1 && sizes[0].saturating_add(sizes[1]) <= PACKED {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         return unsafe { packed::<T>(groups, sizes, rows, of, pool) };
     }
     let rows = cut(ROWS[1]);
@@ -211,18 +215,18 @@ where
     pool.run(groups.div_ceil(together) * rows.parts(), &|task| {
         let (first, rows) = (task / rows.parts() * together, rows.range(task % rows.parts()));
         for group in first..groups.min(first + together) {
-            // SAFETY: the caller vouches for the memory; no other task has these rows.
+            // SAFETY: the caller guarantees the memory; no other task writes these rows.
             unsafe { of(group, rows.clone(), None).run::<T>() };
         }
     });
 }
 
-/// Many rows of each group: tasks that pack keys and values, then tasks for rows. The sizes are those of packed keys and
+/// For many rows per group: tasks that pack keys and values, then tasks for rows. `sizes` are those of packed keys and
 /// values in bytes.
 ///
 /// # Safety
 ///
-/// The memory was checked for the kernel, whose operands have this type.
+/// The memory was checked for the kernel, whose operands have type `T`.
 unsafe fn packed<'a, T: Element>(
     groups: usize,
     sizes: [usize; 2],
@@ -247,23 +251,23 @@ unsafe fn packed<'a, T: Element>(
             };
             pool.run(taken * blocks, &|task| {
                 let group = task / blocks;
-                // SAFETY: the caller vouches; no other task has this block.
+                // SAFETY: guaranteed by the caller; no other task writes this block.
                 unsafe { all(start + group).pack::<T>((first + task % blocks) * DEPTH, packed(group)) };
             });
             pool.run(taken * rows.parts(), &|task| {
                 let (group, rows) = (task / rows.parts(), rows.range(task % rows.parts()));
-                // SAFETY: the caller vouches; no other task has these rows, and all is packed.
+                // SAFETY: guaranteed by the caller; no other task writes these rows, and everything is packed.
                 unsafe { of(start + group, rows, Some(packed(group))).run::<T>() };
             });
         });
     }
 }
 
-/// Memory that tasks write to, each its own part.
+/// Memory of which every task writes its own part.
 #[derive(Clone, Copy)]
 struct Shared<L>(*mut L);
 
-// SAFETY: whoever makes one sees to it that no two threads use the same part at a time.
+// SAFETY: users make sure that no two threads access the same part at a time.
 unsafe impl<L> Sync for Shared<L> {}
 
 impl<L> Shared<L> {
@@ -272,12 +276,12 @@ impl<L> Shared<L> {
     }
 }
 
-/// Few rows, of few groups, and many keys: tasks for blocks of keys, then one for each group that adds up what the
-/// blocks gave.
+/// For few rows in few groups, and many keys: tasks for blocks of keys, then one per group that combines the
+/// contributions of the blocks.
 ///
 /// # Safety
 ///
-/// The memory was checked for the kernel, whose operands have this type.
+/// The memory was checked for the kernel, whose operands have type `T`.
 unsafe fn by_blocks<'a, T: Element>(
     groups: usize,
     of: impl Fn(usize) -> Rows<'a, T::Lane> + Sync,
@@ -305,7 +309,7 @@ unsafe fn by_blocks<'a, T: Element>(
                 let rows = of(start + task / blocks);
                 let state = part(task);
                 pieces(rows.bytes::<T>(), |scratch| {
-                    // SAFETY: the caller vouches; no other task has this part of the shared memory.
+                    // SAFETY: guaranteed by the caller; no other task uses this part of the shared memory.
                     unsafe {
                         let room = rows.room::<T>(scratch);
                         let group = |number| state.group(number, rows.height());
@@ -315,7 +319,7 @@ unsafe fn by_blocks<'a, T: Element>(
             });
             pool.run(taken, &|task| {
                 let rows = of(start + task);
-                // SAFETY: the caller vouches; all parts are there, and no other task has these rows.
+                // SAFETY: guaranteed by the caller; all parts are complete, and no other task writes these rows.
                 unsafe { rows.combine((task * blocks..(task + 1) * blocks).map(part)) };
             });
         });
@@ -323,7 +327,7 @@ unsafe fn by_blocks<'a, T: Element>(
 }
 
 impl<L: Real> Rows<'_, L> {
-    /// The sizes of the pieces of a state of so many rows.
+    /// The sizes of the pieces of the state of `rows` rows.
     fn state_sizes(&self, rows: usize) -> [usize; 3] {
         let lines = rows.div_ceil(self.height()) * LINES;
         [lines, lines, rows * self.stride()]
@@ -333,7 +337,7 @@ impl<L: Real> Rows<'_, L> {
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this type; nobody else has these rows.
+    /// The memory was checked for the kernel, whose operands have type `T`; no other task writes these rows.
     unsafe fn run<T: Element<Lane = L>>(&self) {
         let sizes = [self.state_sizes(self.rows.len()), self.state_sizes(self.height())];
         let states: usize = sizes.as_flattened().iter().map(|&size| bytes::<L>(size)).sum();
@@ -343,7 +347,7 @@ impl<L: Real> Rows<'_, L> {
                 State { greatest, totals, sums, stride: self.stride() }
             });
             let range = self.range();
-            // SAFETY: the caller vouches for the operands; scratch memory has the sizes asked for.
+            // SAFETY: the caller guarantees the operands; scratch memory has the requested sizes.
             unsafe {
                 state.clear(self.rows.len(), self.groups());
                 let room = self.room::<T>(scratch);
@@ -362,17 +366,17 @@ impl<L: Real> Rows<'_, L> {
         });
     }
 
-    /// Computes the rows from what blocks gave them.
+    /// Computes the rows from the contributions of blocks.
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel; nobody else has these rows, and the parts hold them.
+    /// The memory was checked for the kernel; no other task writes these rows, and the parts hold them.
     unsafe fn combine(&self, parts: impl Iterator<Item = State<L>>) {
         let sizes = self.state_sizes(self.rows.len());
         pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
             let [greatest, totals, sums] = sizes.map(|size| scratch.take::<L>(size));
             let state = State { greatest, totals, sums, stride: self.stride() };
-            // SAFETY: the caller vouches; scratch memory has the sizes asked for.
+            // SAFETY: guaranteed by the caller; scratch memory has the requested size.
             unsafe {
                 state.clear(self.rows.len(), self.groups());
                 for part in parts {
@@ -387,11 +391,11 @@ impl<L: Real> Rows<'_, L> {
         });
     }
 
-    /// Divides the sums of all keys by the totals of weights and hands them to the end of the kernel.
+    /// Divides the weighted sums by the totals of weights and runs the epilogue on them.
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel; nobody else has these rows, and the state holds them.
+    /// The memory was checked for the kernel; no other task writes these rows, and the state holds them.
     unsafe fn finish(&self, state: State<L>) {
         let (k, height) = (self.k, self.height());
         let mut row = self.rows.start;
@@ -402,12 +406,12 @@ impl<L: Real> Rows<'_, L> {
             let place = k.ending.place::<L>(self.memory, index, [first, 0]);
             let sums = state.sums.wrapping_add((row - self.rows.start) * state.stride);
             let (to, stride) = place.unwrap_or((sums, state.stride as isize));
-            // SAFETY: the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 for i in 0..rows {
                     let at = row - self.rows.start + i;
                     let total = state.totals.add(at / height * LINES + at % height).read();
-                    // Without keys there are no weights that could add up to one, only empty sums.
+                    // Without keys there are no weights to normalize, only empty sums.
                     let total = if k.keys == 0 { L::splat(1.0) } else { total };
                     divide(sums.add(i * state.stride), total, k.width, to.offset(i as isize * stride));
                 }

@@ -1,8 +1,8 @@
-//! The caches of this machine, which decide how large blocks are. They never decide the order of sums.
+//! The cache sizes of this machine, which decide block sizes but never the order of sums.
 
 use std::sync::OnceLock;
 
-/// Sizes in bytes, a core's own for the first two.
+/// Cache sizes in bytes; `second` is per core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caches {
     pub(crate) second: usize,
@@ -10,10 +10,10 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// What most machines have at least.
+    /// A lower bound for most machines.
     const USUAL: Caches = Caches { second: 512 << 10, last: 8 << 20 };
 
-    /// Those of this machine, as far as they can be found out.
+    /// The sizes of this machine, as far as the system tells.
     pub(crate) fn get() -> Caches {
         static FOUND: OnceLock<Caches> = OnceLock::new();
         *FOUND.get_or_init(|| Caches::from_levels(&levels()))
@@ -39,7 +39,7 @@ fn levels() -> Vec<(u32, usize)> {
         .collect()
 }
 
-/// A size as `32K` or `1M`.
+/// Parses a size such as `32K` or `1M`.
 fn parse(size: &str) -> Option<usize> {
     let digits = size.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &size[digits.len()..] {

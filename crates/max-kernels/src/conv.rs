@@ -1,18 +1,18 @@
 //! Runs two-dimensional convolutions.
 //!
-//! A window is what the taps of a filter see from one position, in the order of rows, columns and channels, with zeros
-//! where they look into the padding. Convolutions are products of windows and filters (`products`), or, where groups
-//! are too small for that, sums over taps for filters side by side (`apart`). Both read windows where they lie: in the
-//! image if that has all they need, else in bands of it (`band`), with the tiles of `tile`.
+//! A window is the input that the taps of a filter read for one output position, in the order of rows, columns and
+//! channels, with zeros in the padding. Convolutions are implicit GEMMs of windows and filters (`gemm`), or, if groups
+//! are too small for that, sums over taps for filters side by side (`grouped`). Both read windows in place: in the
+//! image if possible, else in bands of it (`band`), with the tiles of `tile`.
 
-mod apart;
 mod band;
 mod cuts;
-mod products;
+mod gemm;
+mod grouped;
 mod result;
-mod tile;
 #[cfg(target_arch = "x86_64")]
-mod turn;
+mod rotate;
+mod tile;
 
 use std::any::TypeId;
 use std::ops::Range;
@@ -27,7 +27,7 @@ use band::Left;
 use result::Outcome;
 use tile::{Tiled, Window};
 
-/// About how many sums of nothing are delivered together.
+/// How many empty sums are delivered together.
 const ZEROS: usize = 1024;
 
 /// A convolution that is ready to run.
@@ -60,14 +60,14 @@ impl PreparedConv {
         let (groups, channels) = (k.groups as i64, k.input_size[2]);
         let divides = groups > 0 && channels % groups == 0 && k.out[3] % groups == 0;
         if k.filter.dtype != dtype || !divides || k.stride.contains(&0) || k.dilation.contains(&0) {
-            bail!(internal, "a convolution that cannot be: {k:?}");
+            bail!(internal, "an invalid convolution: {k:?}");
         }
         for axis in 0..2 {
-            // Where the last tap of the last position looks.
+            // The input position of the last tap at the last output position must not overflow.
             let reach = |at: i64, step: usize| i128::from(Ord::max(at, 1) - 1) * step as i128;
             let last = reach(k.out[axis + 1], k.stride[axis]) + reach(k.filter_size[axis], k.dilation[axis]);
             if last > i128::from(i64::MAX) || k.padding[axis] > i64::MAX as usize {
-                bail!(internal, "a convolution reaches too far: {k:?}");
+                bail!(internal, "the input positions of a convolution overflow: {k:?}");
             }
         }
         count(&k.out)?;
@@ -98,7 +98,7 @@ impl PreparedConv {
     /// The memory was checked for the kernel.
     pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
         if !self.out.contains(&0) {
-            // SAFETY: the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe { (self.run)(self, memory, pool) };
         }
         Ok(())
@@ -109,8 +109,8 @@ impl PreparedConv {
         self.filter_size.map(|size| 0..size)
     }
 
-    /// Those of some taps that do not look into the padding from a position.
-    fn seen(&self, axis: usize, position: usize, taps: &Range<usize>) -> Range<usize> {
+    /// Those of some taps that are not in the padding at a position.
+    fn taps_in_bounds(&self, axis: usize, position: usize, taps: &Range<usize>) -> Range<usize> {
         let (padding, at) = (self.padding[axis] as isize, (position * self.stride[axis]) as isize);
         let before = |edge: isize| usize::try_from(edge).map_or(0, |edge| edge.div_ceil(self.dilation[axis]));
         let from = before(padding - at).clamp(taps.start, taps.end);
@@ -118,8 +118,8 @@ impl PreparedConv {
         from..to.clamp(from, taps.end)
     }
 
-    /// Those of some positions from which no tap looks into the padding.
-    fn inner(&self, axis: usize, positions: &Range<usize>) -> Range<usize> {
+    /// Those of some positions at which no tap is in the padding.
+    fn interior(&self, axis: usize, positions: &Range<usize>) -> Range<usize> {
         let (padding, stride) = (self.padding[axis], self.stride[axis]);
         let reach = (self.filter_size[axis].max(1) - 1) * self.dilation[axis];
         let from = padding.div_ceil(stride).clamp(positions.start, positions.end);
@@ -127,15 +127,15 @@ impl PreparedConv {
         from..to.clamp(from, positions.end)
     }
 
-    /// Whether the lanes of some channels can be read in the image itself.
+    /// Whether channels can be read directly from the image: contiguous, aligned and without widening.
     fn reads_lanes<T: Element>(&self, memory: &[Memory]) -> bool {
         TypeId::of::<T>() == TypeId::of::<T::Lane>()
             && self.input_strides[2] == 1
             && self.input.at(memory, 0).addr().is_multiple_of(align_of::<T::Lane>())
     }
 
-    /// The windows of some taps and channels from some positions, in the image; rows and runs that are in the padding
-    /// must not be read.
+    /// The windows of some taps and channels at some positions, in the image; rows and runs in the padding must not be
+    /// read.
     fn in_place<T: Element>(
         &self,
         image: *const T,
@@ -171,33 +171,33 @@ impl PreparedConv {
 
 /// # Safety
 ///
-/// The memory was checked for the kernel, whose operands have this type.
+/// The memory was checked for the kernel, whose operands have type `T`.
 unsafe fn run<T: Element>(k: &PreparedConv, memory: &[Memory], pool: &Pool)
 where
     T::Lane: Tiled,
 {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
-        match apart::suits(k, T::Lane::tiles().lanes) {
+        match grouped::suits(k, T::Lane::tiles().lanes) {
             _ if k.filter_size.contains(&0) || k.channels == 0 => zeros::<T>(k, memory, pool),
-            true => apart::run::<T>(k, memory, pool),
-            false => products::run::<T>(k, memory, pool),
+            true => grouped::run::<T>(k, memory, pool),
+            false => gemm::run::<T>(k, memory, pool),
         }
     }
 }
 
-/// Runs the ending on sums of nothing.
+/// Runs the epilogue on empty sums.
 ///
 /// # Safety
 ///
-/// The memory was checked for the kernel, whose operands have this type.
+/// The memory was checked for the kernel, whose operands have type `T`.
 unsafe fn zeros<T: Element>(k: &PreparedConv, memory: &[Memory], pool: &Pool) {
     let [images, lines, long, filters] = k.out;
     pool.run(images * lines, &|outer| {
         let pixel = vec![T::Lane::splat(0.0); filters.min(ZEROS)];
         for (column, first) in (0..long).flat_map(|i| (0..filters).step_by(ZEROS).map(move |j| (i, j))) {
             let (columns, filters) = (column..column + 1, first..filters.min(first + ZEROS));
-            // SAFETY: the caller vouches; there are so many zeros.
+            // SAFETY: guaranteed by the caller; there are at least as many zeros as filters.
             unsafe { k.result.deliver(memory, outer, columns, filters, (pixel.as_ptr(), ZEROS)) };
         }
     });

@@ -1,10 +1,10 @@
-//! The kernels on NVIDIA GPUs: what enqueues the kernels of `max_core::kernel` on a stream.
+//! Kernels on NVIDIA GPUs: enqueues the kernels of `max_core::kernel` on a stream.
 //!
 //! A kernel becomes a list of launches: functions generated as CUDA C++ or written in `*.cu` files beside this one, and
-//! products by cuBLASLt. Kinds of kernels that a GPU has no function for are composed: a matmul with any epilogue is a
-//! product into scratch memory and a loop over it. All of this is data (`Plan`) until [`prepare`] compiles the
-//! functions, many at a time. Sources name no sizes, so that other sizes need no other functions: sizes are parameters,
-//! and only what shapes code (ranks, which strides are zero or one, alignment, dtypes) is in the text.
+//! matmuls by cuBLASLt. Kernels without a function of their own are composed: a matmul with an arbitrary epilogue is a
+//! matmul into scratch memory and a loop over it. All of this is data (`Plan`) until [`prepare`] compiles the functions
+//! in parallel. Sources contain no sizes, so that one function serves many sizes: sizes are parameters, and only what
+//! shapes the code (ranks, which strides are zero or one, alignment, dtypes) is in the text.
 
 mod attention;
 mod conv;
@@ -30,7 +30,7 @@ use crate::memory::{self, Extents};
 /// How kernels are prepared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Whether products of float32 may round their operands to 19 bits, which is much faster.
+    /// Whether float32 matmuls may round their operands to 19 bits, which is much faster.
     pub tf32: bool,
 }
 
@@ -44,25 +44,25 @@ pub struct Prepared {
     scratch_bytes: usize,
 }
 
-/// Checks kernels, decides how to run them and compiles what that needs.
+/// Checks kernels, decides how to run them and compiles the functions they need.
 pub fn prepare(kernels: &[&Kernel<i64>], device: &Device, options: Options) -> Result<Vec<Prepared>> {
-    let Some(gpu) = device.gpu() else { bail!(internal, "{device} is no GPU") };
+    let Some(gpu) = device.gpu() else { bail!(internal, "{device} is not a GPU") };
     let mut plans = Vec::with_capacity(kernels.len());
     for kernel in kernels {
-        let mut plan = Plan { gpu, options, steps: Vec::new(), scratch: 0, workspace: None };
+        let mut plan = Plan { gpu, options, launches: Vec::new(), scratch: 0, workspace: None };
         plan.kernel(kernel)?;
         plans.push((plan, memory::extents(kernel, device.device_ref())?));
     }
-    let sources = plans.iter().flat_map(|(plan, _)| &plan.steps).filter_map(|step| match step {
-        Step::Function(call) => Some(call.source.clone()),
-        Step::Gemm(_) => None,
+    let sources = plans.iter().flat_map(|(plan, _)| &plan.launches).filter_map(|step| match step {
+        PlannedLaunch::Function(call) => Some(call.source.clone()),
+        PlannedLaunch::Gemm(_) => None,
     });
     let mut functions = loops::compile(gpu, &sources.collect::<Vec<_>>())?.into_iter();
     let mut prepared = Vec::with_capacity(plans.len());
     for (plan, extents) in plans {
-        let launches = plan.steps.into_iter().map(|step| match step {
-            Step::Gemm(gemm) => Ok(Launch::Gemm(gemm)),
-            Step::Function(call) => {
+        let launches = plan.launches.into_iter().map(|step| match step {
+            PlannedLaunch::Gemm(gemm) => Ok(Launch::Gemm(gemm)),
+            PlannedLaunch::Function(call) => {
                 let function = functions.next().ok_or_else(|| Error::internal("a function is missing"))?;
                 Ok(Launch::Function { function, call })
             }
@@ -80,23 +80,23 @@ pub fn prepare(kernels: &[&Kernel<i64>], device: &Device, options: Options) -> R
 }
 
 impl Prepared {
-    /// The memory it needs while it runs, which starts at a multiple of 256.
+    /// The bytes of scratch memory it needs, at an address that is a multiple of 256.
     pub fn scratch_bytes(&self) -> usize {
         self.scratch_bytes
     }
 
-    /// How many functions and products it enqueues.
+    /// How many functions and library matmuls it enqueues.
     pub fn launches(&self) -> usize {
         self.launches.len()
     }
 
-    /// Enqueues it on a stream of its GPU, on memory, one piece per slot, that is given back in the order of that stream.
+    /// Enqueues it on a stream of its GPU, on memory that is freed in the order of that stream, one piece per slot.
     /// Errors are those of [`crate::Prepared::run`].
     pub fn run(&self, memory: &[Memory], scratch: Memory, stream: &Stream) -> Result<()> {
         self.extents.check(memory)?;
         scratch.part(0, self.scratch_bytes)?;
         if stream.device().device_ref() != self.device {
-            bail!(internal, "a kernel of {} was given a stream of {}", self.device, stream.device());
+            bail!(internal, "a kernel on {} was given a stream of {}", self.device, stream.device());
         }
         let address = |place: &Address| match place.slot {
             SCRATCH => (scratch.ptr() as u64).wrapping_add_signed(place.bytes),
@@ -136,28 +136,29 @@ impl Prepared {
     }
 }
 
-/// What is enqueued.
+/// A launch, ready to be enqueued.
 #[derive(Debug)]
 enum Launch {
     Function { function: Function, call: Call },
     Gemm(GemmCall),
 }
 
-/// The memory that a kernel has for itself while it runs: an access names it as it names any slot, and its offset says
-/// where in it, from what [`Plan::scratch`] gave out.
+/// The scratch memory of a kernel while it runs: an access names it like any slot, with an offset from
+/// [`Plan::scratch`].
 const SCRATCH: Slot = Slot(u32::MAX - 1);
 
-/// A kernel as what is to be enqueued, in order.
+/// The launches of a kernel, in order, before its functions are compiled.
 struct Plan {
     gpu: &'static Gpu,
     options: Options,
-    steps: Vec<Step>,
+    launches: Vec<PlannedLaunch>,
     scratch: usize,
-    /// Scratch memory that products share, and how many bytes it has.
+    /// Scratch memory that library matmuls share as their workspace, and its size in bytes.
     workspace: Option<(Address, usize)>,
 }
 
-enum Step {
+/// A launch whose function may not be compiled yet.
+enum PlannedLaunch {
     Function(Call),
     Gemm(GemmCall),
 }
@@ -172,7 +173,7 @@ struct Call {
     params: Vec<Param>,
 }
 
-/// A parameter; all have eight bytes.
+/// A parameter of a function; all have eight bytes.
 #[derive(Clone, Copy, Debug)]
 enum Param {
     Address(Address),
@@ -182,7 +183,7 @@ enum Param {
     Report,
 }
 
-/// A place in memory: so many bytes into a slot.
+/// A place in memory: a slot and an offset in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Address {
     slot: Slot,
@@ -196,7 +197,7 @@ impl Address {
     }
 }
 
-/// A product by the library.
+/// A matmul by the library.
 #[derive(Debug)]
 struct GemmCall {
     plan: GemmPlan,
@@ -222,7 +223,7 @@ impl Plan {
         }
     }
 
-    /// Scratch memory for elements: the offset, in elements, of an access to it.
+    /// Allocates scratch memory for elements; returns the offset of an access to it, in elements.
     fn scratch(&mut self, dtype: DType, elements: i64) -> Result<i64> {
         let start = self.scratch.next_multiple_of(256);
         let bytes = usize::try_from(elements).ok().and_then(|n| n.checked_mul(dtype.size_in_bytes()));

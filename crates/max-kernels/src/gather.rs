@@ -1,4 +1,4 @@
-//! Runs gathers: indices are checked first, then slices are copied as bits.
+//! Runs gathers: indices are checked first, then slices are copied bitwise.
 
 use max_core::kernel::{Access, Gather, Slot};
 use max_core::{Element, Result, bail, dispatch};
@@ -6,7 +6,7 @@ use max_core::{Element, Result, bail, dispatch};
 use crate::matmul::count;
 use crate::{Memory, Pool};
 
-/// About how many elements a task copies.
+/// Roughly how many elements a task copies.
 const TASK: usize = 1 << 16;
 
 /// A gather that is ready to run.
@@ -25,10 +25,10 @@ pub(crate) struct PreparedGather {
 /// Reads an index.
 type ReadIndex = unsafe fn(*const u8) -> i128;
 
-/// Copies so many elements between two addresses, each with its stride.
+/// Copies a number of elements between two addresses, each with its stride.
 type CopyRun = unsafe fn((*const u8, isize), (*mut u8, isize), usize);
 
-/// An access in bytes from its slot's start; strides in elements.
+/// An access: offset in bytes from the start of its slot; strides in elements.
 #[derive(Clone, Copy, Debug)]
 struct Walk<const N: usize> {
     slot: Slot,
@@ -60,7 +60,7 @@ impl PreparedGather {
     pub(crate) fn new(k: &Gather<i64>) -> Result<PreparedGather> {
         if k.source.dtype != k.out.dtype || !k.indices.dtype.is_integral() {
             let [source, indices, out] = [&k.source, &k.indices, &k.out].map(|access| access.dtype);
-            bail!(internal, "a gather of {source} into {out} by {indices}");
+            bail!(internal, "a gather of {source} into {out} with {indices} indices");
         }
         count(&[k.outer, k.picks, k.inner])?;
         let copy: CopyRun = match k.out.dtype.size_in_bytes() {
@@ -88,7 +88,7 @@ impl PreparedGather {
     pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
         let [outer, size, picks, inner] = self.sizes;
         for pick in 0..picks {
-            // SAFETY: the index lies inside its memory.
+            // SAFETY: the index is in bounds of its memory.
             let index = unsafe { self.pick(memory, pick) };
             if position(index, size).is_none() {
                 bail!(index, "gather index {index} is out of range for axis {} with size {size}", self.axis);
@@ -107,11 +107,11 @@ impl PreparedGather {
                 let (o, pick) = (slice / picks, slice % picks);
                 // SAFETY: as above.
                 let index = unsafe { self.pick(memory, pick) };
-                // Indices that somebody changes meanwhile must not lead outside.
+                // Indices that another thread changes meanwhile must not lead out of bounds.
                 let Some(at) = position(index, size) else { continue };
                 let source = self.source.at(memory, [o, at, start]).cast_const();
                 let out = self.out.at(memory, [o, pick, start]);
-                // SAFETY: both runs lie inside their memory, and no other run writes to this one.
+                // SAFETY: both runs are in bounds of their memory, and no other task writes this one.
                 unsafe {
                     (self.copy)(
                         (source, self.source.strides[2]),
@@ -126,14 +126,14 @@ impl PreparedGather {
 
     /// # Safety
     ///
-    /// The memory was checked and there is such a pick.
+    /// The memory was checked, and `pick` is in bounds.
     unsafe fn pick(&self, memory: &[Memory], pick: usize) -> i128 {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.index)(self.indices.at(memory, [pick])) }
     }
 }
 
-/// The place that an index names.
+/// The position that an index names; negative indices count from the end.
 fn position(index: i128, size: usize) -> Option<usize> {
     let index = if index < 0 { index + size as i128 } else { index };
     usize::try_from(index).ok().filter(|&index| index < size)
@@ -141,18 +141,18 @@ fn position(index: i128, size: usize) -> Option<usize> {
 
 /// # Safety
 ///
-/// An element lies at the address.
+/// An element of type `T` can be read at the address.
 unsafe fn read_index<T: Element>(at: *const u8) -> i128 {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe { at.cast::<T>().read_unaligned() }.to_i128()
 }
 
 /// # Safety
 ///
-/// Both hold so many elements at their strides.
+/// `count` elements at their strides can be read and written.
 unsafe fn copy<T: Copy>(source: (*const u8, isize), out: (*mut u8, isize), count: usize) {
     let ((source, source_stride), (out, out_stride)) = (source, out);
-    // SAFETY: the caller vouches. Elements need not be aligned.
+    // SAFETY: guaranteed by the caller. Elements need not be aligned.
     unsafe {
         if source_stride == 1 && out_stride == 1 {
             return std::ptr::copy_nonoverlapping(source, out, count * size_of::<T>());

@@ -1,8 +1,8 @@
-//! The CPU kernels: what runs the kernels of `max_core::kernel` on the vector units of this machine.
+//! Runs the kernels of `max_core::kernel`: on the vector units of this machine, and on GPUs ([`cuda`]).
 //!
-//! [`prepare`] checks a bound kernel once and decides how to run it; [`Prepared::run`] runs it on memory, as often
-//! as wanted and from any thread. However work is cut, sums have an order that follows from the shape, and partial results
-//! combine in index order, so that the same inputs give the same bits on any number of threads.
+//! [`prepare`] checks a bound kernel once and decides how to run it; [`Prepared::run`] runs it on memory, any number of
+//! times and from any thread. However work is split, the order of sums follows from the shape, and partial results are
+//! combined in index order, so that the same inputs give the same bits on any number of threads.
 
 mod attention;
 mod cache;
@@ -55,7 +55,7 @@ pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
     prepare_with(kernel, &|_| None)
 }
 
-/// As [`prepare`], for memory that is known to never change: the function gives the bytes of such slots.
+/// As [`prepare`], with memory that never changes: the function returns the bytes of such slots.
 pub fn prepare_with(kernel: &Kernel<i64>, constants: &dyn Fn(Slot) -> Option<HostBytes>) -> Result<Prepared> {
     let extents = memory::extents(kernel, DeviceRef::CPU)?;
     let run = match kernel {
@@ -69,7 +69,7 @@ pub fn prepare_with(kernel: &Kernel<i64>, constants: &dyn Fn(Slot) -> Option<Hos
 }
 
 impl Prepared {
-    /// An operand that never changes and that may be kept packed.
+    /// The operand that never changes and may be kept packed, if there is one.
     pub fn constant(&self) -> Option<&Constant> {
         match &self.run {
             Run::Matmul(run) => run.constant(),
@@ -77,11 +77,11 @@ impl Prepared {
         }
     }
 
-    /// Runs it on memory, one piece per slot. An error if a piece is too small or elsewhere, or if one that is written
-    /// overlaps another that is not read and written in step with it.
+    /// Runs it on memory, one piece per slot. An error if a piece is too small or on another device, or if a written
+    /// piece overlaps another that is not accessed in step with it.
     pub fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
         self.extents.check(memory)?;
-        // SAFETY: the memory was checked.
+        // SAFETY: the memory was just checked for this kernel.
         unsafe {
             match &self.run {
                 Run::Loop(run) => {

@@ -1,8 +1,8 @@
 //! Runs loops: fused regions of elementwise code and reductions.
 //!
-//! `space` decides which axes tiles lie along, `program` turns code into calls on tiles, `plan` cuts the work, and
-//! `run` walks it. All decisions come from the loop alone and are made once; running allocates nothing after the
-//! scratch memory of a thread has grown to what the loop needs.
+//! `space` decides which axes tiles cover, `program` turns code into calls on tiles, `plan` splits the work, and `run`
+//! executes it. All decisions depend on the loop alone and are made once; running allocates nothing once the scratch
+//! memory of a thread has grown to what the loop needs.
 
 mod best;
 mod plan;
@@ -41,7 +41,7 @@ impl PreparedLoop {
     pub(crate) fn new(loop_: &Loop<i64>) -> Result<PreparedLoop> {
         loop_.dtypes()?;
         if loop_.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
-            bail!(internal, "a loop that no kernel ends in uses a product");
+            bail!(internal, "a loop that is not an epilogue uses the result of a kernel");
         }
         let loop_ = &space::settle(loop_.clone());
         if loop_.shape.iter().any(|&size| size <= 0) {
@@ -63,7 +63,7 @@ impl PreparedLoop {
     ///
     /// The memory was checked for the loop.
     pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self {
                 PreparedLoop::Nothing => {}
@@ -74,11 +74,11 @@ impl PreparedLoop {
     }
 }
 
-/// The loop at the end of another kernel, run block by block on what that computes.
+/// The loop at the end of another kernel, run block by block on its results.
 #[derive(Debug)]
 pub(crate) struct Epilogue {
     plan: Option<Plan>,
-    /// The bytes of an element of what the kernel computes.
+    /// The bytes of an element of the kernel's results.
     product: usize,
 }
 
@@ -121,8 +121,8 @@ impl Epilogue {
         Ok(Epilogue { plan: Some(Plan::new(loop_, &dtypes, &live, &uses, space)?), product })
     }
 
-    /// Runs on a block of the last two axes at an index of the others (flattened, row-major). The block's products lie
-    /// at `product`, rows `stride` elements apart, in the register form of their dtype (narrow floats as f32).
+    /// Runs on a block of the last two axes at an index of the others (flattened, row-major). The results of the block
+    /// are at `product`, in rows `stride` elements apart, in the register form of their dtype (narrow floats as f32).
     ///
     /// # Safety
     ///
@@ -138,7 +138,7 @@ impl Epilogue {
     ) {
         let Some(plan) = &self.plan else { return };
         scratch::with(plan.bytes, |scratch| {
-            // SAFETY: the scratch memory has the bytes of the plan.
+            // SAFETY: the scratch memory has as many bytes as the plan needs.
             let mut walk = unsafe { Walk::new(plan, memory, scratch) };
             let [down, right] = plan.tiles(rows.len(), columns.len());
             let size = self.product;
@@ -147,7 +147,7 @@ impl Epilogue {
                 let mut col = columns.start;
                 while col < columns.end {
                     let left = right.min(columns.end - col);
-                    // The rest of a row has its own tile, so that the others can be used where they lie.
+                    // The remainder of a row gets its own tile, so that the other tiles can be used in place.
                     let right = if down == 1 && left > GROUP { left - left % GROUP } else { left };
                     let at = (row - rows.start) * stride + (col - columns.start);
                     let ptr = product.wrapping_add(at * size).cast_mut();

@@ -1,16 +1,16 @@
-//! Functions of real numbers in f32, element by element and without branches, so that loops over them become vector
-//! code. `FMA` says whether the machine multiplies and adds in one rounding; without, the two are separate.
+//! Functions of real numbers in f32, element by element and without branches, so that loops over them are vectorized.
+//! `FMA` says whether the machine has fused multiply-add; without it, the two round separately.
 //!
 //! Polynomials are minimax fits over the reduced range. Errors stay below 2 units in the last place (erf: 4), with
 //! infinities, NaN, signed zeros and gradual underflow as in `libm`.
 
 use std::f32::consts::{FRAC_PI_2, LOG2_E, PI};
 
-/// Adding and subtracting it rounds a number of up to 22 bits to the nearest whole one; between the two, the low bits
-/// hold that number.
+/// Adding and subtracting it rounds a number of up to 22 bits to the nearest integer; between the two, the low bits
+/// hold that integer.
 const ROUNDER: f32 = 12_582_912.0;
 
-/// ln 2 in two parts; whole numbers of up to 9 bits times the first are exact.
+/// ln 2 in two parts; integers of up to 9 bits times the first are exact.
 const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 
 #[inline(always)]
@@ -33,13 +33,13 @@ fn select(condition: bool, a: f32, b: f32) -> f32 {
     if condition { a } else { b }
 }
 
-/// 2 to a power in the range of normal numbers.
+/// 2 to an integer power in the range of normal numbers.
 #[inline(always)]
 fn exp2_whole(power: i32) -> f32 {
     f32::from_bits(((power + 127) << 23) as u32)
 }
 
-/// `x = n * ln 2 + r`: n as a number and as an integer, and r.
+/// `x = n * ln 2 + r`: n as an integer, and r.
 #[inline(always)]
 fn reduce_exp<const FMA: bool>(x: f32) -> (i32, f32) {
     let shifted = mul_add::<FMA>(x, LOG2_E, ROUNDER);
@@ -56,7 +56,7 @@ pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     let (n, r) = reduce_exp::<FMA>(x);
     let q = poly::<FMA, 5>(r, [0.499_999_93, 0.166_665_15, 0.041_668_456, 0.008_369_419, 0.001_381_314_8]);
     let p = mul_add::<FMA>(q, r * r, r) + 1.0;
-    // In two steps, so that results below the normal numbers round once.
+    // In two steps, so that subnormal results round only once.
     let half = n >> 1;
     p * exp2_whole(half) * exp2_whole(n.wrapping_sub(half))
 }
@@ -148,7 +148,7 @@ pub(crate) fn log<const FMA: bool>(x: f32) -> f32 {
     at_the_edges(log_reduced::<FMA>(n, f), x)
 }
 
-/// The logarithm of x, given what it is where x is positive and finite.
+/// The logarithm of any x, given its value for positive finite x.
 #[inline(always)]
 fn at_the_edges(log: f32, x: f32) -> f32 {
     let edge = select(x == 0.0, f32::NEG_INFINITY, f32::NAN);
@@ -160,8 +160,8 @@ fn at_the_edges(log: f32, x: f32) -> f32 {
 pub(crate) fn log1p<const FMA: bool>(x: f32) -> f32 {
     let sum = x + 1.0;
     let bits = exponent(sum);
-    // (1 + x) / 2^n - 1 from x itself, which may have bits that the sum has lost. The factor is kept times four
-    // because its exponent may be too small by itself.
+    // (1 + x) / 2^n - 1 from x itself, which may have bits that the sum has lost. The factor is scaled by four because
+    // its own exponent may be too small.
     let factor = f32::from_bits(4f32.to_bits().wrapping_sub(bits as u32));
     let scaled = f32::from_bits(x.to_bits().wrapping_sub(bits as u32));
     let f = scaled + mul_add::<FMA>(0.25, factor, -1.0);
@@ -196,10 +196,11 @@ pub(crate) fn acos<const FMA: bool>(x: f32) -> f32 {
     select(near_zero, inner, outer)
 }
 
-/// Up to which magnitude [`sin`] and [`cos`] hold.
+/// The magnitude up to which [`sin`] and [`cos`] are accurate.
 pub(crate) const TRIGONOMETRIC_BOUND: f32 = 1e8;
 
-/// `x = n * pi / 2 + r`: the last bits of n, and r. In f64, so that r is exact enough where x is near a multiple.
+/// `x = n * pi / 2 + r`: the low bits of n, and r. In f64, so that r is accurate enough for x near a multiple of pi /
+/// 2.
 #[inline(always)]
 fn reduce_trigonometric(x: f32) -> (u32, f32) {
     const ROUNDER: f64 = 6_755_399_441_055_744.0;

@@ -1,9 +1,9 @@
 //! Threads that run the parts of a kernel.
 //!
-//! A run publishes one job in the pool's only place for it; workers join it, and caller and workers claim its tasks
-//! from a counter. Whoever finds the place taken (by another thread, or by the run it is itself a task of) does its
-//! tasks alone, so that nobody ever waits for a thread that waits for it. The caller can always do all tasks itself:
-//! workers that sleep, are slow or do not exist cost speed only.
+//! A pool has room for one job at a time. A run publishes its job there; workers join it, and caller and workers claim
+//! its tasks from a counter. A caller that finds another job there (of another thread, or the one it is itself a task
+//! of) runs its tasks alone, so that threads never wait for each other in a cycle. The caller can always run all tasks
+//! itself: workers that sleep, are slow or do not exist only cost speed.
 
 use std::any::Any;
 use std::fmt;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 /// The most threads a pool has.
 const MOST: usize = 1024;
 
-/// How long a thread looks for news before it sleeps.
-const PATIENCE: Duration = Duration::from_micros(40);
+/// How long a thread spins before it sleeps.
+const SPIN_TIME: Duration = Duration::from_micros(40);
 
 /// A fixed number of threads.
 pub struct Pool {
@@ -28,7 +28,7 @@ pub struct Pool {
     workers: OnceLock<Vec<JoinHandle<()>>>,
 }
 
-/// What the caller of a run puts on its stack.
+/// A job, on the stack of the caller of a run.
 struct Job {
     f: &'static (dyn Fn(usize) + Sync),
     tasks: usize,
@@ -36,8 +36,8 @@ struct Job {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// What callers and workers share. The state is a number of runs (from bit 32), two flags, and how many workers are
-/// in the job; a worker may look at the job only between entering it, while it is open, and leaving it.
+/// What callers and workers share. The state holds the number of runs (from bit 32), two flags, and the number of
+/// workers in the job; a worker may access the job only between entering it, while it is open, and leaving it.
 struct Shared {
     taken: AtomicBool,
     job: AtomicPtr<Job>,
@@ -55,7 +55,7 @@ const CALLER_SLEEPS: u64 = 1 << 17;
 const ONE_RUN: u64 = 1 << 32;
 
 impl Pool {
-    /// A pool of so many threads, the caller's among them. They start when they are first needed.
+    /// A pool of `threads` threads, including the caller's. Workers start when first needed.
     pub fn new(threads: usize) -> Pool {
         let shared = Shared {
             taken: AtomicBool::new(false),
@@ -76,7 +76,7 @@ impl Pool {
     }
 
     /// Calls a function once for each task and returns when all are done. If a task panics, no further ones are
-    /// begun, and the panic goes on here.
+    /// started, and the panic resumes here.
     pub fn run(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
         let shared = &*self.shared;
         if self.threads == 1 || tasks <= 1 || shared.taken.swap(true, Acquire) {
@@ -108,7 +108,7 @@ fn start(shared: &Arc<Shared>, count: usize) -> Vec<JoinHandle<()>> {
 }
 
 impl Job {
-    /// Does tasks until there are none left.
+    /// Runs tasks until none are left.
     fn work(&self) {
         let claim = || Some(self.next.fetch_add(1, Relaxed)).filter(|&task| task < self.tasks);
         let all = || std::iter::from_fn(claim).for_each(self.f);
@@ -140,7 +140,7 @@ impl Shared {
     /// Closes the job and waits until no worker is in it.
     fn finish(&self) {
         self.state.fetch_and(!OPEN, SeqCst);
-        if patiently(|| self.state.load(Acquire) & INSIDE == 0) {
+        if spin_until(|| self.state.load(Acquire) & INSIDE == 0) {
             return;
         }
         let mut guard = self.locked();
@@ -150,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// The life of a worker.
+    /// The main loop of a worker.
     fn serve(&self) {
         let mut last = 0;
         while !self.quit.load(SeqCst) {
@@ -159,13 +159,13 @@ impl Shared {
                 // SAFETY: this worker is in the job, so the caller that holds it on its stack has not returned.
                 unsafe { &*self.job.load(Relaxed) }.work();
                 self.leave();
-            } else if !patiently(|| self.has_news(last)) {
+            } else if !spin_until(|| self.has_news(last)) {
                 self.sleep(last);
             }
         }
     }
 
-    /// Enters the job if it is open and not the last one again; its number.
+    /// Enters the job if it is open and newer than the last one; returns its number.
     fn enter(&self, last: u64) -> Option<u64> {
         let fresh = |state: u64| state & OPEN != 0 && state / ONE_RUN != last;
         let entered = self.state.fetch_update(Acquire, Acquire, |state| fresh(state).then_some(state + 1));
@@ -199,9 +199,9 @@ impl Shared {
     }
 }
 
-/// Looks at a condition for a while; whether it came true. What spins yields between looks, so that a thread that has
-/// something to do gets the core.
-fn patiently(condition: impl Fn() -> bool) -> bool {
+/// Spins on a condition for a while; returns whether it came true. Yields in between, so that a thread with work to do
+/// gets the core.
+fn spin_until(condition: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     loop {
         for _ in 0..32 {
@@ -210,7 +210,7 @@ fn patiently(condition: impl Fn() -> bool) -> bool {
             }
             std::hint::spin_loop();
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > SPIN_TIME {
             return false;
         }
         std::thread::yield_now();
@@ -223,7 +223,7 @@ impl Drop for Pool {
         drop(self.shared.locked());
         self.shared.wake.notify_all();
         for worker in self.workers.take().into_iter().flatten() {
-            // A worker catches the panics of its tasks, so there is nothing to learn from how it ended.
+            // A worker catches the panics of its tasks, so the result of join carries no information.
             let _ = worker.join();
         }
     }

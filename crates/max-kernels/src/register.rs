@@ -1,4 +1,4 @@
-//! Registers of lanes, for the innermost loops that keep sums in them.
+//! SIMD registers, for innermost loops that keep sums in them.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -17,31 +17,31 @@ pub(crate) trait Register: Copy {
     ///
     /// # Safety
     ///
-    /// The register's instructions exist on this machine; so for all functions here.
+    /// The register's instructions exist on this machine; likewise for all functions here.
     unsafe fn splat(lane: Self::Lane) -> Self;
 
     /// Lanes from memory.
     ///
     /// # Safety
     ///
-    /// See `splat`; there are so many lanes.
+    /// See `splat`; `from` is valid for reading `LANES` lanes.
     unsafe fn load(from: *const Self::Lane) -> Self;
 
     /// Lanes to memory.
     ///
     /// # Safety
     ///
-    /// See `splat`; there is room for so many lanes.
+    /// See `splat`; `to` is valid for writing `LANES` lanes.
     unsafe fn store(self, to: *mut Self::Lane);
 
-    /// The sum with another.
+    /// Adds another register.
     ///
     /// # Safety
     ///
     /// See `splat`.
     unsafe fn add(self, other: Self) -> Self;
 
-    /// The sum with a product.
+    /// Adds a product.
     ///
     /// # Safety
     ///
@@ -49,7 +49,7 @@ pub(crate) trait Register: Copy {
     unsafe fn add_product(self, x: Self, y: Self) -> Self;
 }
 
-/// A register that the compiler makes from what there is.
+/// An array of lanes that the compiler maps to the registers of the machine.
 #[derive(Clone, Copy)]
 pub(crate) struct Lanes<L, const N: usize>(pub(crate) [L; N]);
 
@@ -62,12 +62,12 @@ impl<L: Lane + Pod, const N: usize> Register for Lanes<L, N> {
     }
     #[inline(always)]
     unsafe fn load(from: *const L) -> Self {
-        // SAFETY: the caller has so many lanes there.
+        // SAFETY: the caller guarantees that the lanes can be read.
         Lanes(unsafe { from.cast::<[L; N]>().read_unaligned() })
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut L) {
-        // SAFETY: the caller has room for so many lanes there.
+        // SAFETY: the caller guarantees that the lanes can be written.
         unsafe { to.cast::<[L; N]>().write_unaligned(self.0) };
     }
     #[inline(always)]
@@ -96,17 +96,17 @@ macro_rules! registers {
             const LANES: usize = $count;
             #[inline(always)]
             unsafe fn splat(lane: $lane) -> Self {
-                // SAFETY: the caller has checked that the instruction exists; so for all.
+                // SAFETY: the caller has checked that the instruction exists; likewise below.
                 unsafe { $splat(lane) }
             }
             #[inline(always)]
             unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: see `splat`; and the caller has so many lanes there.
+                // SAFETY: see `splat`; and the caller guarantees that the lanes can be read.
                 unsafe { $load(from) }
             }
             #[inline(always)]
             unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: see `splat`; and the caller has room for so many lanes there.
+                // SAFETY: see `splat`; and the caller guarantees that the lanes can be written.
                 unsafe { $store(to, self) }
             }
             #[inline(always)]

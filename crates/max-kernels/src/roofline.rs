@@ -1,6 +1,6 @@
-//! What this machine can do at best: how fast memory is copied and how fast numbers are multiplied and added.
+//! The peak rates of this machine: copy bandwidth, and multiply-adds per second.
 //!
-//! A kernel is judged by the part of this that it reaches, measured in the same run on the same threads.
+//! A kernel is judged by the share of these that it reaches, measured in the same run on the same threads.
 
 use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
@@ -11,11 +11,11 @@ use crate::Pool;
 /// How often each measurement is repeated; the median counts.
 const ROUNDS: usize = 15;
 
-/// Bytes read and written in a second by a copy between arrays that fit in no cache.
+/// Bytes read and written per second by a copy between arrays that fit in no cache.
 pub fn copy_bandwidth(pool: &Pool) -> f64 {
     const LEN: usize = 1 << 24;
     let (from, mut to) = (vec![1f32; LEN], vec![0f32; LEN]);
-    // Pieces within a cache and pieces beyond it: a large copy may go around the caches, and either may be faster.
+    // Pieces within a cache and pieces beyond it: a large copy may bypass the caches, and either may be faster.
     let rates = [1 << 16, LEN / pool.threads()].map(|piece| {
         let pieces: Vec<_> = to.chunks_mut(piece).zip(from.chunks(piece)).map(Mutex::new).collect();
         let copy = |task: usize| {
@@ -29,11 +29,11 @@ pub fn copy_bandwidth(pool: &Pool) -> f64 {
     rates[0].max(rates[1])
 }
 
-/// Operations of float32 in a second, where a multiplication with an addition is two.
+/// Float32 operations per second, where a multiply-add counts as two.
 pub fn peak_flops(pool: &Pool) -> f64 {
     const STEPS: usize = 1 << 18;
     let (kernel, flops_a_step) = multiply_add();
-    // Several tasks a thread, so that a thread which starts late does not leave another waiting.
+    // Several tasks per thread, so that a thread that starts late does not keep others waiting.
     let tasks = 8 * pool.threads();
     let run = |_| {
         black_box(kernel(black_box(STEPS)));
@@ -41,7 +41,7 @@ pub fn peak_flops(pool: &Pool) -> f64 {
     (tasks * STEPS * flops_a_step) as f64 / seconds(|| pool.run(tasks, &run))
 }
 
-/// The median time of some runs, after one that does not count.
+/// The median time of several runs, after a warm-up.
 fn seconds(mut run: impl FnMut()) -> f64 {
     run();
     let mut times: Vec<f64> = (0..ROUNDS)
@@ -58,8 +58,7 @@ fn seconds(mut run: impl FnMut()) -> f64 {
 /// Independent sums: enough to hide the latency of an addition, few enough to stay in registers.
 const SUMS: usize = 12;
 
-/// A loop of multiplications with additions in registers for the widest vectors there are, and the operations of one
-/// of its steps.
+/// A loop of multiply-adds in registers of the widest vector unit, and the number of operations per step.
 fn multiply_add() -> (fn(usize) -> f32, usize) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -125,15 +124,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_those_of_a_computer() {
+    fn rates_are_plausible() {
         let pool = Pool::new(1);
         let (bytes, flops) = (copy_bandwidth(&pool), peak_flops(&pool));
-        assert!((1e6..1e13).contains(&bytes), "{bytes} bytes a second");
-        assert!((1e6..1e14).contains(&flops), "{flops} operations a second");
+        assert!((1e6..1e13).contains(&bytes), "{bytes} bytes per second");
+        assert!((1e6..1e14).contains(&flops), "{flops} operations per second");
     }
 
     #[test]
-    fn sums_end_where_they_must() {
+    fn sums_converge_to_the_fixed_point() {
         // 0.5 x + 0.25 has the fixed point 0.5, and one lane of each sum is added up.
         assert_eq!(multiply_add().0(1000), SUMS as f32 / 2.0);
         assert_eq!(portable(1000), SUMS as f32 / 2.0);

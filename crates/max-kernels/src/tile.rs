@@ -1,8 +1,8 @@
-//! Functions on tiles: short runs of elements that stay in the first cache.
+//! Functions on tiles: short runs of elements that stay in the L1 cache.
 //!
-//! A tile program runs instruction by instruction, each over a whole tile; every instruction is one of the functions
-//! that this module hands out, compiled for the vector units of this machine. They work on groups of [`GROUP`] elements
-//! in register form: narrow floats are held as f32, bool as a byte that is 0 or 1, everything else as in memory.
+//! A tile program runs instruction by instruction, each over a whole tile; every instruction is one of the functions of
+//! this module, compiled for the vector units of this machine. They work on groups of [`GROUP`] elements in register
+//! form: narrow floats are held as f32, bool as a byte that is 0 or 1, everything else as in memory.
 
 mod index;
 mod lanes;
@@ -22,7 +22,7 @@ use crate::simd::Isa;
 /// Elements in a group, the unit of tile functions. Tiles of registers are padded to a multiple of it.
 pub(crate) const GROUP: usize = 64;
 
-/// An operand of a tile function: elements one after the other, or one group of equal elements used for every group.
+/// An operand of a tile function: contiguous elements, or one group of equal elements used for every group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arg {
     pub(crate) ptr: *const u8,
@@ -34,48 +34,50 @@ pub(crate) struct Arg {
 ///
 /// # Safety
 ///
-/// `dst` is valid for the groups of the result, each operand it uses for the groups (one group where it repeats).
+/// `dst` is valid for `groups` groups of results, and each operand it uses for as many groups (one group if it
+/// repeats).
 pub(crate) type TileFn = unsafe fn(dst: *mut u8, args: [Arg; 3], groups: usize);
 
-/// Loads elements `stride` apart, in elements, into a register tile. The rest of the last group repeats the last.
+/// Loads elements `stride` apart, in elements, into a register tile. The rest of the last group repeats the last
+/// element.
 ///
 /// # Safety
 ///
-/// The elements can be read, and `dst` is valid for every group begun.
+/// The elements can be read, and `dst` is valid for whole groups.
 pub(crate) type LoadFn = unsafe fn(dst: *mut u8, src: *const u8, stride: isize, count: usize);
 
-/// Writes the positions `start + row * strides[0] + column * strides[1]` as int64, row by row. The rest of the last group
-/// repeats the last.
+/// Writes the positions `start + row * strides[0] + column * strides[1]` as int64, row by row. The rest of the last
+/// group repeats the last element.
 ///
 /// # Safety
 ///
-/// `dst` is valid for every group begun.
+/// `dst` is valid for whole groups.
 pub(crate) type IndexFn = unsafe fn(dst: *mut u8, start: i64, strides: [i64; 2], rows: usize, cols: usize);
 
 /// Stores elements of a register tile `stride` apart, in elements.
 ///
 /// # Safety
 ///
-/// The elements can be written, `src` holds them, and neither overlaps the other.
+/// The elements can be written, `src` holds them, and the two do not overlap.
 pub(crate) type StoreFn = unsafe fn(dst: *mut u8, stride: isize, src: *const u8, count: usize);
 
 /// Combines elements into the lanes of `acc`, one group: lane j takes the elements j, j + 64, ..
 ///
 /// # Safety
 ///
-/// `acc` holds a group, and `src` `count` elements (a group where it repeats).
+/// `acc` holds a group, and `src` holds `count` elements (a group if it repeats).
 pub(crate) type ReduceFn = unsafe fn(acc: *mut u8, src: Arg, count: usize);
 
-/// Reduces rows of contiguous elements, so many elements apart, to one element each, in the same order as `start`, `add`
-/// and `finish` of a [`Reducer`].
+/// Reduces rows of contiguous elements, `stride` elements apart, to one element each, in the same order as `start`,
+/// `add` and `finish` of a [`Reducer`].
 ///
 /// # Safety
 ///
-/// The rows can be read, and `dst` has room for one element a row.
+/// The rows can be read, and `dst` has room for one element per row.
 pub(crate) type RowsFn = unsafe fn(dst: *mut u8, src: *const u8, stride: isize, rows: usize, count: usize);
 
-/// The functions of a reduction. `start` makes lanes that have combined nothing, `finish` combines the lanes in one
-/// fixed order and writes the result to each. Both take a group, in register form.
+/// The functions of a reduction. `start` sets lanes to the identity, `finish` combines the lanes in a fixed order and
+/// writes the result to each. Both take a group, in register form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reducer {
     pub(crate) start: unsafe fn(acc: *mut u8),
@@ -90,7 +92,7 @@ pub(crate) fn register_size(dtype: DType) -> usize {
     if dtype.is_float() { dtype.size_in_bytes().max(4) } else { dtype.size_in_bytes() }
 }
 
-/// Whether elements in memory can be operands as they are.
+/// Whether elements in memory can be operands in place.
 pub(crate) fn direct(dtype: DType) -> bool {
     dtype != DType::Bool && register_size(dtype) == dtype.size_in_bytes()
 }
@@ -125,8 +127,8 @@ pub(crate) fn load(dtype: DType) -> LoadFn {
     memory::load(Isa::best(), dtype)
 }
 
-/// From a register tile to memory, past the caches if wanted and the stride is one; whoever streams calls [`fence`]
-/// before others may look.
+/// From a register tile to memory, past the caches if `streaming` and the stride is one; after streaming, [`fence`]
+/// must be called before other threads read.
 pub(crate) fn store(dtype: DType, streaming: bool) -> StoreFn {
     memory::store(Isa::best(), dtype, streaming)
 }
@@ -146,7 +148,7 @@ pub(crate) unsafe fn splat(literal: Literal, dst: *mut u8) {
     dispatch!(literal.dtype, T => {
         let element: T = bytemuck::pod_read_unaligned(&bytes[..size_of::<T>()]);
         let register = T::from_lane(element.to_lane()).to_lane();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { dst.cast::<[<T as Element>::Lane; GROUP]>().write_unaligned([register; GROUP]) }
     })
 }
@@ -166,7 +168,7 @@ pub(crate) unsafe fn transpose(
     rows: usize,
     cols: usize,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match size {
             1 => transpose::transpose::<u8>(dst, dst_stride, src, src_stride, rows, cols),

@@ -1,4 +1,4 @@
-//! Attention on a GPU against the CPU: layouts, grouped heads, masks, windows, lengths that fill no tile.
+//! Attention on a GPU against the CPU: layouts, grouped heads, masks, windows, lengths that do not fill a tile.
 
 mod gpu;
 
@@ -9,7 +9,7 @@ use max_core::{DType, Element, dispatch};
 use max_driver::{Buffer, Device};
 use max_kernels::{Memory, Pool, cuda, prepare};
 
-/// Numbers that look random, the same every time.
+/// Pseudo-random numbers, the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -32,16 +32,16 @@ impl Numbers {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     dtype: DType,
-    /// Batch, groups of heads, heads in each, queries, keys, depth and width.
+    /// Batch, groups of heads, heads per group, queries, keys, depth and width.
     sizes: [i64; 7],
     causal: bool,
     window: usize,
     mask: Option<DType>,
-    /// Whether the first row of the mask hides all keys, with the lowest number.
+    /// Whether the first row of the mask hides all keys with the lowest finite number.
     lowest: bool,
-    /// Whether heads lie beside each other in a row, as products leave them.
+    /// Whether heads are side by side in a row, as matmuls leave them.
     rows: bool,
-    /// Whether something is added to the result.
+    /// Whether a residual is added to the result.
     residual: bool,
 }
 
@@ -49,7 +49,7 @@ fn contiguous(shape: &[i64]) -> Vec<i64> {
     (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect()
 }
 
-/// The strides of `[batch, groups, heads, length, size]`, with the heads in a row or not.
+/// The strides of `[batch, groups, heads, length, size]`, with the heads side by side in a row or not.
 fn strides(case: Case, length: i64, size: i64, heads: i64) -> Vec<i64> {
     let [_, groups, ..] = case.sizes;
     let mut strides = match case.rows {
@@ -65,7 +65,7 @@ fn strides(case: Case, length: i64, size: i64, heads: i64) -> Vec<i64> {
     strides
 }
 
-/// The same elements, the first ones of which are the lowest number.
+/// The same elements, with the first `count` replaced by the lowest finite number.
 fn with_lowest(buffer: &Buffer, count: usize) -> Buffer {
     let lowest = match buffer.dtype() {
         DType::Float64 => f64::MIN,
@@ -151,7 +151,7 @@ fn numbers_of(buffer: &Buffer) -> Vec<f64> {
 }
 
 #[test]
-fn results_are_those_of_the_cpu() {
+fn results_match_the_cpu() {
     let Some(device) = gpu() else { return };
     let base = Case {
         dtype: DType::BFloat16,
@@ -181,7 +181,7 @@ fn results_are_those_of_the_cpu() {
         cases.push(Case { dtype, sizes: [1, 1, 2, 5, 9, 7, 3], ..base });
         cases.push(Case { dtype, sizes: [1, 1, 1, 4, 0, 16, 16], ..base });
     }
-    // So many scores that they are computed in parts, which are of different sizes.
+    // Enough scores that they are computed in parts of different sizes.
     cases.push(Case { dtype: DType::Float32, sizes: [1, 1, 1, 12_001, 11_203, 16, 16], ..base });
     cases.push(Case { dtype: DType::BFloat16, sizes: [1, 1, 1, 12_001, 11_203, 12, 12], ..base });
     let mut numbers = Numbers(11);

@@ -1,7 +1,7 @@
-//! Fused loops on a GPU against the kernels of the CPU, if there is a GPU.
+//! Fused loops on a GPU, if there is one, against the CPU kernels.
 //!
-//! All cases are prepared together, as programs do it, and run twice: the second time must give the same bits. Every
-//! failure is told, not only the first.
+//! All cases are prepared together, as programs do it, and run twice: both runs must give the same bits. Every failure
+//! is reported, not only the first.
 
 #[path = "cuda_loops/cases.rs"]
 mod cases;
@@ -16,7 +16,7 @@ use max_driver::{Buffer, CPU, Device};
 use max_kernels::cuda::{self, Options, Prepared};
 use max_kernels::{Memory, Pool};
 
-/// A loop, its memory, one piece a slot, and how far results of floats may be apart, in units of what rounding allows.
+/// A loop, its memory, one piece per slot, and how far float results may differ, in units of the rounding error.
 struct Case {
     name: String,
     loop_: Loop<i64>,
@@ -39,7 +39,7 @@ fn groups() -> Vec<(&'static str, Vec<Case>)> {
 }
 
 #[test]
-fn loops_are_those_of_the_cpu() {
+fn loops_match_the_cpu() {
     let Some(device) = gpu() else { return };
     let mut failures = Vec::new();
     for (group, cases) in groups() {
@@ -50,7 +50,7 @@ fn loops_are_those_of_the_cpu() {
     assert!(failures.is_empty(), "{} failures\n{shown}", failures.len());
 }
 
-/// With or without a GPU, the cases are loops that run.
+/// All cases are valid loops, with or without a GPU.
 #[test]
 fn cases_run_on_the_cpu() {
     for (group, cases) in groups() {
@@ -62,14 +62,14 @@ fn cases_run_on_the_cpu() {
     }
 }
 
-/// What went wrong with cases.
+/// The failures of some cases.
 fn check_all(device: &Device, cases: &[Case]) -> Vec<String> {
     let kernels: Vec<Kernel<i64>> = cases.iter().map(|case| Kernel::Loop(case.loop_.clone())).collect();
     let together = cuda::prepare(&kernels.iter().collect::<Vec<_>>(), device, Options::default());
     let mut prepared = together.unwrap_or_default().into_iter();
     let mut failures = Vec::new();
     for (case, kernel) in cases.iter().zip(&kernels) {
-        // Where not all could be prepared together, each alone says which could not.
+        // If preparing all together fails, preparing each alone shows which one fails.
         let outcome = match prepared.next() {
             Some(prepared) => check(device, case, &prepared),
             None => cuda::prepare(&[kernel], device, Options::default())
@@ -119,7 +119,7 @@ fn check(device: &Device, case: &Case, prepared: &Prepared) -> Result<Option<Str
     case.loop_.stored().for_each(|access| dtypes[access.slot.0 as usize] = access.dtype);
     for (slot, dtype) in dtypes.into_iter().enumerate() {
         if got[slot] != again[slot] {
-            return Ok(Some(format!("slot {slot} has other bits the second time")));
+            return Ok(Some(format!("slot {slot} has different bits in the second run")));
         }
         let (got, expected) = (numbers(dtype, &got[slot]), numbers(dtype, &expected[slot]));
         let wrong: Vec<usize> =
@@ -149,7 +149,7 @@ fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     bytes.chunks(dtype.size_in_bytes()).map(whole).collect()
 }
 
-/// Whether a result is as near as its type, and functions that round in their own way, allow.
+/// Whether a result is as close as its type allows, given that functions may round differently.
 fn near(dtype: DType, got: f64, expected: f64, slack: f64) -> bool {
     let part = match dtype {
         DType::Float64 => 1e-13,

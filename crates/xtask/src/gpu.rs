@@ -13,7 +13,7 @@ use crate::test::{Context, PACKAGE, cargo, python_environment, the_wheel, wheel}
 /// The tests that need a GPU, by crate. Tests that do not exist are skipped.
 const TESTS: &[(&str, &[&str])] = &[
     ("max-driver", &["cuda", "cuda_tools"]),
-    ("max-kernels", &["cuda_loops", "cuda_products", "cuda_attention"]),
+    ("max-kernels", &["cuda_loops", "cuda_kernels", "cuda_attention"]),
     ("max-engine", &["gpu", "op_cases_gpu", "random_graphs_gpu", "sizes"]),
     ("max-tensor", &["tensors_gpu"]),
 ];

@@ -7,7 +7,7 @@ use max_core::{Error, Result};
 
 use super::library::{Wanted, library};
 
-/// What a call answers; zero is success.
+/// What a call returns; zero is success.
 pub(crate) type Status = c_int;
 pub(crate) type Context = *mut c_void;
 pub(crate) type StreamHandle = *mut c_void;
@@ -93,7 +93,7 @@ pub(crate) fn api() -> Result<&'static Api> {
     static API: OnceLock<Result<Api>> = OnceLock::new();
     let loaded = API.get_or_init(|| {
         let api = Api::load()?;
-        // SAFETY: the first call of all.
+        // SAFETY: this is the first call into the driver.
         match unsafe { api.cuInit(0) } {
             NO_DEVICE => Err(Error::runtime("the NVIDIA driver found no GPU in this machine")),
             status => api.check(status, "cuInit").map(|()| api),
@@ -103,20 +103,20 @@ pub(crate) fn api() -> Result<&'static Api> {
 }
 
 impl Api {
-    /// An error where a call was not answered with success.
+    /// An error unless the call succeeded.
     pub(crate) fn check(&self, status: Status, call: &str) -> Result<()> {
         if status == 0 {
             return Ok(());
         }
         let mut texts = [std::ptr::null(); 2];
-        // SAFETY: both write an address of a static text, or leave what is there.
+        // SAFETY: both write the address of a static string, or leave the variable as it is.
         unsafe {
             self.cuGetErrorName(status, &raw mut texts[0]);
             self.cuGetErrorString(status, &raw mut texts[1]);
         }
         let [name, says] = texts.map(|text| match text.is_null() {
-            true => "an unknown failure".into(),
-            // SAFETY: a static text of the driver.
+            true => "an unknown error".into(),
+            // SAFETY: a static, zero-terminated string of the driver.
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
         });
         let mut version = 0;
@@ -130,17 +130,17 @@ impl Api {
     }
 }
 
-/// What a failure means for what comes next, where that is not what it says itself.
+/// What an error means for later calls, where its own message does not say so.
 fn hint(status: Status) -> &'static str {
     match status {
-        // Everybody initializes the driver first, but it does not follow a fork.
+        // The driver is always initialized first, but a fork does not inherit it.
         NOT_INITIALIZED => {
-            "; a process made by fork cannot use the GPUs that its parent used: start it anew, as Python's \
+            "; a forked process cannot use the GPUs that its parent used: start a new process, as Python's \
              multiprocessing does with the start method 'spawn'"
         }
-        // Failures of kernels and of the hardware take the context with them, which other libraries share.
+        // Errors of kernels and of the hardware destroy the context, which other libraries share.
         214 | 700 | 702 | 710 | 714..=719 => {
-            "; this process cannot use the GPU any more, and work from before may have caused it: start the process anew"
+            "; this process can no longer use the GPU, and earlier work may have caused it: restart the process"
         }
         _ => "",
     }
@@ -151,9 +151,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_that_stay_say_so() {
+    fn sticky_errors_say_so() {
         assert!(hint(NOT_INITIALIZED).contains("fork"));
-        assert!([700, 716, 719].map(hint).iter().all(|text| text.contains("start the process anew")));
+        assert!([700, 716, 719].map(hint).iter().all(|text| text.contains("restart the process")));
         assert!([OUT_OF_MEMORY, NO_DEVICE, NOT_READY, 713].map(hint).iter().all(|text| text.is_empty()));
     }
 }

@@ -1,12 +1,12 @@
-//! Matrix products by cuBLASLt.
+//! Matmuls by cuBLASLt.
 //!
-//! Everything is row-major here: `d = ending(alpha * a x b + beta * c + bias)`, for a batch of them. The library thinks
-//! in columns, so it is asked for the transposed product, `b` times `a`: memory that is rows here is columns there, and
-//! a bias along a row here is one along a column there, which is the one it has. `lt` is the library, `seen` how it sees
-//! a product.
+//! Everything is row-major here: `d = activation(alpha * a x b + beta * c + bias)`, for a batch of matrices. The
+//! library is column-major, so it is asked for the transposed result, `b` times `a`: rows in memory are columns to it,
+//! and a bias along a row becomes a bias along a column, the only kind it supports. `lt` has the bindings,
+//! `column_major` translates a matmul for the library.
 
+mod column_major;
 mod lt;
-mod seen;
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -14,35 +14,35 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use max_core::{DType, Error, Result, bail};
 
+use self::column_major::{Shapes, Types};
 use self::lt::{
-    Choice, CublasLt, INVALID_VALUE, MatrixLayout, NOT_SUPPORTED, Preferences, ProductDescription, prefer,
-    product, type_number,
+    Choice, CublasLt, INVALID_VALUE, MatmulDescription, MatrixLayout, NOT_SUPPORTED, Preferences, matmul,
+    prefer, type_number,
 };
-use self::seen::{Shapes, Types};
 use super::Gpu;
 use crate::Stream;
 
-/// How a matrix lies in memory: rows of columns, `[batch, rows, columns]`.
+/// The memory layout of matrices, `[batch, rows, columns]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matrix {
     /// The type of its elements.
     pub dtype: DType,
-    /// Whether columns, not rows, lie without gaps: the elements of a column are neighbours.
+    /// Whether columns, not rows, are contiguous.
     pub transposed: bool,
     /// The distance between rows, or between columns if transposed, in elements.
     pub leading: i64,
-    /// The distance between matrices of the batch, in elements; zero repeats.
+    /// The distance between matrices of the batch, in elements; zero repeats one matrix.
     pub batch_stride: i64,
-    /// What its address is known to be a multiple of, in bytes: a power of two, 256 at most.
+    /// The known alignment of its address in bytes: a power of two, 256 at most.
     pub alignment: u32,
 }
 
-/// In what products are summed.
+/// The type that a matmul accumulates in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compute {
-    /// Float32; products of float32 are exact to it.
+    /// Float32, without rounding float32 operands.
     F32,
-    /// Float32, of operands rounded to 19 bits.
+    /// Float32, with operands rounded to 19 bits.
     TF32,
     /// Float64.
     F64,
@@ -50,21 +50,21 @@ pub enum Compute {
     I32,
 }
 
-/// What happens to a sum before it is rounded and written.
+/// The function applied to a sum before it is rounded and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ending {
+pub enum Activation {
     /// Nothing.
     None,
-    /// Zero where it is negative.
+    /// Relu: zero where it is negative.
     Relu,
     /// Gelu, by its tanh approximation.
     GeluTanh,
 }
 
-/// A product.
+/// A matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gemm {
-    /// How many products there are.
+    /// The number of matrices in the batch.
     pub batch: i64,
     /// The rows of the result.
     pub m: i64,
@@ -76,36 +76,36 @@ pub struct Gemm {
     pub a: Matrix,
     /// `[k, n]`.
     pub b: Matrix,
-    /// `[m, n]`: what is added, if anything is. Not transposed.
+    /// `[m, n]`: the matrices to add, if any. Not transposed.
     pub c: Option<Matrix>,
     /// `[m, n]`, not transposed.
     pub d: Matrix,
-    /// In what it is computed.
+    /// The type that it accumulates in.
     pub compute: Compute,
     /// Whether a vector of `n` elements of the type of `d` is added to every row.
     pub bias: bool,
-    /// What happens then.
-    pub ending: Ending,
+    /// The function applied last.
+    pub activation: Activation,
 }
 
-/// Where the matrices of a product lie.
+/// The addresses of the matrices of a matmul.
 #[derive(Clone, Copy, Debug)]
 pub struct GemmAddresses {
     /// `a`.
     pub a: u64,
     /// `b`.
     pub b: u64,
-    /// `c`, if there is one; may be that of `d`.
+    /// `c`, if there is one; may equal `d`.
     pub c: u64,
     /// `d`.
     pub d: u64,
-    /// The bias, if there is one, at a multiple of 16.
+    /// The bias, if there is one; a multiple of 16.
     pub bias: u64,
-    /// As many bytes as the plan wants, at a multiple of 256.
+    /// At least [`GemmPlan::workspace_bytes`] bytes; a multiple of 256.
     pub workspace: u64,
 }
 
-/// A product for which a way to compute it has been chosen. Clones are the same plan.
+/// A matmul and the algorithm chosen for it. Clones share one plan.
 #[derive(Clone)]
 pub struct GemmPlan(Arc<Chosen>);
 
@@ -113,18 +113,18 @@ struct Chosen {
     gpu: &'static Gpu,
     library: &'static CublasLt,
     gemm: Gemm,
-    description: ProductDescription,
+    description: MatmulDescription,
     /// The library's first operand is `b`, its second is `a`.
     b: MatrixLayout,
     a: MatrixLayout,
     c: Option<MatrixLayout>,
     d: MatrixLayout,
     choice: Choice,
-    /// The address of the bias in the description. It is locked until the product is enqueued.
+    /// The address of the bias in the description. It is locked until the matmul is enqueued.
     bias: Mutex<u64>,
 }
 
-/// The library and its choices, for one GPU.
+/// The library's handle and the plans made so far, for one GPU.
 #[derive(Default)]
 pub(crate) struct Blas {
     handle: OnceLock<Handle>,
@@ -138,17 +138,17 @@ unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-/// How many choices are kept. Then all are forgotten: plans that are in use live on.
+/// How many plans are cached. Beyond that the cache is cleared; plans in use stay alive.
 const CHOICES: usize = 4096;
-/// How many ways the library is asked for: the best comes first, but may turn out not to be one.
+/// How many algorithms the library is asked for: the best comes first, but may turn out to be unusable.
 const OFFERS: usize = 8;
-/// Sums may be cut into parts that are kept in the type of the computation and then added in order. Parts that are
-/// rounded to the type of the result, or added in its place, would cost precision.
+/// Split-K is allowed only with partial sums in the compute type that are added in order. Partial sums rounded to the
+/// result's type, or accumulated in place, would cost precision.
 const REDUCTION_SCHEMES: u32 = 2;
-/// What the address of a bias is a multiple of.
+/// The alignment of the address of a bias.
 const BIAS_ALIGNMENT: u64 = 16;
 
-/// A factor, in the type that the library wants it in.
+/// A factor in the library's scale type.
 union Scalar {
     _single: f32,
     _double: f64,
@@ -156,13 +156,13 @@ union Scalar {
 }
 
 impl Gpu {
-    /// Chooses how to compute a product, once for each; nothing where the library cannot. An error where there is no
-    /// library. The first run of a plan may load code: let it run once before it is recorded in a graph.
+    /// Plans a matmul, once for each distinct one; `None` if the library does not support it, an error if there is no
+    /// library. The first run of a plan may load code: run it once before recording it in a graph.
     pub fn gemm(&'static self, gemm: &Gemm) -> Result<Option<GemmPlan>> {
         if let Some(known) = self.blas.choices().get(gemm) {
             return Ok(known.clone());
         }
-        let plan = self.choose(gemm).map_err(|error| error.context(format!("in the product {gemm:?}")))?;
+        let plan = self.choose(gemm).map_err(|error| error.context(format!("in the matmul {gemm:?}")))?;
         let mut choices = self.blas.choices();
         if choices.len() >= CHOICES {
             choices.clear();
@@ -197,7 +197,7 @@ impl Gpu {
         }
         let (mut offers, mut count) = ([Choice::NONE; OFFERS], 0);
         let c_layout = c.as_ref().unwrap_or(&d);
-        // SAFETY: the descriptors are alive, and there is room for as many results as are wanted.
+        // SAFETY: the descriptors are alive, and there is room for `OFFERS` results.
         let status = unsafe {
             library.cublasLtMatmulAlgoGetHeuristic(
                 handle,
@@ -212,7 +212,7 @@ impl Gpu {
                 &raw mut count,
             )
         };
-        // Combinations that it does not have are answered with either.
+        // Either status means an unsupported combination.
         if [NOT_SUPPORTED, INVALID_VALUE].contains(&status) {
             return Ok(None);
         }
@@ -226,7 +226,7 @@ impl Gpu {
         }))
     }
 
-    /// The memory that products may want: what the library advises for the architecture.
+    /// The largest workspace of a matmul: the library's advice for the architecture.
     fn most_workspace(&self) -> usize {
         if self.capability.0 >= 9 { 32 << 20 } else { 4 << 20 }
     }
@@ -238,7 +238,7 @@ impl Blas {
             return Ok(handle.0);
         }
         let mut handle = std::ptr::null_mut();
-        // SAFETY: writes a handle, of the GPU whose context was entered. It lives as long as the process.
+        // SAFETY: writes a handle for the GPU whose context was entered. It lives as long as the process.
         library.check(unsafe { library.cublasLtCreate(&raw mut handle) }, "cublasLtCreate")?;
         Ok(self.handle.get_or_init(|| Handle(handle)).0)
     }
@@ -249,24 +249,25 @@ impl Blas {
 }
 
 impl GemmPlan {
-    /// The memory it needs while it runs.
+    /// The workspace it needs while it runs.
     pub fn workspace_bytes(&self) -> usize {
         self.0.choice.workspace_bytes
     }
 
-    /// Enqueues it: `alpha` times the product, plus `beta` times `c`.
+    /// Enqueues it, with `alpha` scaling the matmul and `beta` scaling `c`.
     ///
     /// # Safety
     ///
-    /// The memory is as large as the product says, alive until the work is done, and written by nobody else meanwhile.
+    /// The memory is as large as the [`Gemm`] says, stays alive until the work is done, and nothing else writes it
+    /// meanwhile.
     pub unsafe fn run(&self, stream: &Stream, at: &GemmAddresses, alpha: f64, beta: f64) -> Result<()> {
         let plan = &*self.0;
         let (gpu, stream) = match stream.cuda() {
             Some((gpu, handle)) if gpu == plan.gpu => (gpu, handle),
-            _ => bail!(internal, "a product of {:?} was given {stream:?}", plan.gpu),
+            _ => bail!(internal, "a matmul on {:?} was given {stream:?}", plan.gpu),
         };
         if plan.c.is_none() && beta != 0.0 {
-            bail!(internal, "a product to which nothing is added was given the factor {beta}");
+            bail!(internal, "a matmul without c was given beta = {beta}");
         }
         plan.check_alignment(at)?;
         let _entered = gpu.enter()?;
@@ -274,8 +275,8 @@ impl GemmPlan {
         let (alpha, beta) = (plan.scalar(alpha)?, plan.scalar(beta)?);
         let _bias = if plan.gemm.bias { Some(plan.set_bias(at.bias)?) } else { None };
         let (c, c_layout) = plan.c.as_ref().map_or((at.d, &plan.d), |layout| (at.c, layout));
-        // SAFETY: the descriptors are alive, the factors are read before the call returns, and the memory is as the
-        // caller promises.
+        // SAFETY: the descriptors are alive, the factors are read before the call returns, and the caller guarantees
+        // the memory.
         let status = unsafe {
             plan.library.cublasLtMatmul(
                 handle,
@@ -301,18 +302,17 @@ impl GemmPlan {
 }
 
 impl Chosen {
-    /// A factor in the type that the product wants.
+    /// A factor in the type that the matmul takes.
     fn scalar(&self, value: f64) -> Result<Scalar> {
         match self.gemm.compute {
             Compute::F32 | Compute::TF32 => Ok(Scalar { _single: value as f32 }),
             Compute::F64 => Ok(Scalar { _double: value }),
             Compute::I32 if f64::from(value as i32) == value => Ok(Scalar { _integer: value as i32 }),
-            Compute::I32 => bail!(internal, "a product of integers was given the factor {value}"),
+            Compute::I32 => bail!(internal, "a matmul of integers was given the factor {value}"),
         }
     }
 
-    /// Whether all memory lies as the plan was told: a kernel that reads across the wrong boundary would take the whole
-    /// context with it.
+    /// Checks the alignment that was planned for: a misaligned read in a kernel would destroy the whole context.
     fn check_alignment(&self, at: &GemmAddresses) -> Result<()> {
         let Gemm { a, b, c, d, bias, .. } = &self.gemm;
         for (name, address, alignment) in [
@@ -326,18 +326,18 @@ impl Chosen {
             if !address.is_multiple_of(alignment) {
                 bail!(
                     internal,
-                    "{name} of a product is at {address:#x}, which is no multiple of {alignment}"
+                    "{name} of a matmul is at {address:#x}, which is not a multiple of {alignment}"
                 );
             }
         }
         Ok(())
     }
 
-    /// Writes the address of the bias into the description, which is nobody else's until the guard is dropped.
+    /// Writes the address of the bias into the description, which no other thread uses until the guard is dropped.
     fn set_bias(&self, address: u64) -> Result<MutexGuard<'_, u64>> {
         let mut bias = self.bias.lock().unwrap_or_else(PoisonError::into_inner);
         if *bias != address {
-            self.description.set(product::BIAS_POINTER, address)?;
+            self.description.set(matmul::BIAS_POINTER, address)?;
             *bias = address;
         }
         Ok(bias)

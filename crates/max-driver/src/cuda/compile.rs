@@ -1,7 +1,7 @@
-//! Functions of GPUs from their source: compiled by NVRTC for the architecture of the GPU, kept in memory and on disk.
+//! GPU functions from source: compiled by NVRTC for the architecture of the GPU, cached in memory and on disk.
 //!
-//! `nvrtc` is the compiler, `cache` the disk, `loaded` what is in memory. Code that has been loaded stays as long as the
-//! process: functions are shared by everything that was made from the same source.
+//! `nvrtc` is the compiler, `cache` the disk cache, `loaded` the functions in memory. Loaded code stays until the
+//! process ends, and equal sources share one function.
 
 mod cache;
 mod digest;
@@ -21,21 +21,21 @@ use crate::Stream;
 
 pub(crate) use loaded::Modules;
 
-/// CUDA C++ that includes no headers, with one function for others to call.
+/// CUDA C++ without includes, with one kernel function.
 ///
-/// Every parameter of that function has eight bytes: a pointer, `long long`, `unsigned long long` or `double`. The
+/// Every parameter of the function has eight bytes: a pointer, `long long`, `unsigned long long` or `double`. The
 /// function is declared `extern "C" __global__`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// The name of the function.
     pub name: String,
-    /// What comes before the text: declarations that sources of a module share. It is there once for all that have it.
+    /// Declarations that sources of a module share; they appear once per module.
     pub prelude: Cow<'static, str>,
-    /// The text.
+    /// The source text.
     pub code: String,
 }
 
-/// A function that a GPU can run. Clones are the same function.
+/// A function loaded on a GPU. Clones share one function.
 #[derive(Clone)]
 pub struct Function(Arc<Inner>);
 
@@ -43,9 +43,9 @@ struct Inner {
     gpu: &'static Gpu,
     name: String,
     handle: FunctionHandle,
-    /// The shared memory that the function has without asking for any.
+    /// The static shared memory of the function.
     fixed_shared: u32,
-    /// Whether it may ask for all that there is.
+    /// Whether launches may use all of the GPU's shared memory.
     unlimited: AtomicBool,
 }
 
@@ -54,26 +54,26 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// The shared memory that a block can have without more ado.
+/// The shared memory that a block can have without opting in to more.
 const USUAL_SHARED: u32 = 48 << 10;
 
 /// Attributes of a function, by their published numbers.
 const SHARED_SIZE_BYTES: c_int = 1;
 const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
 
-/// What a list of additional arguments of a launch says next.
+/// Tags in the list of extra launch arguments.
 const END: *mut c_void = std::ptr::null_mut();
 const BUFFER_POINTER: *mut c_void = std::ptr::without_provenance_mut(1);
 const BUFFER_SIZE: *mut c_void = std::ptr::without_provenance_mut(2);
 
 impl Gpu {
-    /// The functions of sources, in order. What is neither in memory nor on disk is compiled, many at a time.
+    /// The functions of sources, in order. What is neither in memory nor on disk is compiled in parallel.
     pub fn functions(&'static self, sources: &[Source]) -> Result<Vec<Function>> {
         self.modules.one_by_one(self, sources)
     }
 
-    /// As [`Gpu::functions`], all of one module: they are compiled, kept and loaded together, whichever is wanted
-    /// first. Names must differ.
+    /// As [`Gpu::functions`], as one module: compiled, cached and loaded together, whichever is needed first. Names
+    /// must differ.
     pub fn module(&'static self, sources: &[Source]) -> Result<Vec<Function>> {
         self.modules.together(self, sources)
     }
@@ -95,12 +95,12 @@ impl Function {
         })))
     }
 
-    /// Enqueues it on a stream. More than 48 KiB of shared memory are asked for here too. An empty grid is no work.
+    /// Enqueues it on a stream, opting in to more than 48 KiB of shared memory if needed. An empty grid does nothing.
     ///
     /// # Safety
     ///
-    /// The parameters are what the function takes, and memory they point to is alive and as large as the function
-    /// believes until the work is done, and nobody else writes it meanwhile.
+    /// The parameters are what the function takes. The memory they point to is as large as the function assumes and
+    /// stays alive until the work is done, and nothing else writes it meanwhile.
     pub unsafe fn launch(
         &self,
         stream: &Stream,
@@ -112,7 +112,7 @@ impl Function {
         let function = &*self.0;
         let (gpu, stream) = match stream.cuda() {
             Some((gpu, handle)) if gpu == function.gpu => (gpu, handle),
-            _ => bail!(internal, "kernel {} of {:?} was given {stream:?}", function.name, function.gpu),
+            _ => bail!(internal, "kernel {} on {:?} was given {stream:?}", function.name, function.gpu),
         };
         if grid.contains(&0) {
             return Ok(());
@@ -129,19 +129,18 @@ impl Function {
             (&raw mut bytes).cast::<c_void>(),
             END,
         ];
-        // A function without parameters takes no buffer of them.
+        // A function without parameters takes no parameter buffer.
         let extra = if params.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() };
         let ([x, y, z], [width, height, depth]): ([c_uint; 3], [c_uint; 3]) = (grid, block);
         let (handle, none) = (function.handle, std::ptr::null_mut());
-        // SAFETY: the buffer of parameters is read before the call returns; the rest is as the caller promises.
+        // SAFETY: the parameter buffer is read before the call returns; the caller guarantees the rest.
         let status = unsafe {
             gpu.api.cuLaunchKernel(handle, x, y, z, width, height, depth, shared, stream, none, extra)
         };
         if status == 0 { Ok(()) } else { Err(self.failed(status, grid, block, shared, params.len())) }
     }
 
-    /// Lets launches ask for as much shared memory as the GPU has. All threads ask for the same, so it does not matter
-    /// who comes last.
+    /// Lets launches use as much shared memory as the GPU has. All threads set the same limit, so races are harmless.
     fn allow_shared(&self) -> Result<()> {
         let function = &*self.0;
         if function.unlimited.load(Ordering::Acquire) {

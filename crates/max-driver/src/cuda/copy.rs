@@ -1,4 +1,4 @@
-//! Copies of bytes between the host and GPUs, and fills, all in the order of a stream.
+//! Copies of bytes between the host and GPUs, and fills, all in stream order.
 
 use std::ffi::c_void;
 
@@ -7,38 +7,38 @@ use max_core::Result;
 use super::Gpu;
 use crate::Stream;
 
-/// Copies bytes of the host to the GPU of a stream.
+/// Copies bytes from the host to the GPU of a stream.
 ///
 /// # Safety
 ///
-/// There are so many bytes in both places. Those of the GPU stay until the work is done; those of the host too, and
-/// unchanged, if they are page-locked.
+/// Both sides are valid for `bytes` bytes. The GPU memory stays alive until the work is done; page-locked host memory
+/// does too, and stays unchanged.
 pub(crate) unsafe fn upload(stream: &Stream, to: u64, from: *const u8, bytes: usize) -> Result<()> {
     let Some((gpu, handle)) = stream.cuda().filter(|_| bytes > 0) else { return Ok(()) };
     let _entered = gpu.enter()?;
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let status = unsafe { gpu.api.cuMemcpyHtoDAsync_v2(to, from.cast::<c_void>(), bytes, handle) };
     gpu.api.check(status, "cuMemcpyHtoDAsync")
 }
 
-/// Copies bytes of the GPU of a stream to the host, where they may be seen once the stream has got so far.
+/// Copies bytes from the GPU of a stream to the host, where they can be read once the stream has reached this point.
 ///
 /// # Safety
 ///
-/// There are so many bytes in both places, and they stay until the work is done.
+/// Both sides are valid for `bytes` bytes, and stay alive until the work is done.
 pub(crate) unsafe fn download(stream: &Stream, to: *mut u8, from: u64, bytes: usize) -> Result<()> {
     let Some((gpu, handle)) = stream.cuda().filter(|_| bytes > 0) else { return Ok(()) };
     let _entered = gpu.enter()?;
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let status = unsafe { gpu.api.cuMemcpyDtoHAsync_v2(to.cast::<c_void>(), from, bytes, handle) };
     gpu.api.check(status, "cuMemcpyDtoHAsync")
 }
 
-/// Copies bytes from a GPU to the one of a stream, or on that one.
+/// Copies bytes from a GPU to the GPU of a stream, which may be the same.
 ///
 /// # Safety
 ///
-/// There are so many bytes in both places, which do not overlap, and they stay until the work is done.
+/// Both sides are valid for `bytes` bytes, do not overlap, and stay alive until the work is done.
 pub(crate) unsafe fn copy(
     stream: &Stream,
     to: u64,
@@ -47,10 +47,10 @@ pub(crate) unsafe fn copy(
     bytes: usize,
 ) -> Result<()> {
     let Some((gpu, handle)) = stream.cuda().filter(|_| bytes > 0) else { return Ok(()) };
-    // What cannot be reached is copied through the host by the driver.
+    // The driver copies through the host where there is no peer access.
     let same = gpu == source || gpu.reaches(source);
     let _entered = gpu.enter()?;
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let status = unsafe {
         if same {
             gpu.api.cuMemcpyDtoDAsync_v2(to, from, bytes, handle)
@@ -61,19 +61,19 @@ pub(crate) unsafe fn copy(
     gpu.api.check(status, "cuMemcpyDtoDAsync")
 }
 
-/// A value that fills memory without a kernel: so many bytes, again and again.
+/// A pattern of bytes that fills memory without a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
     /// One byte.
     Byte(u8),
-    /// Two, at addresses that are multiples of two.
+    /// Two bytes, at addresses that are multiples of two.
     Half(u16),
-    /// Four, at addresses that are multiples of four.
+    /// Four bytes, at addresses that are multiples of four.
     Word(u32),
 }
 
 impl Fill {
-    /// The fill that an element makes at an address, if there is one.
+    /// The pattern that repeats an element from an address on, if there is one.
     pub(crate) fn of(element: &[u8], address: u64) -> Option<Fill> {
         let repeats = |part: usize| {
             element.len().is_multiple_of(part) && element[part..] == element[..element.len() - part]
@@ -90,15 +90,15 @@ impl Fill {
         }
     }
 
-    /// Fills so many bytes.
+    /// Fills `bytes` bytes.
     ///
     /// # Safety
     ///
-    /// The bytes are memory of the GPU of the stream, and stay until the work is done.
+    /// The bytes are memory of the stream's GPU, and stay alive until the work is done.
     pub(crate) unsafe fn run(self, stream: &Stream, to: u64, bytes: usize) -> Result<()> {
         let Some((gpu, handle)) = stream.cuda().filter(|_| bytes > 0) else { return Ok(()) };
         let _entered = gpu.enter()?;
-        // SAFETY: as the caller promises; the address is a multiple of the size.
+        // SAFETY: guaranteed by the caller; the address is a multiple of the pattern's size.
         let status = unsafe {
             match self {
                 Fill::Byte(value) => gpu.api.cuMemsetD8Async(to, value, bytes, handle),

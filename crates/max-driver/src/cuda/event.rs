@@ -8,7 +8,7 @@ use super::Gpu;
 use super::api::{EventHandle, NOT_READY};
 use crate::Stream;
 
-/// A point in the work of a stream of a GPU. Clones are the same point.
+/// A point in the work of a GPU's stream. Clones are the same point.
 #[derive(Clone)]
 pub struct Event(Arc<Owned>);
 
@@ -22,11 +22,11 @@ unsafe impl Send for Owned {}
 // SAFETY: as above.
 unsafe impl Sync for Owned {}
 
-/// An event that only orders work costs less than one that has a time.
+/// An event that only orders work is cheaper than one with a timestamp.
 const DISABLE_TIMING: u32 = 2;
 
 impl Event {
-    /// After all work that a stream has been given so far; with a time if it is to be told.
+    /// Records an event after all work enqueued on a stream so far, with a timestamp if `timed`.
     pub fn record(stream: &Stream, timed: bool) -> Result<Event> {
         let Some((gpu, stream)) = stream.cuda() else {
             bail!(value, "the host has no events: its work is done when a call returns")
@@ -42,7 +42,8 @@ impl Event {
         Ok(event)
     }
 
-    /// Lets work given to a stream from now on start only after this point; the host waits itself.
+    /// Makes work enqueued on a stream from now on wait for this event; for a stream of the host, the call itself
+    /// waits.
     pub fn hold(&self, stream: &Stream) -> Result<()> {
         let Some((gpu, stream)) = stream.cuda() else { return self.synchronize() };
         let _entered = gpu.enter()?;
@@ -58,7 +59,7 @@ impl Event {
         api.check(unsafe { api.cuEventSynchronize(self.0.handle) }, "cuEventSynchronize")
     }
 
-    /// The GPU whose work it is a point of.
+    /// The GPU it was recorded on.
     pub(crate) fn gpu(&self) -> &'static Gpu {
         self.0.gpu
     }
@@ -73,7 +74,7 @@ impl Event {
         }
     }
 
-    /// The microseconds from an earlier event to this one; both with a time, and reached.
+    /// The microseconds from an earlier event to this one; both must be timed and reached.
     pub fn microseconds_since(&self, earlier: &Event) -> Result<f64> {
         let (api, _entered, mut time) = (self.0.gpu.api, self.0.gpu.enter()?, 0.0f32);
         // SAFETY: writes a number; both handles are alive.
@@ -86,7 +87,7 @@ impl Event {
 impl Drop for Owned {
     fn drop(&mut self) {
         let _entered = self.gpu.enter();
-        // SAFETY: nobody uses it any more; the driver itself waits for work that still does.
+        // SAFETY: this is the last use of the handle; the driver keeps it alive for pending work.
         let _ = unsafe { self.gpu.api.cuEventDestroy_v2(self.handle) };
     }
 }

@@ -1,4 +1,4 @@
-//! One GPU: what it is, its context, and its default stream.
+//! A GPU: its properties, its context, and its default stream.
 
 use std::ffi::{CStr, c_int};
 use std::hash::{Hash, Hasher};
@@ -15,7 +15,7 @@ use super::nvml::Meter;
 use super::strided::Copies;
 use super::watch::Watch;
 
-/// A GPU that has been opened. There is one of each for the life of the process, in the context that other libraries
+/// An opened GPU: one instance per device for the life of the process, in the primary context, which other libraries
 /// use too.
 pub struct Gpu {
     pub(crate) api: &'static Api,
@@ -26,7 +26,7 @@ pub struct Gpu {
     pub(crate) capability: (u32, u32),
     pub(crate) default_stream: StreamHandle,
     pub(super) pool: MemPool,
-    /// The other GPUs that were asked for, and whether this one reaches their memory.
+    /// The other GPUs that were asked about, and whether this one can access their memory.
     pub(super) peers: Mutex<Vec<(u32, bool)>>,
     pub(super) recordings: Recordings,
     pub(super) copies: Copies,
@@ -38,7 +38,7 @@ pub struct Gpu {
     pub(crate) watch: Watch,
 }
 
-// SAFETY: the handles are of the driver, whose functions may be called from any thread.
+// SAFETY: the handles belong to the driver, whose functions may be called from any thread.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
@@ -59,15 +59,15 @@ pub(crate) fn count() -> Result<u32> {
     Ok(count.max(0) as u32)
 }
 
-/// A GPU by number: opened once, then kept. One that could not be opened, because another program has all of it, say, may
-/// be had later.
+/// A GPU by number, opened once and then kept. If opening fails, say because another program has all of its memory, a
+/// later call tries again.
 pub(crate) fn open(id: u32) -> Result<&'static Gpu> {
     static OPENED: Mutex<Vec<&'static OnceLock<Gpu>>> = Mutex::new(Vec::new());
     static OPENING: Mutex<()> = Mutex::new(());
     let count = count()?;
     if id >= count {
         let has = if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") };
-        bail!(runtime, "this machine has {has}, and none with the number {id}");
+        bail!(runtime, "this machine has {has} and no GPU with the number {id}");
     }
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     while opened.len() < count as usize {
@@ -92,7 +92,7 @@ impl Gpu {
     fn new(id: u32) -> Result<Gpu> {
         let api = api::api()?;
         let (mut device, mut context, mut name) = (0, std::ptr::null_mut(), [0; 128]);
-        // SAFETY: each writes its result to the place it is given, which has room for it.
+        // SAFETY: each writes its result to a variable that has room for it.
         unsafe {
             api.check(api.cuDeviceGet(&raw mut device, id as c_int), "cuDeviceGet")?;
             api.check(
@@ -102,7 +102,7 @@ impl Gpu {
             api.check(api.cuDevicePrimaryCtxRetain(&raw mut context, device), "cuDevicePrimaryCtxRetain")?;
         }
         let _entered = Entered::new(api, context, id)?;
-        // SAFETY: the driver ends the name with a zero, and the last byte is one.
+        // SAFETY: the driver terminates the name with a zero, and so does the last byte of the array.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let attribute = |number: c_int| -> Result<u32> {
             let mut value = 0;
@@ -113,10 +113,13 @@ impl Gpu {
         };
         let capability = (attribute(MAJOR)?, attribute(MINOR)?);
         if attribute(MEMORY_POOLS)? == 0 {
-            bail!(runtime, "{name} cannot be used: its driver allocates no memory in the order of streams");
+            bail!(
+                runtime,
+                "{name} cannot be used: its driver does not support stream-ordered memory allocation"
+            );
         }
         let mut default_stream = std::ptr::null_mut();
-        // SAFETY: writes a handle. The stream does not wait for that of the null handle.
+        // SAFETY: writes a handle. The stream does not synchronize with the null stream.
         api.check(unsafe { api.cuStreamCreate(&raw mut default_stream, NON_BLOCKING) }, "cuStreamCreate")?;
         let gpu = Gpu {
             api,
@@ -146,7 +149,7 @@ impl Gpu {
         self.id
     }
 
-    /// The version of its architecture, such as (9, 0).
+    /// Its compute capability, such as (9, 0).
     pub fn compute_capability(&self) -> (u32, u32) {
         self.capability
     }
@@ -156,7 +159,7 @@ impl Gpu {
         self.multiprocessors
     }
 
-    /// The most shared memory that a block can ask for.
+    /// The most shared memory that a block can opt in to.
     pub fn shared_bytes(&self) -> usize {
         self.shared_bytes
     }
@@ -166,15 +169,15 @@ impl Gpu {
         self.watch.address()
     }
 
-    /// Makes its context the one that calls from this thread are about, as long as the answer is kept.
+    /// Makes its context current on this thread while the guard lives.
     pub(crate) fn enter(&self) -> Result<Entered> {
         Entered::new(self.api, self.context, self.id)
     }
 }
 
-/// While this is there, calls from this thread are about a context. Then they are about the one from before again: other
-/// libraries, which know their GPU by it, work on in the same thread.
-#[must_use = "calls are about the context only while this is there"]
+/// Keeps a context current on this thread. Dropping it restores the previous one, by which other libraries on the same
+/// thread know their GPU.
+#[must_use = "the context is current only while this guard lives"]
 pub(crate) struct Entered {
     api: &'static Api,
     before: Option<Context>,
@@ -190,7 +193,8 @@ impl Entered {
         }
         // SAFETY: the context lives as long as the process.
         api.check(unsafe { api.cuCtxSetCurrent(context) }, "cuCtxSetCurrent")?;
-        // A thread without a context would work on the first GPU, so it may keep that one's: it is entered only once.
+        // A thread without a context would use the first GPU anyway, so that one's stays current, which saves switching
+        // back.
         let before = Some(before).filter(|before| !before.is_null() || id != 0);
         Ok(Entered { api, before })
     }
@@ -199,13 +203,13 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: it was current when this was made, or there was none.
+            // SAFETY: it was current when this guard was made, or there was none.
             let _ = unsafe { self.api.cuCtxSetCurrent(before) };
         }
     }
 }
 
-/// A stream that does not wait for that of the null handle.
+/// A stream that does not synchronize with the null stream.
 pub(crate) const NON_BLOCKING: u32 = 1;
 
 impl PartialEq for Gpu {

@@ -10,27 +10,27 @@ use super::Gpu;
 use super::api::{GraphExec, GraphHandle, StreamHandle};
 use crate::Stream;
 
-/// Recorded work of a stream.
+/// Work recorded from a stream.
 pub struct Graph {
     gpu: &'static Gpu,
-    /// What is launched, by one thread at a time.
+    /// The executable graph, launched by one thread at a time.
     launched: Mutex<Launched>,
     nodes: usize,
 }
 
-/// A stream records only what the recording thread gives to it, and other threads may do what they like.
+/// Only calls of the recording thread are restricted; other threads may do anything.
 const THREAD_LOCAL: c_int = 1;
 
 impl Graph {
-    /// Records what a function gives to a stream, which does not run meanwhile: use a stream of its own. Nothing in the
-    /// function may wait for the device or allocate. Where it fails, nothing is recorded and the stream is as before.
+    /// Records what `work` enqueues on a stream. Nothing runs meanwhile, so use a dedicated stream; `work` must not
+    /// wait for the device or allocate. If it fails, nothing is recorded and the stream is as before.
     pub fn record(stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let recorded = Recorded::new(stream, work)?;
         let (gpu, nodes) = (recorded.gpu, recorded.nodes()?);
         Ok(Graph { gpu, launched: Mutex::new(recorded.instantiate()?), nodes })
     }
 
-    /// Records other work in its place. Where that differs in parameters only, that costs much less than a new graph.
+    /// Replaces the recording. If only parameters differ, this is much cheaper than a new graph.
     pub fn record_again(&mut self, stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let recorded = Recorded::new(stream, work)?;
         let nodes = recorded.nodes()?;
@@ -42,7 +42,7 @@ impl Graph {
         Ok(())
     }
 
-    /// How many things it does: kernels, copies and fills.
+    /// The number of nodes: kernels, copies and fills.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
@@ -51,15 +51,15 @@ impl Graph {
     ///
     /// # Safety
     ///
-    /// The memory that was recorded is alive until the work is done, and written by nobody else meanwhile.
+    /// The recorded memory stays alive until the work is done, and nothing else writes it meanwhile.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         let (gpu, stream) = match stream.cuda() {
             Some((gpu, handle)) if gpu == self.gpu => (gpu, handle),
-            _ => bail!(internal, "a graph of {:?} was given {stream:?}", self.gpu),
+            _ => bail!(internal, "a graph on {:?} was given {stream:?}", self.gpu),
         };
         let _entered = gpu.enter()?;
         let launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: both handles are alive; the memory is as the caller promises.
+        // SAFETY: both handles are alive; the caller guarantees the memory.
         gpu.api.check(unsafe { gpu.api.cuGraphLaunch(launched.handle, stream) }, "cuGraphLaunch")
     }
 }
@@ -73,7 +73,7 @@ struct Launched {
 // SAFETY: the handle may be used from any thread, by one at a time.
 unsafe impl Send for Launched {}
 
-/// What the driver says about an update; whether it worked is all that is looked at.
+/// What the driver says about an update. Only whether it worked is used.
 #[repr(C)]
 struct UpdateInfo {
     result: c_int,
@@ -81,7 +81,7 @@ struct UpdateInfo {
 }
 
 impl Launched {
-    /// Takes over the parameters of another recording, if only they differ.
+    /// Takes over the parameters of another recording if nothing else differs; whether that worked.
     fn update(&mut self, recorded: &Recorded) -> bool {
         let Ok(_entered) = self.gpu.enter() else { return false };
         let mut info = UpdateInfo { result: 0, nodes: [std::ptr::null_mut(); 2] };
@@ -96,7 +96,7 @@ impl Launched {
 impl Drop for Launched {
     fn drop(&mut self) {
         let _entered = self.gpu.enter();
-        // SAFETY: nobody uses it any more; the driver itself waits for launches that are not done.
+        // SAFETY: this is the last use of the handle; the driver keeps it alive for pending launches.
         let _ = unsafe { self.gpu.api.cuGraphExecDestroy(self.handle) };
     }
 }
@@ -110,10 +110,10 @@ struct Recorded {
 impl Recorded {
     fn new(stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<Recorded> {
         let Some((gpu, handle)) = stream.cuda() else {
-            bail!(value, "the host records no work: its work is done when a call returns")
+            bail!(value, "the host cannot record work: its work is done when a call returns")
         };
         if handle == gpu.default_stream {
-            bail!(value, "the default stream of {gpu:?} is used by everybody: record on a stream of its own");
+            bail!(value, "the default stream of {gpu:?} is shared: record on a dedicated stream");
         }
         let _entered = gpu.enter()?;
         let _underway = gpu.recordings.begin();
@@ -127,7 +127,7 @@ impl Recorded {
 
     fn nodes(&self) -> Result<usize> {
         let mut count = 0;
-        // SAFETY: without a place for nodes it only writes their number.
+        // SAFETY: with a null list of nodes it only writes their number.
         let status =
             unsafe { self.gpu.api.cuGraphGetNodes(self.handle, std::ptr::null_mut(), &raw mut count) };
         self.gpu.api.check(status, "cuGraphGetNodes")?;
@@ -147,23 +147,23 @@ impl Recorded {
 impl Drop for Recorded {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            // SAFETY: nobody uses it any more.
+            // SAFETY: this is the last use of the handle.
             let _ = unsafe { self.gpu.api.cuGraphDestroy(self.handle) };
         }
     }
 }
 
-/// The recordings of a GPU that are under way. Nobody waits for all of its streams meanwhile: the driver would refuse, and
-/// spoil the recordings.
+/// The active recordings of a GPU. Meanwhile no thread may wait for all of its streams: the driver would refuse, and
+/// invalidate the recordings.
 #[derive(Default)]
 pub(super) struct Recordings(RwLock<()>);
 
 thread_local! {
-    /// Whether this thread records.
+    /// Whether this thread is recording.
     static RECORDS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A recording of this thread, until it is dropped.
+/// An active recording of this thread, until dropped.
 struct Underway<'a> {
     lock: Option<RwLockReadGuard<'a, ()>>,
 }
@@ -174,8 +174,8 @@ impl Recordings {
         Underway { lock: (!within).then(|| self.0.read().unwrap_or_else(PoisonError::into_inner)) }
     }
 
-    /// Waits until there are none, and lets none begin meanwhile. A thread that records itself would wait for ever: the
-    /// driver tells it what is wrong.
+    /// Waits until there are none, and lets none begin while the guard lives. `None` if this thread is recording, which
+    /// would wait for itself forever: the driver reports the error.
     pub(super) fn pause(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         (!RECORDS.get()).then(|| self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
@@ -189,7 +189,7 @@ impl Drop for Underway<'_> {
     }
 }
 
-/// A stream that records. It works again when this is gone, however that comes.
+/// A recording stream. It leaves recording mode when this is dropped, also during a panic.
 struct Recording {
     gpu: &'static Gpu,
     stream: StreamHandle,
@@ -207,8 +207,8 @@ impl Recording {
 
     fn stop(&self) -> (Recorded, c_int) {
         let mut recorded = Recorded { gpu: self.gpu, handle: std::ptr::null_mut() };
-        // SAFETY: writes a handle, or null where the recording was spoilt; the stream is alive, as its owner is borrowed
-        // for the whole recording.
+        // SAFETY: writes a handle, or null if the recording was invalidated; the stream is alive, as its owner is
+        // borrowed for the whole recording.
         let status = unsafe { self.gpu.api.cuStreamEndCapture(self.stream, &raw mut recorded.handle) };
         (recorded, status)
     }
@@ -235,15 +235,15 @@ mod tests {
     #[test]
     fn the_host_records_nothing() {
         let error = Graph::record(&Device::cpu().default_stream(), || Ok(())).unwrap_err();
-        assert!(error.message().contains("the host records no work"), "{error}");
+        assert!(error.message().contains("the host cannot record work"), "{error}");
     }
 
     #[test]
-    fn nobody_waits_for_everything_while_a_thread_records() {
+    fn no_thread_waits_for_all_streams_while_one_records() {
         let (recordings, over) = (Recordings::default(), AtomicBool::new(false));
         let outer = recordings.begin();
         drop(recordings.begin());
-        assert!(recordings.pause().is_none(), "a thread that records does not wait for itself");
+        assert!(recordings.pause().is_none(), "a recording thread does not wait for itself");
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 let paused = recordings.pause();

@@ -1,8 +1,8 @@
 //! Libraries that are opened when they are first needed, as tables of functions.
 //!
-//! A library is looked for by its versioned names, newest first: where the system looks, in the folders that
-//! [`search_in`] was told of, and in the usual places of a CUDA toolkit. A missing library or function is an error
-//! that says what was looked for, where, and what to install.
+//! A library is looked up by its versioned names, newest first: where the system looks, in the folders given to
+//! [`search_in`], and in the usual places of a CUDA toolkit. A missing library or function is an error that says what
+//! was looked for, where, and what to install.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use max_core::{Error, Result};
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Looks for libraries in more folders, before the usual ones. Python environments have their own.
+/// Adds folders to look for libraries in, before the usual ones. Python environments have their own.
 pub fn search_in(folders: impl IntoIterator<Item = PathBuf>) {
     let mut known = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     for folder in folders {
@@ -24,7 +24,7 @@ pub fn search_in(folders: impl IntoIterator<Item = PathBuf>) {
     }
 }
 
-/// Where to look beside where the system looks.
+/// Where to look in addition to the system's search path.
 fn folders() -> Vec<PathBuf> {
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
@@ -35,17 +35,17 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// What is known of a library before it is opened.
+/// How to find a library.
 pub(crate) struct Wanted {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(crate) title: &'static str,
-    /// The names of its file, best first.
+    /// Its possible file names, best first.
     pub(crate) files: &'static [&'static str],
-    /// What to install where it is missing.
+    /// What to install if it is missing.
     pub(crate) install: &'static str,
 }
 
-/// Opens a library, by the first name and in the first place that has it.
+/// Opens a library by the first name and in the first folder that has it.
 pub(crate) fn open(wanted: &Wanted) -> Result<(Library, String)> {
     open_in(&folders(), wanted)
 }
@@ -60,8 +60,8 @@ fn open_in(folders: &[PathBuf], wanted: &Wanted) -> Result<(Library, String)> {
             match unsafe { Library::new(&place) } {
                 Ok(library) => return Ok((library, place.to_string_lossy().into_owned())),
                 Err(error) => {
-                    // What went wrong is in the cause, if there is one. A file that is there but does not open tells
-                    // more than one that is nowhere.
+                    // The reason is in the cause, if there is one. A file that exists but does not open is more
+                    // informative than one that is missing.
                     let says = || error.source().map_or_else(|| error.to_string(), ToString::to_string);
                     if broken.is_none() && place != **file {
                         broken = Some(says());
@@ -92,14 +92,14 @@ fn open_in(folders: &[PathBuf], wanted: &Wanted) -> Result<(Library, String)> {
 ///
 /// # Safety
 ///
-/// The type is that of the function.
+/// `F` is the type of the function.
 pub(crate) unsafe fn function<F: Copy>(
     library: &Library,
     file: &str,
     wanted: &Wanted,
     name: &str,
 ) -> Result<F> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     match unsafe { library.get::<F>(name) } {
         Ok(function) => Ok(*function),
         Err(_) => Err(Error::runtime(format!(
@@ -109,20 +109,20 @@ pub(crate) unsafe fn function<F: Copy>(
     }
 }
 
-/// Declares a library as a table of functions, each with the name it has there, all read when it is loaded.
+/// Declares a library as a table of functions under their own names, all looked up when it is loaded.
 macro_rules! library {
     ($(#[$doc:meta])* $name:ident = $wanted:expr; $(fn $function:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty;)*) => {
         $(#[$doc])*
-        #[allow(non_snake_case, dead_code, reason = "the library as it is; not every user asks for its file")]
+        #[allow(non_snake_case, dead_code, reason = "the library's own names; not every library's file is asked for")]
         pub(crate) struct $name {
             $($function: unsafe extern "C" fn($($type),*) -> $out,)*
-            /// Keeps the functions where they are.
+            /// Keeps the functions loaded.
             _library: libloading::Library,
             /// The file it was loaded from.
             pub(crate) file: String,
         }
 
-        #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the functions of the library as they are")]
+        #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the library's own signatures")]
         impl $name {
             pub(crate) fn load() -> max_core::Result<$name> {
                 let wanted = $wanted;
@@ -138,7 +138,7 @@ macro_rules! library {
             }
 
             $(pub(crate) unsafe fn $function(&self, $($arg: $type),*) -> $out {
-                // SAFETY: the caller keeps to what the library asks.
+                // SAFETY: the caller meets the requirements of the library's documentation.
                 unsafe { (self.$function)($($arg),*) }
             })*
         }

@@ -1,9 +1,9 @@
-//! Memory of a GPU: taken from and given back to the pool of its driver, in the order of streams.
+//! GPU memory: allocated from and returned to the driver's pool in stream order.
 //!
-//! A block belongs to the stream it was allocated for, its home, and is given back in the order of that stream: the next
-//! block there can be the same memory although earlier work on it is still pending. Other streams that use a block are
-//! remembered, and at the end the home waits for them first. Nothing here makes the host wait, except where memory has to
-//! go back to somebody who knows nothing of our streams.
+//! A block belongs to the stream it was allocated for, its home, and is freed in the order of that stream: the next
+//! block there can reuse the memory while earlier work on it is still pending. Other streams that use a block are
+//! remembered, and the home waits for them before the block is freed. Nothing here makes the host wait, except where
+//! memory goes back to an owner that knows nothing of our streams.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const RELEASE_THRESHOLD: c_int = 4;
 const RESERVED_BYTES: c_int = 5;
 const USED_BYTES: c_int = 7;
 
-/// What is freed stays with the pool for the next block, however much it is; a block that finds no room takes it back.
+/// Freed memory stays in the pool, however much it is; only an allocation that finds no room releases it.
 pub(super) fn keep_all(gpu: &Gpu) -> Result<()> {
     let mut all = u64::MAX;
     // SAFETY: the attribute is a number of this size.
@@ -31,19 +31,19 @@ pub(super) fn keep_all(gpu: &Gpu) -> Result<()> {
     gpu.api.check(status, "cuMemPoolSetAttribute")
 }
 
-/// Memory on loan from the pool.
+/// Memory allocated from the pool.
 pub(crate) struct Block {
-    /// Zero for no memory at all.
+    /// Zero for an empty block.
     address: u64,
     users: Users,
 }
 
-/// Where a block of no bytes lies: nothing is there, but the address is as aligned as any.
+/// The address of empty blocks: no memory, but aligned like any block.
 #[repr(align(256))]
 struct Nothing;
 
 impl Block {
-    /// A block for work on a stream of a GPU, and on others that wait for it.
+    /// A block for work on a stream of a GPU, and on other streams that wait for it.
     pub(crate) fn new(gpu: &'static Gpu, bytes: usize, contents: Contents, home: &Stream) -> Result<Block> {
         let address = if bytes == 0 { 0 } else { gpu.allocate(bytes, home)? };
         let block = Block { address, users: Users::new(home) };
@@ -58,7 +58,7 @@ impl Block {
         NonNull::new(self.address as *mut u8).unwrap_or(NonNull::<Nothing>::dangling().cast())
     }
 
-    /// Who uses it.
+    /// The streams that use it.
     pub(crate) fn users(&self) -> &Users {
         &self.users
     }
@@ -69,28 +69,28 @@ impl Drop for Block {
         if self.address == 0 {
             return;
         }
-        // Memory that somebody may still be using is lost rather than given to the next one.
+        // Memory that may still be in use is leaked rather than reused.
         if let (Ok(()), Some((gpu, home))) = (self.users.gather(), self.users.home.cuda()) {
             let _entered = gpu.enter();
-            // SAFETY: the block is nobody's any more once the work before this point of its home is done.
+            // SAFETY: nothing uses the block once the work before this point of its home stream is done.
             let _ = unsafe { gpu.api.cuMemFreeAsync(self.address, home) };
         }
     }
 }
 
-/// Memory of a GPU that somebody else owns. The owner gets it back when all work on it is done.
+/// GPU memory with a foreign owner, which gets it back when all work on it is done.
 pub(crate) struct Foreign {
     users: Users,
     _owner: Box<dyn Any + Send + Sync>,
 }
 
 impl Foreign {
-    /// Memory that is used on a stream.
+    /// Memory to be used on a stream.
     pub(crate) fn new(home: &Stream, owner: Box<dyn Any + Send + Sync>) -> Foreign {
         Foreign { users: Users::new(home), _owner: owner }
     }
 
-    /// Who uses it.
+    /// The streams that use it.
     pub(crate) fn users(&self) -> &Users {
         &self.users
     }
@@ -100,16 +100,16 @@ impl Drop for Foreign {
     fn drop(&mut self) {
         let done = self.users.gather().and_then(|()| self.users.home.finish());
         if let (Err(_), Some((gpu, _))) = (done, self.users.home.cuda()) {
-            // Where even this fails the context is lost, and no work runs on it any more.
+            // If even this fails the context is lost, and no work runs on it any more.
             let _ = gpu.finish();
         }
     }
 }
 
-/// The streams that use a memory.
+/// The streams that use a piece of memory.
 pub(crate) struct Users {
     home: Stream,
-    /// Streams beside the home. Nothing stands for one of somebody else, which may be gone before the memory is.
+    /// Streams other than the home. `None` stands for a foreign stream, which may be destroyed before the memory is.
     others: Mutex<Vec<Option<Stream>>>,
 }
 
@@ -118,7 +118,7 @@ impl Users {
         Users { home: home.clone(), others: Mutex::new(Vec::new()) }
     }
 
-    /// Remembers a stream; nothing stands for one that may be gone before the memory is.
+    /// Remembers a stream; `None` stands for one that may be destroyed before the memory is.
     pub(crate) fn add(&self, user: Option<&Stream>) {
         if user == Some(&self.home) {
             return;
@@ -129,7 +129,7 @@ impl Users {
         }
     }
 
-    /// Lets the home wait for all others.
+    /// Makes the home wait for all others.
     fn gather(&self) -> Result<()> {
         self.lock().drain(..).try_for_each(|user| match user {
             Some(stream) => self.home.wait_for(stream),
@@ -143,7 +143,7 @@ impl Users {
 }
 
 impl Gpu {
-    /// The pool from which blocks come.
+    /// The pool that blocks come from.
     pub(super) fn default_pool(api: &Api, device: c_int) -> Result<MemPool> {
         let mut pool = std::ptr::null_mut();
         // SAFETY: writes a handle.
@@ -152,14 +152,14 @@ impl Gpu {
         Ok(pool)
     }
 
-    /// Waits for all work of all streams, of other libraries too. Says nothing of what kernels reported.
+    /// Waits for all work on all streams, including those of other libraries. Does not check what kernels reported.
     pub(crate) fn finish(&self) -> Result<()> {
         let (_entered, _paused) = (self.enter()?, self.recordings.pause());
         // SAFETY: the context is current.
         self.api.check(unsafe { self.api.cuCtxSynchronize() }, "cuCtxSynchronize")
     }
 
-    /// The numbers of `Device::stats`. What cannot be asked for is left out.
+    /// The numbers of `Device::stats`. Unavailable ones are left out.
     pub(crate) fn stats(&self) -> BTreeMap<String, Number> {
         let mut stats = Vec::new();
         if let Ok((used, kept)) = self.used_and_kept() {
@@ -178,7 +178,7 @@ impl Gpu {
         stats.into_iter().map(|(name, number)| (name.to_owned(), number)).collect()
     }
 
-    /// The bytes that are free, and all there are.
+    /// Free and total bytes.
     pub(crate) fn free_and_total(&self) -> Result<(usize, usize)> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -188,7 +188,7 @@ impl Gpu {
         Ok((free, total))
     }
 
-    /// The bytes of blocks, and those that the pool keeps for the next ones.
+    /// The bytes of live blocks, and those that the pool keeps for later ones.
     fn used_and_kept(&self) -> Result<(u64, u64)> {
         let read = |attribute| {
             let mut bytes = 0u64;
@@ -201,16 +201,16 @@ impl Gpu {
         Ok((used, reserved.saturating_sub(used)))
     }
 
-    /// Sets bytes, in the order of a stream.
+    /// Sets bytes, in stream order.
     pub(crate) fn set_bytes(&self, address: u64, value: u8, count: usize, stream: &Stream) -> Result<()> {
         let Some((_, stream)) = stream.cuda() else { return Ok(()) };
         let _entered = self.enter()?;
-        // SAFETY: the callers own the memory, and keep it until the work is done.
+        // SAFETY: the callers own the memory and keep it alive until the work is done.
         let status = unsafe { self.api.cuMemsetD8Async(address, value, count, stream) };
         self.api.check(status, "cuMemsetD8Async")
     }
 
-    /// Takes memory from the pool. If there is none, everything that the pool keeps goes back to the device first.
+    /// Allocates from the pool. If there is no room, the pool first releases everything it keeps.
     fn allocate(&self, bytes: usize, home: &Stream) -> Result<u64> {
         let mut taken = self.take(bytes, home)?;
         if taken.is_err() && self.make_room() {
@@ -219,9 +219,9 @@ impl Gpu {
         taken.map_err(|status| self.refusal(bytes, status))
     }
 
-    /// Gives back to the device what the pool keeps; whether that was possible.
+    /// Releases what the pool keeps; whether that was possible.
     pub(super) fn make_room(&self) -> bool {
-        // SAFETY: nobody has what the pool keeps.
+        // SAFETY: only unused memory of the pool is released.
         self.finish().is_ok() && unsafe { self.api.cuMemPoolTrimTo(self.pool, 0) } == 0
     }
 
@@ -238,16 +238,16 @@ impl Gpu {
         let device = DeviceRef::gpu(self.id);
         match self.free_and_total() {
             Ok((free, total)) if status == OUT_OF_MEMORY || bytes > total => Error::memory(format!(
-                "{device} is out of memory: there is no room for {bytes} bytes more, {free} of its {total} bytes are free"
+                "{device} is out of memory: there is no room for {bytes} more bytes, {free} of its {total} bytes are free"
             )),
             _ => match self.api.check(status, "cuMemAllocAsync") {
-                Err(error) => error.context(format!("{bytes} bytes of {device} could not be allocated")),
-                Ok(()) => Error::memory(format!("{bytes} bytes of {device} could not be allocated")),
+                Err(error) => error.context(format!("{bytes} bytes could not be allocated on {device}")),
+                Ok(()) => Error::memory(format!("{bytes} bytes could not be allocated on {device}")),
             },
         }
     }
 
-    /// Whether kernels and copies of this GPU reach the memory of another one, which is then arranged.
+    /// Enables access from this GPU to the memory of another one; whether that is possible.
     pub(crate) fn reaches(&self, other: &'static Gpu) -> bool {
         if self == other {
             return true;
@@ -261,12 +261,13 @@ impl Gpu {
         reaches
     }
 
-    /// Whether the memory at an address of the host is, or may be, page-locked: copies of it may run on when a call returns.
+    /// Whether host memory at an address is, or may be, page-locked: copies of it may still be running when a call
+    /// returns.
     pub(crate) fn is_page_locked(&self, ptr: *const u8) -> bool {
         let (_entered, mut kind) = (self.enter(), 0u32);
         let (attribute, mut place) = (MEMORY_TYPE, (&raw mut kind).cast());
-        // The form for several attributes: of memory that the driver does not know it answers with zero, not with a failure.
-        // SAFETY: one attribute, and the place for a number of its size.
+        // The call for several attributes: for memory unknown to the driver it gives zero instead of failing.
+        // SAFETY: one attribute, and a variable of its size.
         let status =
             unsafe { self.api.cuPointerGetAttributes(1, &raw const attribute, &raw mut place, ptr as u64) };
         status != 0 || kind != 0
@@ -286,7 +287,7 @@ impl Gpu {
             PEER_ACCESS_ALREADY_ENABLED => {}
             status => self.api.check(status, "cuCtxEnablePeerAccess")?,
         }
-        // Memory of pools has its own rules.
+        // Access to pool memory is granted separately.
         let access = PoolAccess { location: ON_DEVICE, id: self.device, flags: READ_WRITE };
         // SAFETY: one description, as the driver lays it out.
         let status = unsafe { self.api.cuMemPoolSetAccess(other.pool, (&raw const access).cast(), 1) };
@@ -294,7 +295,7 @@ impl Gpu {
     }
 }
 
-/// Who may do what with the memory of a pool.
+/// Access rights to the memory of a pool.
 #[repr(C)]
 struct PoolAccess {
     location: c_int,
@@ -306,8 +307,9 @@ const ON_DEVICE: c_int = 1;
 const READ_WRITE: c_int = 3;
 const PEER_ACCESS_ALREADY_ENABLED: Status = 704;
 
-/// What is known of an address: where its memory is.
+/// The attribute of an address that says where its memory is.
 const MEMORY_TYPE: c_int = 2;
 
-/// The handle of the stream that other libraries use unless told otherwise. Every context has it, always.
+/// The handle of the legacy default stream, which other libraries use unless told otherwise. Every context always has
+/// it.
 pub(crate) const LEGACY: u64 = 1;

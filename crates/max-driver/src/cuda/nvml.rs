@@ -1,5 +1,5 @@
-//! How busy and how warm a GPU is, as its management library tells. Without the library nobody knows, which is no
-//! failure.
+//! The utilization, temperature and power of a GPU, from its management library. Without the library they are unknown,
+//! which is not an error.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -38,22 +38,22 @@ fn nvml() -> Option<&'static Nvml> {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
     let load = || {
         let nvml = Nvml::load().ok()?;
-        // SAFETY: the first call of all.
+        // SAFETY: this is the first call into the library.
         (unsafe { nvml.nvmlInit_v2() } == 0).then_some(nvml)
     };
     NVML.get_or_init(load).as_ref()
 }
 
 impl Gpu {
-    /// What is known of its use: shares of time in percent, degrees Celsius and watts.
+    /// Its utilization in percent of the time, degrees Celsius and watts, as far as they are known.
     pub(crate) fn readings(&self) -> Vec<(&'static str, Number)> {
         self.meter.get_or_init(|| self.find_meter()).as_ref().map(Meter::read).unwrap_or_default()
     }
 
-    /// The same GPU by its place on the bus: the two libraries count differently.
+    /// The same GPU by its PCI bus id: the two libraries number GPUs differently.
     fn find_meter(&self) -> Option<Meter> {
         let (nvml, mut bus, mut handle) = (nvml()?, [0 as c_char; 32], std::ptr::null_mut());
-        // SAFETY: the texts end with a zero inside the array, and the handle has its place.
+        // SAFETY: the string is zero-terminated inside the array, and there is a variable for the handle.
         let found = unsafe {
             self.api.cuDeviceGetPCIBusId(bus.as_mut_ptr(), bus.len() as c_int - 1, self.device) == 0
                 && nvml.nvmlDeviceGetHandleByPciBusId_v2(bus.as_ptr(), &raw mut handle) == 0
@@ -66,7 +66,7 @@ impl Meter {
     fn read(&self) -> Vec<(&'static str, Number)> {
         let (nvml, mut readings) = (self.nvml, Vec::new());
         let (mut rates, mut degrees, mut milliwatts) = ([0; 2], 0, 0);
-        // SAFETY: each writes its numbers. What a GPU does not measure is answered with a failure, and left out.
+        // SAFETY: each writes its numbers. Calls for what a GPU does not measure fail, and those readings are left out.
         unsafe {
             if nvml.nvmlDeviceGetUtilizationRates(self.handle, &raw mut rates) == 0 {
                 readings.push(("gpu_utilization", Number::Int(rates[0].into())));

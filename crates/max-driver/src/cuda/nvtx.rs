@@ -1,8 +1,8 @@
 //! Ranges that NVIDIA's profilers show: nothing happens unless one is attached.
 //!
-//! A profiler names a library in the environment. It is opened at the first range and called once: it asks us for tables
-//! of places and writes the functions that it wants to be called into those. This is version 3 of NVTX, which has no
-//! library of its own.
+//! A profiler names a library in the environment. It is opened at the first range and initialized once: it asks for
+//! tables of function slots and writes its callbacks into them. This is version 3 of NVTX, which has no library of its
+//! own.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libloading::Library;
 
-/// A range of the calling thread, from its making to its end. Ranges nest.
+/// A range on the calling thread, which ends when dropped. Ranges nest.
 pub struct Range {
     pop: Option<Pop>,
-    /// It ends in the thread in which it began.
+    /// It must end on the thread on which it began.
     _thread: PhantomData<*const ()>,
 }
 
@@ -24,7 +24,7 @@ pub fn range(name: &str) -> Range {
     if let Some(Tool { push, .. }) = tool {
         let bytes: Vec<u8> = name.bytes().filter(|&byte| byte != 0).collect();
         let name = CString::new(bytes).unwrap_or_default();
-        // SAFETY: the text ends with a zero and is copied by the call.
+        // SAFETY: the string is zero-terminated and copied by the call.
         unsafe { push(name.as_ptr()) };
     }
     Range { pop: tool.map(|tool| tool.pop), _thread: PhantomData }
@@ -42,7 +42,7 @@ impl Drop for Range {
 type Push = unsafe extern "C" fn(*const c_char) -> c_int;
 type Pop = unsafe extern "C" fn() -> c_int;
 
-/// What an attached profiler wants to be called for ranges.
+/// The callbacks of an attached profiler.
 struct Tool {
     push: Push,
     pop: Pop,
@@ -61,17 +61,17 @@ fn attach() -> Option<Tool> {
     let library = unsafe { Library::new(path) }.ok()?;
     // SAFETY: this is the type of the function of that name.
     let initialize = unsafe { library.get::<Initialize>("InitializeInjectionNvtx2") }.ok()?;
-    // SAFETY: the tables are of the shape that the protocol says, and there as long as the process.
+    // SAFETY: the tables have the layout of the protocol and live as long as the process.
     if unsafe { initialize(export_table) } == 0 {
         return None;
     }
-    // Functions of the library are called until the end.
+    // Functions of the library are called until the process ends.
     std::mem::forget(library);
     let [push, pop] = [RANGE_PUSH, RANGE_POP].map(|number| SLOTS[CORE][number].load(Ordering::Acquire));
     if push.is_null() || pop.is_null() {
         return None;
     }
-    // SAFETY: the profiler wrote functions of these types to these places.
+    // SAFETY: the profiler wrote functions of these types to these slots.
     unsafe {
         Some(Tool {
             push: std::mem::transmute::<*mut c_void, Push>(push),
@@ -80,35 +80,35 @@ fn attach() -> Option<Tool> {
     }
 }
 
-/// The modules of functions, by their published numbers, and how many places each has. Only ranges are called, but a
+/// The number of slots of each module of functions, by its published number. Only those of ranges are called, but a
 /// profiler may fill in all of them.
 const SIZES: [usize; 7] = [0, 16, 9, 15, 7, 16, 7];
 const CORE: usize = 1;
 const RANGE_PUSH: usize = 9;
 const RANGE_POP: usize = 11;
-/// A table ends with a null after its last place.
+/// A table ends with a null after its last slot.
 const ROOM: usize = 17;
 
-/// Where a profiler writes functions.
+/// The slots that a profiler writes functions to.
 static SLOTS: [[AtomicPtr<c_void>; ROOM]; SIZES.len()] =
     [const { [const { AtomicPtr::new(std::ptr::null_mut()) }; ROOM] }; SIZES.len()];
 
-/// The address of a place, or null.
+/// The address of a slot, or null.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Place(*const AtomicPtr<c_void>);
+struct SlotPointer(*const AtomicPtr<c_void>);
 
-// SAFETY: an address of a static.
-unsafe impl Sync for Place {}
+// SAFETY: the address of a static of atomics.
+unsafe impl Sync for SlotPointer {}
 
-/// The tables of places, as the protocol wants them: the first place of each is no function.
-static TABLES: [[Place; ROOM]; SIZES.len()] = {
-    let mut tables = [[Place(std::ptr::null()); ROOM]; SIZES.len()];
+/// The tables of slots, as the protocol wants them: the first entry of each is not a function.
+static TABLES: [[SlotPointer; ROOM]; SIZES.len()] = {
+    let mut tables = [[SlotPointer(std::ptr::null()); ROOM]; SIZES.len()];
     let mut module = 0;
     while module < SIZES.len() {
         let mut number = 1;
         while number < SIZES[module] {
-            tables[module][number] = Place(&raw const SLOTS[module][number]);
+            tables[module][number] = SlotPointer(&raw const SLOTS[module][number]);
             number += 1;
         }
         module += 1;
@@ -120,7 +120,7 @@ static TABLES: [[Place; ROOM]; SIZES.len()] = {
 #[repr(C)]
 struct Callbacks {
     size: usize,
-    module_table: extern "C" fn(c_int, *mut *const Place, *mut c_uint) -> c_int,
+    module_table: extern "C" fn(c_int, *mut *const SlotPointer, *mut c_uint) -> c_int,
 }
 
 static CALLBACKS: Callbacks = Callbacks { size: size_of::<Callbacks>(), module_table };
@@ -145,11 +145,11 @@ extern "C" fn export_table(id: u32) -> *const c_void {
     }
 }
 
-extern "C" fn module_table(module: c_int, table: *mut *const Place, size: *mut c_uint) -> c_int {
+extern "C" fn module_table(module: c_int, table: *mut *const SlotPointer, size: *mut c_uint) -> c_int {
     let Some(module) = usize::try_from(module).ok().filter(|module| (1..SIZES.len()).contains(module)) else {
         return 0;
     };
-    // SAFETY: each is null or a place for the answer.
+    // SAFETY: each is null or points to a variable for the answer.
     unsafe {
         if let Some(size) = size.as_mut() {
             *size = SIZES[module] as c_uint;
@@ -161,5 +161,5 @@ extern "C" fn module_table(module: c_int, table: *mut *const Place, size: *mut c
     1
 }
 
-/// A profiler tells its version; all are welcome.
+/// A profiler reports its version; all are accepted.
 extern "C" fn set_tool_version(_version: u32) {}

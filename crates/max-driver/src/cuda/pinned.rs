@@ -1,6 +1,6 @@
-//! Page-locked host memory: copies between it and a GPU run by themselves, so it remembers them.
+//! Page-locked host memory: copies between it and a GPU run asynchronously, so it remembers them.
 //!
-//! Everybody who reads or writes it on the host waits first until the copies are done.
+//! Whoever reads or writes it on the host first waits until the copies are done.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -13,11 +13,11 @@ use super::watch::{MAPPED, PORTABLE};
 use super::{Event, Gpu};
 use crate::Stream;
 
-/// The memory: see the module.
+/// See the module.
 pub(crate) struct Pinned {
     gpu: &'static Gpu,
     ptr: NonNull<u8>,
-    /// The ends of copies.
+    /// Events after the pending copies.
     pending: Mutex<Vec<Event>>,
 }
 
@@ -27,7 +27,7 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Memory full of zeros, for copies of any GPU.
+    /// Zeroed memory, for copies to and from any GPU.
     pub(crate) fn new(gpu: &'static Gpu, bytes: usize) -> Result<Pinned> {
         let _entered = gpu.enter()?;
         let mut place: *mut c_void = std::ptr::null_mut();
@@ -39,8 +39,8 @@ impl Pinned {
         }
         gpu.api.check(status, "cuMemHostAlloc")?;
         let ptr = NonNull::new(place.cast::<u8>())
-            .ok_or_else(|| Error::memory("the driver gave no page-locked host memory"))?;
-        // SAFETY: the memory is new and has so many bytes.
+            .ok_or_else(|| Error::memory("the driver returned no page-locked host memory"))?;
+        // SAFETY: the memory was just allocated with at least `bytes` bytes.
         unsafe { ptr.write_bytes(0, bytes) };
         Ok(Pinned { gpu, ptr, pending: Mutex::new(Vec::new()) })
     }
@@ -50,12 +50,12 @@ impl Pinned {
         self.ptr
     }
 
-    /// Lets later work of a stream start after the copies.
+    /// Makes later work of a stream wait for the copies.
     pub(crate) fn hold(&self, stream: &Stream) -> Result<()> {
         self.lock().iter().try_for_each(|event| event.hold(stream))
     }
 
-    /// Remembers what a stream has been given so far.
+    /// Remembers what has been enqueued on a stream so far.
     pub(crate) fn remember(&self, stream: &Stream) -> Result<()> {
         let event = Event::record(stream, false)?;
         let mut pending = self.lock();
@@ -64,14 +64,14 @@ impl Pinned {
         Ok(())
     }
 
-    /// Waits for the copies, and reports the failure of what they copied.
+    /// Waits for the copies, and returns errors that kernels reported about what they copied.
     pub(crate) fn settle(&self) -> Result<()> {
         self.wait()?.iter().try_for_each(|event| event.gpu().watch.check())
     }
 
-    /// Waits for the copies, and leaves to others what kernels reported. The copies that there were.
+    /// Waits for the copies without checking what kernels reported. Returns the copies that were pending.
     pub(crate) fn wait(&self) -> Result<Vec<Event>> {
-        // They stay in the list meanwhile: another thread has to wait as well.
+        // They stay in the list meanwhile: other threads have to wait for them as well.
         let pending = self.lock().clone();
         pending.iter().try_for_each(Event::synchronize)?;
         if !pending.is_empty() {
@@ -87,9 +87,9 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Memory that a copy may still be using is lost rather than given to the next one.
+        // Memory that a copy may still be using is leaked rather than freed.
         if let (Ok(_), Ok(_entered)) = (self.wait(), self.gpu.enter()) {
-            // SAFETY: it came from the driver, and nobody uses it any more.
+            // SAFETY: it came from the driver, and no copy uses it any more.
             let _ = unsafe { self.gpu.api.cuMemFreeHost(self.ptr.as_ptr().cast()) };
         }
     }

@@ -1,5 +1,5 @@
-// Copies between strided arrangements: each thread moves whole units of UNIT bytes, one after the other. Strides count
-// bytes; sizes and strides of axes that are not used are one and zero. The last axis varies fastest.
+// Copies between strided layouts: each thread moves whole units of UNIT bytes, one after the other. Strides are in
+// bytes; unused axes have size one and stride zero. The last axis varies fastest.
 
 #if UNIT == 1
 typedef unsigned char Unit;
@@ -15,7 +15,7 @@ typedef uint4 Unit;
 
 typedef long long Int;
 
-// Indices are divided in 32 bits wherever they fit.
+// Index divisions use 32 bits wherever they fit.
 template <typename Index>
 static __device__ void move(char* to, const char* from, Index count, const Int* sizes, const Int* out, const Int* in) {
   Index step = (Index)gridDim.x * blockDim.x;

@@ -1,4 +1,4 @@
-//! Copies between strided arrangements on a GPU, by one kernel for each size of what a thread moves at a time.
+//! Copies between strided layouts on a GPU, with one kernel per size of the unit that a thread moves at a time.
 
 use std::sync::OnceLock;
 
@@ -14,33 +14,33 @@ pub(super) struct Copies([OnceLock<Function>; WIDTHS]);
 
 const WIDTHS: usize = 5;
 
-/// The axes that the kernel knows; what is outside of them is walked by the host.
+/// The number of axes in the kernel; the host loops over further ones.
 const AXES: usize = 6;
 
 const THREADS: u64 = 256;
 
-/// One side of a copy: the address of the element with all indices zero, and the steps along each axis in elements.
+/// One side of a copy: the address of the element with all indices zero, and the strides of all axes in elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Side<'a> {
     /// The address.
     pub(crate) address: u64,
-    /// The steps, one for each axis.
+    /// The strides, one per axis.
     pub(crate) strides: &'a [isize],
 }
 
-/// A copy as the kernel sees it: units of bytes, and axes whose strides count bytes.
+/// A copy in the kernel's terms: units of bytes, and axes with strides in bytes.
 #[derive(Debug, PartialEq)]
 struct Plan {
-    /// The logarithm of the bytes that are moved at a time.
+    /// The base-2 logarithm of the bytes moved at a time.
     width: usize,
     axes: Vec<Axis>,
 }
 
-/// Copies elements of so many bytes, in the order of a stream. Addresses need not be aligned for them.
+/// Copies elements of `element` bytes, in stream order. Addresses need not be aligned.
 ///
 /// # Safety
 ///
-/// All elements of both sides are memory that the GPU of the stream reaches, those of `to` writable; they stay valid
+/// All elements of both sides are memory that the stream's GPU can access, those of `to` writable; they stay valid
 /// until the work is done, and the two sides do not overlap.
 pub(crate) unsafe fn copy(
     stream: &Stream,
@@ -70,7 +70,7 @@ pub(crate) unsafe fn copy(
         }
         params[0] = to.address.wrapping_add_signed(target as i64);
         params[1] = from.address.wrapping_add_signed(source as i64);
-        // SAFETY: as the caller promises: the plan names the bytes of the elements and no others.
+        // SAFETY: guaranteed by the caller; the plan covers the bytes of the elements and no others.
         unsafe { function.launch(stream, [blocks as u32, 1, 1], [THREADS as u32, 1, 1], 0, &params)? };
     }
     Ok(())
@@ -78,7 +78,7 @@ pub(crate) unsafe fn copy(
 
 /// The widest units that all addresses and strides are multiples of, and the axes over them.
 fn plan(shape: &[usize], element: usize, to: Side<'_>, from: Side<'_>) -> Plan {
-    // The bytes of an element are an axis like any other: it merges with those that lie without gaps.
+    // The bytes of an element are an axis like any other: it merges with contiguous ones.
     let bytes = |strides: &[isize]| -> Vec<isize> {
         strides.iter().map(|stride| stride.wrapping_mul(element as isize)).chain([1]).collect()
     };
@@ -107,7 +107,8 @@ impl Copies {
         }
         let functions = gpu.functions(&[source(width)])?;
         let function = functions.into_iter().next();
-        let function = function.ok_or_else(|| max_core::Error::internal("a source gave no function"))?;
+        let function =
+            function.ok_or_else(|| max_core::Error::internal("no function was made from a source"))?;
         Ok(self.0[width].get_or_init(|| function).clone())
     }
 }
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(transpose, Plan { width: 3, axes: vec![axis(3, 40, 8), axis(5, 8, 24)] });
         // A fill reads the same element again and again.
         assert_eq!(planned(&[6], 8, (0, &[-2]), (0, &[0])), Plan { width: 3, axes: vec![axis(6, -16, 0)] });
-        // What lies without gaps on both sides is one run, and a single unit needs no axis at all.
+        // What is contiguous on both sides is one run, and a single unit needs no axis at all.
         assert_eq!(
             planned(&[2, 3], 2, (2, &[3, 1]), (4, &[3, 1])),
             Plan { width: 1, axes: vec![axis(6, 2, 2)] }

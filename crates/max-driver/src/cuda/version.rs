@@ -1,9 +1,9 @@
-//! Which versions of NVIDIA's libraries go with the driver.
+//! Which versions of NVIDIA's libraries work with the driver.
 
 use super::api;
 
-/// The names of a library's file in the order to try them: a driver runs what was made for its own major version and
-/// for older ones, so an older driver wants the names `before` CUDA 13 first.
+/// The names of a library's file in the order to try them: a driver runs code made for its own major CUDA version and
+/// for older ones, so an older driver tries the names `before` CUDA 13 first.
 pub(crate) fn by_driver(
     newest: &'static [&'static str],
     before: &'static [&'static str],

@@ -1,7 +1,7 @@
-//! What kernels report: a place that both sides see, looked at whenever the host waits for the device.
+//! Error reports of kernels: memory shared with the device, checked whenever the host waits for it.
 //!
-//! A kernel cannot return an error. One that meets bad data, an index out of range, writes a [`Report`] instead and goes
-//! on without touching memory it must not; the next wait for the device finds the report and makes it an error.
+//! A kernel cannot return an error. One that meets bad data, such as an index out of range, writes a [`Report`] instead
+//! and goes on without accessing memory out of bounds; the next wait for the device turns the report into an error.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,20 +10,20 @@ use max_core::{Result, bail};
 
 use super::api::Api;
 
-/// What a kernel writes, if `seen` was zero: two there, then the rest, then one there.
+/// What a kernel writes if `seen` was zero: first `seen = 2`, then the other fields, then `seen = 1`.
 #[repr(C)]
 pub(crate) struct Report {
-    /// One once there is something; two while it is being written or read.
+    /// One when there is a report; two while it is being written or read.
     seen: AtomicU64,
-    /// What was found.
+    /// The bad value.
     found: i64,
-    /// What would have been right.
+    /// The limit it violates.
     limit: i64,
-    /// Where.
+    /// The axis it belongs to.
     axis: i64,
 }
 
-/// The place of the report.
+/// The report of a GPU.
 pub(crate) struct Watch {
     report: *mut Report,
 }
@@ -45,17 +45,17 @@ impl Watch {
         self.report as u64
     }
 
-    /// The report as an error, once.
+    /// Returns the report as an error, once.
     pub(crate) fn check(&self) -> Result<()> {
-        // SAFETY: the memory is there as long as the process, and this part of it is only used as what it is.
+        // SAFETY: the memory is never freed, and this field is only accessed atomically.
         let seen = unsafe { &(*self.report).seen };
-        // Most of the time there is nothing. One thread gets what there is, and devices leave it alone meanwhile.
+        // Most of the time there is no report. One thread takes it, and devices do not write it meanwhile.
         if seen.load(Ordering::Relaxed) != 1
             || seen.compare_exchange(1, 2, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             return Ok(());
         }
-        // SAFETY: the rest was written before the one, and nobody writes it before the zero.
+        // SAFETY: the other fields were written before `seen` became one, and stay unchanged until it is zero.
         let [found, limit, axis] = unsafe {
             let report = self.report;
             [&raw const (*report).found, &raw const (*report).limit, &raw const (*report).axis]
@@ -66,7 +66,7 @@ impl Watch {
     }
 }
 
-/// Flags of page-locked memory: for all contexts, and with an address on the device.
+/// Flags of page-locked memory: usable from all contexts, and mapped into the device's address space.
 pub(super) const PORTABLE: u32 = 1;
 pub(super) const MAPPED: u32 = 2;
 
@@ -76,7 +76,7 @@ mod tests {
     use max_core::ErrorKind;
 
     #[test]
-    fn a_report_is_told_once() {
+    fn a_report_is_returned_once() {
         let mut report = Report { seen: AtomicU64::new(2), found: 7, limit: 5, axis: 1 };
         let watch = Watch { report: &raw mut report };
         assert!(watch.check().is_ok(), "it is still being written");

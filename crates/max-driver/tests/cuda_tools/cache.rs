@@ -1,4 +1,4 @@
-//! The cache on disk, seen from outside: processes of their own with a folder of their own.
+//! The disk cache, tested from outside: in child processes with a folder of their own.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use max_core::DType;
 
 use super::{add, address, download, gpu, source, upload};
 
-/// What a child does: it makes functions by both doors and runs one.
+/// What a child does: it makes functions alone and as a module, and runs one.
 #[test]
 fn work_of_a_child() {
     let Some((device, gpu)) = gpu() else { return };
@@ -45,7 +45,7 @@ fn processes_share_compiled_code() {
     let rebuilt = entries(&folder);
     assert_eq!((rebuilt.len(), rebuilt[0].1.len()), (1, whole.len()));
     std::fs::remove_dir_all(&folder).unwrap();
-    // Without a folder everything works all the same.
+    // Everything works without a folder, too.
     child(Path::new(""));
     child(Path::new("/proc/none"));
 }
@@ -59,8 +59,7 @@ fn child(folder: &Path) {
     eprint!("{}: {said}", folder.display());
 }
 
-/// The files of a folder: what they are called, their content, and their number in the file system, which is another
-/// one where a file has been written anew.
+/// The files of a folder: name, content, and inode number, which changes when a file is written again.
 fn entries(folder: &Path) -> Vec<(PathBuf, Vec<u8>, u64)> {
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap());
     let facts = |file: std::fs::DirEntry| {

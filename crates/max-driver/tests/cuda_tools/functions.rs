@@ -13,7 +13,7 @@ fn a_function_adds_numbers() {
     let functions = gpu.functions(&[add()]).unwrap();
     let params = [address(&a), address(&b), address(&out), n as u64];
     let stream = device.default_stream();
-    // SAFETY: the buffers have as many elements, and live until the results have been read.
+    // SAFETY: the buffers have `n` elements and live until the results have been read.
     unsafe {
         functions[0].launch(&stream, [0, 1, 1], [256, 1, 1], 0, &params).unwrap();
         assert_eq!(download(&out), vec![-1.0; n as usize], "an empty grid does nothing");
@@ -40,9 +40,9 @@ fn a_function_may_have_no_parameters() {
 }
 
 #[test]
-fn much_shared_memory_is_to_be_had() {
+fn large_shared_memory_is_available() {
     let Some((device, gpu)) = gpu() else { return };
-    // Both ask for more than 48 KiB in all, the second for less than that itself.
+    // Both need more than 48 KiB in total; the second asks for less than that at launch.
     for (name, fixed, asked) in [("all_asked_for", 1, 16 << 10), ("half_asked_for", 8 << 10, 8 << 10)] {
         let code = r#"extern "C" __global__ void NAME(float* out, long long n) {
             extern __shared__ float place[];
@@ -57,7 +57,7 @@ fn much_shared_memory_is_to_be_had() {
         let out = upload(DType::Float32, &(0..asked).map(f64::from).collect::<Vec<_>>(), &device);
         let params = [address(&out), asked as u64];
         for _ in 0..2 {
-            // SAFETY: there is as much memory as the function believes.
+            // SAFETY: there is as much memory as the function assumes.
             unsafe {
                 function
                     .launch(&device.default_stream(), [1, 1, 1], [1024, 1, 1], asked as u32 * 4, &params)
@@ -66,7 +66,7 @@ fn much_shared_memory_is_to_be_had() {
         }
         let found = download(&out);
         for i in 0..asked {
-            // Turned around twice, with something added each time.
+            // Reversed twice, with something added each time.
             let expected = f64::from(i + i % fixed + (asked - 1 - i) % fixed);
             assert_eq!(found[i as usize], expected, "element {i} of {name}");
         }
@@ -112,7 +112,7 @@ fn many_threads_ask_for_many_functions() {
                 let functions = gpu.functions(&sources).unwrap();
                 for function in &functions {
                     let stream = device.default_stream();
-                    // SAFETY: every function writes an element of its own, all threads the same.
+                    // SAFETY: every function writes its own element, and all threads write the same value.
                     unsafe { function.launch(&stream, [1; 3], [1; 3], 0, &[address(out)]) }.unwrap();
                 }
             });

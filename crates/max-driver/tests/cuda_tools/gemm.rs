@@ -1,28 +1,28 @@
 use max_core::DType::{self, BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Float64, Int8, Int32};
 use max_core::{Element, ErrorKind, dispatch};
-use max_driver::cuda::{Compute, Ending, Gemm, GemmAddresses, Gpu, Matrix};
+use max_driver::cuda::{Activation, Compute, Gemm, GemmAddresses, Gpu, Matrix};
 use max_driver::{Buffer, Device};
 
 use super::{address, download, gpu, upload};
 
-/// A product to be checked: what differs from `[4, 24] x [24, 8]` of float32.
+/// A matmul to be checked: what differs from `[4, 24] x [24, 8]` of float32.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     types: [DType; 3],
     size: [usize; 3],
     batch: usize,
     transposed: [bool; 2],
-    /// Elements between one row and the next that belong to nobody.
+    /// Unused elements between one row and the next.
     gap: usize,
     /// Elements before the first.
     offset: usize,
-    /// Whether all products of the batch have the same `b`.
+    /// Whether all matrices of the batch share one `b`.
     repeated: bool,
     compute: Compute,
     bias: bool,
-    /// Whether something is added, and whether that is where the result goes.
+    /// Whether there is a `c`, and whether it is in the same memory as the result.
     added: Option<bool>,
-    ending: Ending,
+    activation: Activation,
     factors: [f64; 2],
 }
 
@@ -37,11 +37,11 @@ const CASE: Case = Case {
     compute: Compute::F32,
     bias: false,
     added: None,
-    ending: Ending::None,
+    activation: Activation::None,
     factors: [1.0, 0.0],
 };
 
-/// What lies between the rows of a matrix, and has to stay there.
+/// The value between the rows of a matrix, which must not change.
 const GAP: f64 = 77.0;
 
 /// A matrix in memory.
@@ -53,7 +53,7 @@ struct Placed {
 }
 
 impl Placed {
-    /// `[batch, rows, columns]` small whole numbers, which every type has.
+    /// `[batch, rows, columns]` of small whole numbers, which every type can represent.
     fn new(
         case: &Case,
         dtype: DType,
@@ -96,7 +96,7 @@ impl Placed {
     }
 }
 
-/// Runs a product and compares it with the sums themselves; whether the library has it.
+/// Runs a matmul and compares it with plain sums; whether the library supports it.
 fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
     let ([m, n, k], [a_type, b_type, d_type]) = (case.size, case.types);
     let a = Placed::new(case, a_type, [m, k], case.transposed[0], false, 1, device);
@@ -119,7 +119,7 @@ fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
         d: d.matrix,
         compute: case.compute,
         bias: case.bias,
-        ending: case.ending,
+        activation: case.activation,
     };
     let Some(plan) = gpu.gemm(&gemm).unwrap_or_else(|error| panic!("{case:?}: {error}")) else {
         return false;
@@ -134,7 +134,7 @@ fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
         workspace: address(&workspace),
     };
     let [alpha, beta] = case.factors;
-    // SAFETY: the matrices are as large as the product says, and alive until the result has been read.
+    // SAFETY: the matrices are as large as the matmul says, and alive until the result has been read.
     unsafe { plan.run(&device.default_stream(), &at, alpha, beta) }
         .unwrap_or_else(|error| panic!("{case:?}: {error}"));
     let found = download(&d.buffer);
@@ -148,16 +148,16 @@ fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
         let bias = if case.bias { bias[column] } else { 0.0 };
         let sum = alpha * product + beta * added + bias;
         let inner = 0.797_884_560_802_865_4 * (sum + 0.044_715 * sum * sum * sum);
-        expected[d.at(batch, row, column)] = match case.ending {
-            Ending::None => sum,
-            Ending::Relu => sum.max(0.0),
-            Ending::GeluTanh => 0.5 * sum * (1.0 + inner.tanh()),
+        expected[d.at(batch, row, column)] = match case.activation {
+            Activation::None => sum,
+            Activation::Relu => sum.max(0.0),
+            Activation::GeluTanh => 0.5 * sum * (1.0 + inner.tanh()),
         };
     }
     let rounded = |value: f64| dispatch!(d_type, T => T::from_f64(value).to_f64());
     for (place, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
-        // Sums of small whole numbers are exact; only a function may be off by a little.
-        let slack = if case.ending == Ending::GeluTanh { 0.01 + 0.01 * expected.abs() } else { 0.0 };
+        // Sums of small whole numbers are exact; only gelu may be slightly off.
+        let slack = if case.activation == Activation::GeluTanh { 0.01 + 0.01 * expected.abs() } else { 0.0 };
         assert!(
             (found - rounded(expected)).abs() <= slack,
             "element {place} of {case:?} is {found}, not {}: {plan:?} with {} bytes",
@@ -168,15 +168,15 @@ fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
     true
 }
 
-/// Checks products, all of which the library must have.
+/// Checks matmuls, all of which the library must support.
 fn check_all(cases: &[Case]) {
     let Some((device, gpu)) = gpu() else { return };
     let without: Vec<_> = cases.iter().filter(|case| !check(case, &device, gpu)).collect();
-    assert!(without.is_empty(), "the library has no {without:#?}");
+    assert!(without.is_empty(), "the library does not support {without:#?}");
 }
 
 #[test]
-fn products_of_all_types() {
+fn matmuls_of_all_types() {
     let types: &[([DType; 3], Compute)] = &[
         ([Float32; 3], Compute::F32),
         ([Float32; 3], Compute::TF32),
@@ -197,7 +197,7 @@ fn products_of_all_types() {
 }
 
 #[test]
-fn products_of_all_layouts() {
+fn matmuls_of_all_layouts() {
     let mut cases = Vec::new();
     for types in [[Float32; 3], [BFloat16; 3]] {
         for transposed in [[false, false], [false, true], [true, false], [true, true]] {
@@ -216,12 +216,12 @@ fn products_of_all_layouts() {
 }
 
 #[test]
-fn products_with_all_endings() {
+fn matmuls_with_all_activations() {
     let mut cases = Vec::new();
     for types in [[Float32; 3], [BFloat16; 3], [Float16; 3], [BFloat16, BFloat16, Float32]] {
-        for ending in [Ending::None, Ending::Relu, Ending::GeluTanh] {
+        for activation in [Activation::None, Activation::Relu, Activation::GeluTanh] {
             for bias in [false, true] {
-                let case = Case { types, ending, bias, size: [48, 64, 32], ..CASE };
+                let case = Case { types, activation, bias, size: [48, 64, 32], ..CASE };
                 cases.extend([case, Case { transposed: [false, true], ..case }, Case { batch: 2, ..case }]);
             }
         }
@@ -230,7 +230,7 @@ fn products_with_all_endings() {
 }
 
 #[test]
-fn products_to_which_something_is_added() {
+fn matmuls_with_an_addend() {
     let mut cases = Vec::new();
     for types in [[Float32; 3], [BFloat16; 3], [Float64; 3]] {
         let compute = if types[0] == Float64 { Compute::F64 } else { Compute::F32 };
@@ -242,19 +242,20 @@ fn products_to_which_something_is_added() {
         }
         cases.push(Case { types, compute, factors: [0.5, 0.0], ..CASE });
     }
-    let last = Case { added: Some(false), factors: [1.0, 1.0], bias: true, ending: Ending::Relu, ..CASE };
+    let last =
+        Case { added: Some(false), factors: [1.0, 1.0], bias: true, activation: Activation::Relu, ..CASE };
     cases.push(Case { size: [32, 48, 16], ..last });
     check_all(&cases);
 }
 
 #[test]
-fn products_of_eight_bits() {
+fn matmuls_of_eight_bit_types() {
     let Some((_, gpu)) = gpu() else { return };
     let case = Case { transposed: [false, true], size: [32, 48, 64], ..CASE };
     let whole = Case { types: [Int8, Int8, Int32], compute: Compute::I32, ..case };
     check_all(&[whole, Case { batch: 2, ..whole }]);
     if gpu.compute_capability() < (8, 9) {
-        return eprintln!("skipped: this GPU has no floats of eight bits");
+        return eprintln!("skipped: this GPU does not support float8");
     }
     let mut cases = Vec::new();
     for (a, b) in [(Float8E4M3FN, Float8E4M3FN), (Float8E4M3FN, Float8E5M2), (Float8E5M2, Float8E4M3FN)] {
@@ -267,7 +268,7 @@ fn products_of_eight_bits() {
 }
 
 #[test]
-fn what_the_library_cannot_is_nothing() {
+fn unsupported_matmuls_have_no_plan() {
     let Some((device, gpu)) = gpu() else { return };
     let size = [16, 16, 16];
     for case in [
@@ -283,7 +284,7 @@ fn what_the_library_cannot_is_nothing() {
 fn float32_stays_float32() {
     let Some((device, gpu)) = gpu() else { return };
     let (m, n, k) = (64, 64, 64);
-    // A difference that operands of 19 bits do not have.
+    // A difference that operands rounded to 19 bits lose.
     let value = 1.0 + f64::from(f32::EPSILON) * 512.0;
     let matrix = Matrix { dtype: Float32, transposed: false, leading: 64, batch_stride: 0, alignment: 256 };
     let (a, b) = (upload(Float32, &vec![value; m * k], &device), upload(Float32, &vec![1.0; k * n], &device));
@@ -299,7 +300,7 @@ fn float32_stays_float32() {
         d: matrix,
         compute: Compute::F32,
         bias: false,
-        ending: Ending::None,
+        activation: Activation::None,
     };
     let results = [Compute::F32, Compute::TF32].map(|compute| {
         let plan = gpu.gemm(&Gemm { compute, ..gemm }).unwrap().unwrap();
@@ -313,7 +314,7 @@ fn float32_stays_float32() {
             let error = unsafe { plan.run(&stream, &wrong, 1.0, beta) }.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
         }
-        // SAFETY: the matrices are as large as the product says.
+        // SAFETY: the matrices are as large as the matmul says.
         unsafe { plan.run(&stream, &at, 1.0, 0.0) }.unwrap();
         download(&d)
     });
@@ -354,7 +355,7 @@ fn long_sums_have_the_same_bits_twice() {
             d: matrix(n),
             compute: Compute::F32,
             bias: false,
-            ending: Ending::None,
+            activation: Activation::None,
         };
         let plan = gpu.gemm(&gemm).unwrap().unwrap();
         let workspace =
@@ -363,7 +364,7 @@ fn long_sums_have_the_same_bits_twice() {
             let d = upload(dtype, &vec![0.0; m * n], &device);
             let (a, b, d_at, workspace) = (address(&a), address(&b), address(&d), address(&workspace));
             let at = GemmAddresses { a, b, c: 0, d: d_at, bias: 0, workspace };
-            // SAFETY: the matrices are as large as the product says.
+            // SAFETY: the matrices are as large as the matmul says.
             unsafe { plan.run(&device.default_stream(), &at, 1.0, 0.0) }.unwrap();
             download(&d)
         };

@@ -7,11 +7,11 @@ use max_driver::{Buffer, Stream};
 
 use super::{add, address, download, gpu, upload};
 
-/// Adds `b` to `out`, in place, some times.
+/// Adds `b` to `out` in place, `times` times.
 fn add_to(function: &Function, stream: &Stream, out: &Buffer, b: &Buffer, times: usize) -> Result<()> {
     let params = [address(out), address(b), address(out), out.num_elements() as u64];
     for _ in 0..times {
-        // SAFETY: both have as many elements, and the tests keep them until the work is done.
+        // SAFETY: both have the same number of elements, and the tests keep them until the work is done.
         unsafe { function.launch(stream, [1, 1, 1], [64, 1, 1], 0, &params) }?;
     }
     Ok(())
@@ -71,7 +71,7 @@ fn other_threads_use_the_device_while_one_records() {
     let (recorded, other) = std::thread::scope(|scope| {
         let other = scope.spawn(others);
         let work = || {
-            // The other thread has the time to come in between.
+            // Gives the other thread time to come in between.
             std::thread::sleep(Duration::from_millis(2));
             add_to(&function, &stream, &out, &b, 20)
         };
@@ -84,7 +84,7 @@ fn other_threads_use_the_device_while_one_records() {
 }
 
 #[test]
-fn a_stream_works_on_after_a_failed_recording() {
+fn a_stream_keeps_working_after_a_failed_recording() {
     let Some((device, gpu)) = gpu() else { return };
     let function = gpu.functions(&[add()]).unwrap().remove(0);
     let stream = Stream::new(&device).unwrap();
@@ -107,7 +107,7 @@ fn a_stream_works_on_after_a_failed_recording() {
     }));
     assert!(panicked.is_err());
     let error = Graph::record(&device.default_stream(), || Ok(())).unwrap_err();
-    assert!(error.message().contains("a stream of its own"), "{error}");
+    assert!(error.message().contains("a dedicated stream"), "{error}");
     add().unwrap();
     stream.synchronize().unwrap();
     assert_eq!(download(&out), [1.0], "only what was not recorded has run");
@@ -134,6 +134,6 @@ fn five_hundred_kernels_are_replayed() {
         stream.synchronize().unwrap();
         best = best.min(end.microseconds_since(&start).unwrap());
     }
-    eprintln!("replay of 500 kernels: {:.3} us a kernel, {on_host:.1} us on the host", best / 500.0);
+    eprintln!("replay of 500 kernels: {:.3} us per kernel, {on_host:.1} us on the host", best / 500.0);
     assert_eq!(download(&out), [500.0 * f64::from(rounds)]);
 }

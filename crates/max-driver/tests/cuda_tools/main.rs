@@ -1,5 +1,5 @@
-//! What a GPU is given to do: functions from source, products, recorded graphs. Without a GPU nothing is tested, and one
-//! line says so.
+//! Work on a GPU: functions from source, matmuls, recorded graphs. Without a GPU nothing is tested, and one line says
+//! so.
 
 mod cache;
 mod functions;
@@ -19,7 +19,7 @@ fn gpu() -> Option<(Device, &'static Gpu)> {
     match Device::accelerator(None) {
         Ok(device) => device.gpu().map(|gpu| (device, gpu)),
         Err(error) => {
-            // Not the macro, whose lines are only shown when a test fails.
+            // Not eprintln!, whose output is only shown when a test fails.
             SAID.call_once(|| drop(writeln!(std::io::stderr(), "skipped: no GPU: {}", error.message())));
             None
         }
@@ -34,7 +34,7 @@ fn upload(dtype: DType, values: &[f64], device: &Device) -> Buffer {
     })
 }
 
-/// The elements of a device.
+/// Elements copied back from a device.
 fn download(buffer: &Buffer) -> Vec<f64> {
     dispatch!(buffer.dtype(), T => {
         buffer.to_vec::<T>().unwrap().into_iter().map(T::to_f64).collect()

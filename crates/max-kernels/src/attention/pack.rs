@@ -1,4 +1,4 @@
-//! Packs keys, which lie row by row, as the columns of panels.
+//! Packs keys, which are rows in memory, as the columns of panels.
 
 use max_core::Element;
 
@@ -6,22 +6,22 @@ use crate::matmul::{Kernels, Matrix, Micro, pack, pack_right};
 use crate::simd::{LINE, prefetch};
 use crate::tile;
 
-/// Whether elements need not be widened.
+/// Whether elements need no widening.
 pub(super) fn is_wide<T: Element>() -> bool {
     size_of::<T>() == size_of::<T::Lane>()
 }
 
-/// Whether rows so far apart do not share cache sets.
-pub(super) fn is_apart<T>(stride: isize) -> bool {
+/// Whether rows with this stride map to different cache sets.
+pub(super) fn avoids_cache_conflicts<T>(stride: isize) -> bool {
     !stride.unsigned_abs().wrapping_mul(size_of::<T>()).is_multiple_of(4096)
 }
 
-/// Asks for the columns of a matrix; see [`prefetch_rows`].
+/// Prefetches the columns of a matrix; see [`prefetch_rows`].
 pub(super) fn prefetch_columns<T>(Matrix { start, strides, size }: Matrix<T>) {
     prefetch_rows(Matrix { start, strides: [strides[1], strides[0]], size: [size[1], size[0]] });
 }
 
-/// Asks for the rows of a matrix, if their elements lie side by side.
+/// Prefetches the rows of a matrix, if they are contiguous.
 pub(super) fn prefetch_rows<T>(matrix: Matrix<T>) {
     let Matrix { start, strides: [down, along], size: [rows, columns] } = matrix;
     for row in 0..if along == 1 { rows } else { 0 } {
@@ -32,7 +32,7 @@ pub(super) fn prefetch_rows<T>(matrix: Matrix<T>) {
     }
 }
 
-/// How many elements are needed to widen keys of a depth before they are turned.
+/// How many elements of scratch memory are needed to widen keys before they are transposed.
 pub(super) fn staging<T: Element>(kernels: &Kernels<T::Lane>, depth: usize) -> usize
 where
     T::Lane: Micro,
@@ -40,11 +40,11 @@ where
     if is_wide::<T>() { 0 } else { kernels.width * depth }
 }
 
-/// Packs keys as [`pack_right`] does: a matrix of as many rows as keys are deep, each column a key.
+/// Packs keys as [`pack_right`] does: the columns of the matrix are the keys, its rows their depth.
 ///
 /// # Safety
 ///
-/// The matrix is readable; the panels fit, and so does what [`staging`] says.
+/// The matrix can be read; there is room for the panels at `to`, and for [`staging`] elements at `staging`.
 pub(super) unsafe fn pack_keys<T: Element>(
     kernels: &Kernels<T::Lane>,
     to: *mut T::Lane,
@@ -55,7 +55,7 @@ pub(super) unsafe fn pack_keys<T: Element>(
 {
     let Matrix { start: from, strides: [down, along], size: [depth, keys] } = matrix;
     let width = kernels.width;
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if down != 1 {
             return pack_right(kernels, to, matrix);

@@ -5,17 +5,17 @@ use std::ops::Range;
 use max_core::{Bool, DType, Element, dispatch};
 
 use super::PreparedAttention;
-use super::pack::{is_apart, is_wide, pack_keys, prefetch_columns, prefetch_rows, staging};
+use super::pack::{avoids_cache_conflicts, is_wide, pack_keys, prefetch_columns, prefetch_rows, staging};
 use super::softmax::{GROUP, LINES, Mask, Scores, State, Weighing, weigh};
 use super::weight::Real;
 use crate::Memory;
 use crate::matmul::{DEPTH, Kernels, Matrix, ROW, THIN, pack, pack_right};
 use crate::scratch::{Pieces, bytes, pieces};
 
-/// The most rows for which keys and values are read as they lie, since they are used so few times.
+/// The most rows for which keys and values are read in place, since they are used only a few times.
 pub(super) const FEW: usize = 64;
 
-/// Packed queries lie so much further apart than they are long, so that they do not share cache sets.
+/// The padding of packed queries, so that they do not share cache sets.
 const GAP: usize = 16;
 
 /// Rows of a group of heads: those of its first head, then those of the next.
@@ -31,7 +31,7 @@ pub(super) struct Rows<'a, L: 'static> {
     pub(super) packed: Option<Packed<L>>,
 }
 
-/// The packed keys and values of a group, block after block; values only where they are not read as they lie.
+/// The packed keys and values of a group, block after block; values only if they are not read in place.
 #[derive(Clone, Copy)]
 pub(super) struct Packed<L> {
     pub(super) keys: *mut L,
@@ -48,8 +48,8 @@ pub(super) struct Room<L> {
     masks: *mut L,
 }
 
-/// The queries of rows, with unit stride: where they start, and how far apart they lie and the parts of them that are
-/// multiplied at a time.
+/// The queries of rows, with unit stride along the depth: the distance between rows, and between the parts of the depth
+/// that are multiplied at a time.
 #[derive(Clone, Copy)]
 struct Queries<L> {
     start: *const L,
@@ -57,24 +57,24 @@ struct Queries<L> {
     part: usize,
 }
 
-/// A block of values: where it starts, and how far apart its rows and its panels lie.
+/// A block of values, with the distances between rows and between panels.
 struct Values<L> {
     start: *const L,
     stride: isize,
     panel: usize,
-    /// Whether rows lie whole, with unit stride.
+    /// Whether whole rows are contiguous, rather than packed in panels.
     whole: bool,
 }
 
-/// Which keys of a block some rows see.
-struct Seen {
+/// The keys of a block that some rows see, for each row and for all of them.
+struct VisibleKeys {
     each: [[usize; 2]; LINES],
-    /// From the first, rounded down to a whole group, to the last; nothing if there are none.
+    /// From the first, rounded down to a whole group, to the last; `None` if there are none.
     all: Option<[usize; 2]>,
 }
 
 impl<L: Real> Rows<'_, L> {
-    /// Whether they are few.
+    /// Whether keys and values are read in place for these rows.
     fn few(&self) -> bool {
         self.rows.len() <= FEW && self.packed.is_none()
     }
@@ -84,32 +84,33 @@ impl<L: Real> Rows<'_, L> {
         self.kernels.tiles.len()
     }
 
-    /// How many times rows are computed together.
+    /// The number of groups of rows that are computed together.
     pub(super) fn groups(&self) -> usize {
         self.rows.len().div_ceil(self.height())
     }
 
-    /// How far apart the sums of rows lie.
+    /// The distance between the sums of rows.
     pub(super) fn stride(&self) -> usize {
         self.k.width.next_multiple_of(self.kernels.width)
     }
 
-    /// The queries as they lie, if they need not be widened, and are of one head and not so far apart that they
-    /// share cache sets.
+    /// The queries in place, if they need no widening, belong to one head and do not share cache sets.
     fn queries_in_place<T: Element<Lane = L>>(&self) -> Option<Queries<L>> {
         let (k, rows) = (self.k, &self.rows);
         let head = rows.start / k.queries;
         let query = k.query.at::<T>(self.memory, k.heads.index(self.group, head));
         let [stride, along] = query.strides;
-        let fits =
-            is_wide::<T>() && along == 1 && head == (rows.end - 1) / k.queries && is_apart::<T>(stride);
+        let fits = is_wide::<T>()
+            && along == 1
+            && head == (rows.end - 1) / k.queries
+            && avoids_cache_conflicts::<T>(stride);
         fits.then(|| {
             let start = query.part([rows.start % k.queries, 0], [0, 0]).start.cast();
             Queries { start, stride, part: DEPTH }
         })
     }
 
-    /// How far apart packed queries lie.
+    /// The distance between packed queries.
     fn query_stride(&self) -> usize {
         self.k.depth.min(DEPTH) + GAP
     }
@@ -140,11 +141,11 @@ impl<L: Real> Rows<'_, L> {
         self.sizes::<T>().map(bytes::<L>).iter().sum()
     }
 
-    /// Scratch memory with the queries of the rows.
+    /// Takes scratch memory and packs the queries of the rows.
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this type.
+    /// The memory was checked for the kernel, whose operands have type `T`.
     pub(super) unsafe fn room<T: Element<Lane = L>>(&self, scratch: &mut Pieces) -> Room<L> {
         let [queries, keys, values, staging, scores, masks] =
             self.sizes::<T>().map(|size| scratch.take::<L>(size));
@@ -160,7 +161,7 @@ impl<L: Real> Rows<'_, L> {
             let query = k.query.at::<T>(self.memory, k.heads.index(self.group, head));
             for (number, depth) in (0..k.depth).step_by(DEPTH).enumerate() {
                 let deep = DEPTH.min(k.depth - depth);
-                // SAFETY: the caller vouches; scratch memory has the size asked for.
+                // SAFETY: guaranteed by the caller; scratch memory has the requested size.
                 unsafe {
                     let to = queries.add(number * part + (row - self.rows.start) * stride);
                     pack(to, stride, query.part([first, depth], [count, deep]));
@@ -172,24 +173,25 @@ impl<L: Real> Rows<'_, L> {
         Room { queries, keys, values, staging, scores, masks }
     }
 
-    /// From where to where any of the rows sees keys.
+    /// The range of keys that any of the rows sees.
     pub(super) fn range(&self) -> Range<usize> {
-        let seen = self.rows.clone().map(|row| self.k.seen(row % self.k.queries));
-        let seen = seen.filter(|[from, to]| from < to);
-        seen.fold(None, |all: Option<Range<usize>>, [from, to]| match all {
-            Some(all) => Some(all.start.min(from)..all.end.max(to)),
-            None => Some(from..to),
-        })
-        .unwrap_or(0..0)
+        let visible = self.rows.clone().map(|row| self.k.visible(row % self.k.queries));
+        let visible = visible.filter(|[from, to]| from < to);
+        visible
+            .fold(None, |all: Option<Range<usize>>, [from, to]| match all {
+                Some(all) => Some(all.start.min(from)..all.end.max(to)),
+                None => Some(from..to),
+            })
+            .unwrap_or(0..0)
     }
 
-    /// What a block of keys gives the rows, `height` at a time: where to note it is asked for each, and told when it
-    /// is there.
+    /// Computes the contribution of a block of keys to the rows, `height` at a time, with one callback that says where
+    /// to write it and one that is called when it is complete.
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this type; the room is that of these rows, and the
-    /// states have room for the rows.
+    /// The memory was checked for the kernel, whose operands have type `T`; `room` was made for these rows, and the
+    /// states have room for them.
     pub(super) unsafe fn block<T: Element<Lane = L>>(
         &self,
         room: &Room<L>,
@@ -200,7 +202,7 @@ impl<L: Real> Rows<'_, L> {
         let (k, height) = (self.k, self.height());
         let taken = DEPTH.min(k.keys - start);
         let few = self.few();
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let keys = match self.packed {
                 Some(packed) => packed.keys.add(start * k.depth),
@@ -216,9 +218,10 @@ impl<L: Real> Rows<'_, L> {
                 let first = group * height;
                 let rows = height.min(self.rows.len() - first);
                 let part = part(group);
-                let seen = self.seen(first, rows, start, taken);
+                let visible = self.visible_keys(first, rows, start, taken);
                 let scores = room.scores.add(if few { first * ROW } else { 0 });
-                let (Some(all), Some(mask)) = (seen.all, self.mask(room, first, rows, start, taken)) else {
+                let (Some(all), Some(mask)) = (visible.all, self.mask(room, first, rows, start, taken))
+                else {
                     part.clear(rows, 1);
                     done(group, rows, part);
                     continue;
@@ -233,7 +236,7 @@ impl<L: Real> Rows<'_, L> {
                     scores,
                     rows,
                     keys: all,
-                    seen: seen.each,
+                    visible: visible.each,
                     mask,
                     weighing: self.weighing,
                     state: part,
@@ -244,22 +247,22 @@ impl<L: Real> Rows<'_, L> {
         }
     }
 
-    /// Which of a block's keys some rows see.
-    fn seen(&self, first: usize, rows: usize, start: usize, taken: usize) -> Seen {
-        let mut seen = Seen { each: [[0; 2]; LINES], all: None };
-        for (i, each) in seen.each[..rows].iter_mut().enumerate() {
+    /// The keys of a block that some rows see.
+    fn visible_keys(&self, first: usize, rows: usize, start: usize, taken: usize) -> VisibleKeys {
+        let mut visible = VisibleKeys { each: [[0; 2]; LINES], all: None };
+        for (i, each) in visible.each[..rows].iter_mut().enumerate() {
             let row = self.rows.start + first + i;
-            *each = self.k.seen(row % self.k.queries).map(|key| key.saturating_sub(start).min(taken));
+            *each = self.k.visible(row % self.k.queries).map(|key| key.saturating_sub(start).min(taken));
             if each[0] < each[1] {
                 let whole = each[0] / GROUP * GROUP;
-                let all = seen.all.get_or_insert([whole, each[1]]);
+                let all = visible.all.get_or_insert([whole, each[1]]);
                 *all = [all[0].min(whole), all[1].max(each[1])];
             }
         }
-        seen
+        visible
     }
 
-    /// The products of some rows with packed keys, from the first to the last of those that are seen, from a depth on.
+    /// The dot products of some rows with the visible range of packed keys, from a depth on.
     ///
     /// # Safety
     ///
@@ -269,16 +272,16 @@ impl<L: Real> Rows<'_, L> {
         room: &Room<L>,
         [first, rows]: [usize; 2],
         depth: usize,
-        (keys, seen): (*const L, [usize; 2]),
+        (keys, visible): (*const L, [usize; 2]),
         scores: *mut L,
     ) {
         let width = self.kernels.width;
         let Queries { start, stride, part } = room.queries;
         let deep = DEPTH.min(self.k.depth - depth);
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let queries = start.add(depth / DEPTH * part).offset(first as isize * stride);
-            for panel in seen[0] / width..seen[1].div_ceil(width) {
+            for panel in visible[0] / width..visible[1].div_ceil(width) {
                 let right = (keys.add(panel * deep * width), width as isize);
                 let to = (scores.add(panel * width), ROW as isize);
                 let add = (depth > 0).then_some((to.0.cast_const(), to.1));
@@ -287,25 +290,27 @@ impl<L: Real> Rows<'_, L> {
         }
     }
 
-    /// The products of few rows with the keys of a block, which are packed a panel at a time.
+    /// The dot products of few rows with the keys of a block, which are packed one panel at a time.
     ///
     /// # Safety
     ///
     /// As for `block`.
     unsafe fn scores_of_few<T: Element<Lane = L>>(&self, room: &Room<L>, start: usize, taken: usize) {
         let (k, width, height) = (self.k, self.kernels.width, self.height());
-        let seen = self.range();
-        let seen = [seen.start, seen.end].map(|key| key.saturating_sub(start).min(taken));
+        let visible = self.range();
+        let visible = [visible.start, visible.end].map(|key| key.saturating_sub(start).min(taken));
         let index = k.heads.index(self.group, 0);
         let (key, value) = (k.key.at::<T>(self.memory, index), k.value.at::<T>(self.memory, index));
-        for panel in (seen[0] / GROUP * GROUP / width..seen[1].div_ceil(width)).map(|panel| panel * width) {
-            // Few rows wait for memory: the next keys are asked for, and the values that will be wanted after the scores.
+        for panel in
+            (visible[0] / GROUP * GROUP / width..visible[1].div_ceil(width)).map(|panel| panel * width)
+        {
+            // Few rows are bound by memory: prefetch the next keys, and the values that are needed after the scores.
             let next = panel + width;
             prefetch_columns(key.part([0, start + next], [k.depth, width.min(taken.saturating_sub(next))]));
             prefetch_rows(value.part([start + panel, 0], [width.min(taken - panel), k.width]));
             for depth in (0..k.depth.max(1)).step_by(DEPTH) {
                 let size = [DEPTH.min(k.depth - depth), width.min(taken - panel)];
-                // SAFETY: the caller vouches.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     pack_keys(self.kernels, room.keys, room.staging, key.part([depth, start + panel], size));
                     for first in (0..self.rows.len()).step_by(height) {
@@ -318,11 +323,10 @@ impl<L: Real> Rows<'_, L> {
         }
     }
 
-    /// Whether values are read as they lie: they need not be widened, panels are whole and rows do not share cache
-    /// sets.
+    /// Whether values are read in place: they need no widening, panels are whole and rows do not share cache sets.
     fn direct<T: Element<Lane = L>>(&self) -> bool {
         let [down, along] = self.k.value.at::<T>(self.memory, 0).strides;
-        let apart = is_apart::<T>(down) || self.rows.len() <= self.height();
+        let apart = avoids_cache_conflicts::<T>(down) || self.rows.len() <= self.height();
         is_wide::<T>() && along == 1 && self.k.width.is_multiple_of(self.kernels.width) && apart
     }
 
@@ -341,7 +345,7 @@ impl<L: Real> Rows<'_, L> {
         let start = match self.packed {
             Some(packed) => packed.values.wrapping_add(start * self.stride()),
             None => {
-                // SAFETY: the caller vouches.
+                // SAFETY: guaranteed by the caller.
                 unsafe { pack_right(self.kernels, room.values, value) };
                 room.values
             }
@@ -353,15 +357,15 @@ impl<L: Real> Rows<'_, L> {
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this type; there is room for the keys, and for what
-    /// [`staging`] says.
+    /// The memory was checked for the kernel, whose operands have type `T`; there is room for the keys, and for
+    /// [`staging`] elements.
     unsafe fn pack_keys<T: Element<Lane = L>>(&self, start: usize, to: *mut L, staging: *mut L) {
         let k = self.k;
         let taken = DEPTH.min(k.keys - start);
         let key = k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
         for depth in (0..k.depth).step_by(DEPTH) {
             let deep = DEPTH.min(k.depth - depth);
-            // SAFETY: the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let to = to.add(depth * taken.next_multiple_of(self.kernels.width));
                 pack_keys(self.kernels, to, staging, key.part([depth, start], [deep, taken]));
@@ -371,7 +375,7 @@ impl<L: Real> Rows<'_, L> {
 
     /// How many elements the packed keys and the packed values of a group have.
     pub(super) fn packed_sizes<T: Element<Lane = L>>(&self) -> [usize; 2] {
-        // Operands that repeat may have any size.
+        // Operands that repeat one element may have any size.
         let keys = self.k.keys.next_multiple_of(self.kernels.width);
         let values = if self.direct::<T>() { 0 } else { self.stride() };
         [self.k.depth, values].map(|size| keys.saturating_mul(size).min(1 << 48))
@@ -381,14 +385,14 @@ impl<L: Real> Rows<'_, L> {
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this type; there is room for all keys and values,
-    /// and nobody else has this block.
+    /// The memory was checked for the kernel, whose operands have type `T`; there is room for all keys and values, and
+    /// no other task packs this block.
     pub(super) unsafe fn pack<T: Element<Lane = L>>(&self, start: usize, to: Packed<L>) {
         let size = staging::<T>(self.kernels, self.k.depth.min(DEPTH));
         let value = self.k.value.at::<T>(self.memory, self.k.heads.index(self.group, 0));
         let value = value.part([start, 0], [DEPTH.min(self.k.keys - start), self.k.width]);
         pieces(bytes::<L>(size), |scratch| {
-            // SAFETY: the caller vouches; scratch memory has the size asked for.
+            // SAFETY: guaranteed by the caller; scratch memory has the requested size.
             unsafe {
                 self.pack_keys::<T>(start, to.keys.add(start * self.k.depth), scratch.take(size));
                 if !self.direct::<T>() {
@@ -398,7 +402,7 @@ impl<L: Real> Rows<'_, L> {
         });
     }
 
-    /// The values of a block, weighted and summed for some rows.
+    /// The weighted sums of the values of a block, for some rows.
     ///
     /// # Safety
     ///
@@ -406,16 +410,16 @@ impl<L: Real> Rows<'_, L> {
     unsafe fn product(
         &self,
         rows: usize,
-        seen: [usize; 2],
+        visible: [usize; 2],
         weights: *const L,
         values: &Values<L>,
         to: State<L>,
     ) {
-        let (depth, width) = (seen[1] - seen[0], self.kernels.width);
-        // SAFETY: the caller vouches.
+        let (depth, width) = (visible[1] - visible[0], self.kernels.width);
+        // SAFETY: guaranteed by the caller.
         unsafe {
-            let weights = weights.add(seen[0]);
-            let start = values.start.offset(seen[0] as isize * values.stride);
+            let weights = weights.add(visible[0]);
+            let start = values.start.offset(visible[0] as isize * values.stride);
             if values.whole && rows <= THIN {
                 let (weights, values) = ((weights, ROW as isize), (start, values.stride));
                 let to = (to.sums, to.stride as isize);
@@ -429,7 +433,7 @@ impl<L: Real> Rows<'_, L> {
         }
     }
 
-    /// The mask for some rows and a block of keys, packed; nothing if it hides all of them.
+    /// The mask for some rows and a block of keys, packed; `None` if it hides all of them.
     ///
     /// # Safety
     ///
@@ -450,7 +454,8 @@ impl<L: Real> Rows<'_, L> {
             let row = self.rows.start + first + i;
             let index = self.k.heads.index(self.group, row / self.k.queries);
             let (at, size) = ([row % self.k.queries, start], [1, taken]);
-            // SAFETY: the caller vouches; the mask's elements widen to the type of scores, which `new` has checked.
+            // SAFETY: guaranteed by the caller; the mask's elements widen to the type of scores, which `new` has
+            // checked.
             unsafe {
                 let to = room.masks.add(i * ROW);
                 if keeps {

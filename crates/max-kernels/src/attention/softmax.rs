@@ -1,4 +1,4 @@
-//! Softmax over blocks of keys: what a block gives each row, and how blocks add up.
+//! Softmax over blocks of keys: the contribution of a block to each row, and how contributions are combined.
 
 use std::marker::PhantomData;
 
@@ -9,35 +9,35 @@ use crate::simd::{Isa, versions};
 /// Elements that are computed together; rows of scores have room for whole groups.
 pub(super) const GROUP: usize = 64;
 
-/// As many elements as one register of the widest vectors holds at most.
+/// The most elements in a register of the widest vector unit.
 const LANES: usize = 16;
 
-/// The most rows that are weighed together.
+/// The most rows whose scores are turned into weights together.
 pub(super) const LINES: usize = 16;
 
-/// What is done to scores, from rows [`ROW`] apart.
+/// The mask of scores, in rows [`ROW`] apart.
 #[derive(Clone, Copy)]
 pub(super) enum Mask<L> {
     None,
-    /// Added; negative infinity hides whatever the score is.
+    /// Added to the score; negative infinity hides any score, also NaN.
     Add(*const L),
-    /// Not zero where a score is kept.
+    /// Nonzero where a score is kept.
     Keep(*const L),
 }
 
-/// Scales that can be left to the weights: products with them neither overflow nor vanish.
+/// Scales that can be applied while computing weights: multiplying by them neither overflows nor underflows.
 const SCALES: std::ops::RangeInclusive<f64> = 1e-20..=1e20;
 
 /// How scores become weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weighing<L> {
-    /// What scores are multiplied with before they are compared; nothing where that is left to the weights.
+    /// The factor of scores before they are compared; `None` if the scale is applied while computing weights.
     scale: Option<L>,
     slope: Slope<L>,
 }
 
 impl<L: Real> Weighing<L> {
-    /// For scores with a scale, to which numbers are added or not.
+    /// For scores with a scale; `adds` says whether a mask is added to them.
     pub(super) fn new(scale: f64, adds: bool) -> Weighing<L> {
         if adds || !SCALES.contains(&scale) {
             return Weighing { scale: Some(L::splat(scale)), slope: L::slope(1.0) };
@@ -46,7 +46,8 @@ impl<L: Real> Weighing<L> {
     }
 }
 
-/// What is known of some rows: the greatest score, the sum of weights, and the sums of weighted values, rows so far apart.
+/// The running state of some rows: the greatest score, the sum of weights, and the weighted sums of values, in rows
+/// `stride` apart.
 #[derive(Clone, Copy)]
 pub(super) struct State<L> {
     pub(super) greatest: *mut L,
@@ -56,7 +57,7 @@ pub(super) struct State<L> {
 }
 
 impl<L: Real> State<L> {
-    /// The state of the rows of a group, of which each before has so many.
+    /// The state of a group of rows, where each group before it has `rows` rows.
     pub(super) fn group(self, number: usize, rows: usize) -> State<L> {
         State {
             greatest: self.greatest.wrapping_add(number * LINES),
@@ -66,13 +67,13 @@ impl<L: Real> State<L> {
         }
     }
 
-    /// Rows that have seen nothing, in so many groups.
+    /// Initializes the state of `rows` rows in `groups` groups, before any block.
     ///
     /// # Safety
     ///
     /// There is room for the rows.
     pub(super) unsafe fn clear(self, rows: usize, groups: usize) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             for i in 0..groups * LINES {
                 self.greatest.add(i).write(L::splat(f64::NEG_INFINITY));
@@ -88,10 +89,10 @@ pub(super) struct Scores<L> {
     /// [`ROW`] apart; they become weights.
     pub(super) scores: *mut L,
     pub(super) rows: usize,
-    /// The scores that there are, from a whole group on.
+    /// The range of computed scores; its start is a multiple of [`GROUP`].
     pub(super) keys: [usize; 2],
-    /// From where to where each row sees them.
-    pub(super) seen: [[usize; 2]; LINES],
+    /// The range of keys that each row sees.
+    pub(super) visible: [[usize; 2]; LINES],
     pub(super) mask: Mask<L>,
     pub(super) weighing: Weighing<L>,
     /// Where the greatest score and the sum of weights of each row go.
@@ -101,7 +102,7 @@ pub(super) struct Scores<L> {
 trait Body {
     /// # Safety
     ///
-    /// The address is that of what the body works on, which is valid.
+    /// `of` points to the argument type of the body, and its pointers are valid.
     unsafe fn run<const FMA: bool>(of: *const u8);
 }
 
@@ -109,7 +110,7 @@ versions!(version: Body, fn(of: *const u8));
 
 struct Weigh<L>(PhantomData<L>);
 
-/// A vector of each row.
+/// One vector per row.
 type Lines<L> = [[L; LANES]; LINES];
 
 impl<L: Real> Body for Weigh<L> {
@@ -117,13 +118,13 @@ impl<L: Real> Body for Weigh<L> {
     unsafe fn run<const FMA: bool>(scores: *const u8) {
         let lowest = L::splat(f64::NEG_INFINITY);
         let mut lines = [[lowest; LANES]; LINES];
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let scores = &*scores.cast::<Scores<L>>();
             let rows = scores.rows.min(LINES);
             let whole = scores.weighing.scale.is_none() && matches!(scores.mask, Mask::None);
             for (row, line) in lines[..rows].iter_mut().enumerate() {
-                let [from, to] = scores.seen[row];
+                let [from, to] = scores.visible[row];
                 if !(whole && from <= scores.keys[0] && scores.keys[1].next_multiple_of(GROUP) <= to) {
                     hide_row::<L, FMA>(scores, row);
                 }
@@ -133,7 +134,7 @@ impl<L: Real> Body for Weigh<L> {
             for (row, line) in lines[..rows].iter_mut().enumerate() {
                 let greatest = line[0];
                 scores.state.greatest.add(row).write(greatest);
-                // Where nothing is seen, all weights are zero.
+                // If nothing is visible, all weights are zero.
                 let shift = if greatest == lowest { L::zeroed() } else { greatest };
                 weigh_row::<L, FMA>(scores, row, shift, line);
             }
@@ -145,29 +146,30 @@ impl<L: Real> Body for Weigh<L> {
     }
 }
 
-/// Turns scores into weights relative to the greatest of their row, and notes that and the sum of weights.
+/// Turns scores into weights relative to the greatest of their row, and writes that and the sum of weights to the
+/// state.
 ///
 /// # Safety
 ///
-/// The pieces of memory are valid for the rows, and rows of scores and masks for whole groups.
+/// The pointers are valid for the rows, those to scores and masks for whole groups of elements.
 pub(super) unsafe fn weigh<L: Real>(scores: &Scores<L>) {
-    // SAFETY: the caller vouches, and the version is one for this machine.
+    // SAFETY: guaranteed by the caller, and this version is one for this machine.
     unsafe { version::<Weigh<L>>(Isa::best())(std::ptr::from_ref(scores).cast()) };
 }
 
-/// Multiplies the scores of a row with their scale and hides what is masked or not seen. Plain loops here and below,
-/// because closures would not be compiled for the instructions of the version around them.
+/// Multiplies the scores of a row by their scale and hides what is masked or not visible. Plain loops here and below,
+/// because closures would not be compiled for the instruction set of the version around them.
 ///
 /// # Safety
 ///
-/// As for [`weigh`]; there is such a row.
+/// As for [`weigh`]; the row exists.
 #[inline(always)]
 unsafe fn hide_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize) {
     let lowest = L::splat(f64::NEG_INFINITY);
     let scale = scores.weighing.scale.unwrap_or(L::splat(1.0));
     let [first, last] = [scores.keys[0], scores.keys[1].next_multiple_of(GROUP)];
-    let [from, to] = scores.seen[row];
-    // SAFETY: the caller vouches.
+    let [from, to] = scores.visible[row];
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let line = scores.scores.add(row * ROW);
         match scores.mask {
@@ -201,16 +203,16 @@ unsafe fn hide_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize) {
     }
 }
 
-/// The greatest scores of a row in each lane.
+/// The greatest score of a row in each lane.
 ///
 /// # Safety
 ///
-/// As for [`weigh`]; there is such a row.
+/// As for [`weigh`]; the row exists.
 #[inline(always)]
 unsafe fn greatest_of_row<L: Real>(scores: &Scores<L>, row: usize, to: &mut [L; LANES]) {
     let lowest = [L::splat(f64::NEG_INFINITY); LANES];
     let [mut a, mut b, mut c, mut d] = [lowest; GROUP / LANES];
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let line = scores.scores.add(row * ROW).cast::<[L; LANES]>();
         for group in scores.keys[0] / GROUP..scores.keys[1].div_ceil(GROUP) {
@@ -224,16 +226,16 @@ unsafe fn greatest_of_row<L: Real>(scores: &Scores<L>, row: usize, to: &mut [L; 
     *to = both::<L, true, LANES>(both::<L, true, LANES>(a, b), both::<L, true, LANES>(c, d));
 }
 
-/// Turns the scores of a row into weights, given what to subtract, and sums these in each lane.
+/// Turns the scores of a row into weights, after subtracting `shift`, and sums them in each lane.
 ///
 /// # Safety
 ///
-/// As for [`weigh`]; there is such a row.
+/// As for [`weigh`]; the row exists.
 #[inline(always)]
 unsafe fn weigh_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize, shift: L, to: &mut [L; LANES]) {
     let slope = scores.weighing.slope;
     let [mut a, mut b, mut c, mut d] = [[L::zeroed(); LANES]; GROUP / LANES];
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let line = scores.scores.add(row * ROW).cast::<[L; LANES]>();
         for group in scores.keys[0] / GROUP..scores.keys[1].div_ceil(GROUP) {
@@ -251,14 +253,14 @@ unsafe fn weigh_row<L: Real, const FMA: bool>(scores: &Scores<L>, row: usize, sh
 ///
 /// # Safety
 ///
-/// They can be read and written.
+/// The scores can be read and written.
 #[inline(always)]
 unsafe fn weigh_lanes<L: Real, const FMA: bool>(
     at: *mut [L; LANES],
     shift: L,
     slope: Slope<L>,
 ) -> [L; LANES] {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut x = at.read();
         for x in &mut x {
@@ -269,7 +271,7 @@ unsafe fn weigh_lanes<L: Real, const FMA: bool>(
     }
 }
 
-/// The greatest of each line's elements, or their sum, in the first: halves with each other until one is left.
+/// Reduces each line to its maximum or sum in the first element, by combining halves until one element is left.
 #[inline(always)]
 fn reduce<L: Real, const MAX: bool>(lines: &mut Lines<L>, rows: usize) {
     for line in &mut lines[..rows] {
@@ -280,7 +282,7 @@ fn reduce<L: Real, const MAX: bool>(lines: &mut Lines<L>, rows: usize) {
     }
 }
 
-/// The halves of a vector with each other.
+/// Combines the halves of a vector.
 #[inline(always)]
 fn halves<L: Real, const MAX: bool, const N: usize>(x: &[L]) -> [L; N] {
     let (mut low, mut high) = ([x[0]; N], [x[0]; N]);
@@ -289,7 +291,7 @@ fn halves<L: Real, const MAX: bool, const N: usize>(x: &[L]) -> [L; N] {
     both::<L, MAX, N>(low, high)
 }
 
-/// The greater ones of two vectors (where they cannot be compared, those of the second), or their sum.
+/// The elementwise maximum (the second operand if they cannot be compared) or sum of two vectors.
 #[inline(always)]
 fn both<L: Real, const MAX: bool, const N: usize>(mut a: [L; N], b: [L; N]) -> [L; N] {
     for i in 0..N {
@@ -302,7 +304,7 @@ fn both<L: Real, const MAX: bool, const N: usize>(mut a: [L; N], b: [L; N]) -> [
     a
 }
 
-/// A block to be added to what is known of up to [`LINES`] rows.
+/// The contribution of a block to be folded into the state of up to [`LINES`] rows.
 struct Fold<L> {
     rows: usize,
     weighing: Weighing<L>,
@@ -313,7 +315,7 @@ struct Fold<L> {
 impl<L: Real> Body for Fold<L> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(fold: *const u8) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let Fold { rows, weighing: Weighing { slope, .. }, to, part } = *fold.cast::<Fold<L>>();
             let lowest = L::splat(f64::NEG_INFINITY);
@@ -342,14 +344,14 @@ impl<L: Real> Body for Fold<L> {
     }
 }
 
-/// Adds what a block gave up to [`LINES`] rows to what is known of them.
+/// Folds the contribution of a block into the state of up to [`LINES`] rows.
 ///
 /// # Safety
 ///
-/// Both states hold these rows, with one stride.
+/// Both states hold these rows, with the same stride.
 pub(super) unsafe fn fold<L: Real>(weighing: Weighing<L>, rows: usize, to: State<L>, part: State<L>) {
     let fold = Fold { rows, weighing, to, part };
-    // SAFETY: the caller vouches, and the version is one for this machine.
+    // SAFETY: guaranteed by the caller, and this version is one for this machine.
     unsafe { version::<Fold<L>>(Isa::best())(std::ptr::from_ref(&fold).cast()) };
 }
 
@@ -364,7 +366,7 @@ struct Divide<L> {
 impl<L: Real> Body for Divide<L> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(divide: *const u8) {
-        // SAFETY: the caller vouches; results need not be aligned.
+        // SAFETY: guaranteed by the caller; results need not be aligned.
         unsafe {
             let Divide { sums, total, count, to } = *divide.cast::<Divide<L>>();
             let factor = total.reciprocal();
@@ -375,13 +377,13 @@ impl<L: Real> Body for Divide<L> {
     }
 }
 
-/// Divides so many sums by a total; they may stay where they are.
+/// Divides `count` sums by a total; the results may replace the sums.
 ///
 /// # Safety
 ///
 /// The sums can be read and the results written.
 pub(super) unsafe fn divide<L: Real>(sums: *const L, total: L, count: usize, to: *mut L) {
     let divide = Divide { sums, total, count, to };
-    // SAFETY: the caller vouches, and the version is one for this machine.
+    // SAFETY: guaranteed by the caller, and this version is one for this machine.
     unsafe { version::<Divide<L>>(Isa::best())(std::ptr::from_ref(&divide).cast()) };
 }

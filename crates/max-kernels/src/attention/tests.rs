@@ -1,4 +1,4 @@
-//! Attention against plain loops in f64, and rows against the same rows computed otherwise.
+//! Attention against plain loops in f64, and rows against the same rows computed with other rows.
 
 use max_core::dispatch;
 use max_core::kernel::{Access, Kernel, Slot};
@@ -10,12 +10,12 @@ use crate::prepare;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    /// Groups, heads in each, queries, keys, depth and width.
+    /// Groups, heads per group, queries, keys, depth and width.
     sizes: [i64; 6],
     causal: bool,
     window: usize,
     mask: Option<DType>,
-    /// Whether the heads of a group surely share keys and values; else they may.
+    /// Whether the heads of a group always share keys and values; otherwise they may.
     shared: bool,
 }
 
@@ -25,14 +25,14 @@ impl Case {
     }
 }
 
-/// An attention with the memory that it reads, as it is and as numbers.
+/// An attention with the memory that it reads, as buffers and as numbers.
 struct Made {
     k: Attention<i64>,
     slots: Vec<Buffer>,
     numbers: Vec<Vec<f64>>,
 }
 
-/// The attention of a case with operands laid out anyhow.
+/// The attention of a case with operands in random layouts.
 fn make<T: Element>(random: &mut Random, case: Case) -> Made {
     let [groups, heads, queries, keys, depth, width] = case.sizes;
     let (mut slots, mut numbers) = (Vec::new(), Vec::new());
@@ -180,8 +180,7 @@ fn long_sums_and_many_blocks() {
     }
 }
 
-/// The part of an attention with some of the queries of one head only, and of the keys those up to what the last of
-/// them may see.
+/// The part of an attention with only some queries of one head, and the keys up to the last that they may see.
 fn part(k: &Attention<i64>, [group, head]: [i64; 2], queries: std::ops::Range<i64>) -> Attention<i64> {
     let moved = |access: &Access<i64>, row: i64| {
         let strides = &access.strides;
@@ -203,7 +202,7 @@ fn part(k: &Attention<i64>, [group, head]: [i64; 2], queries: std::ops::Range<i6
     }
 }
 
-/// Rows of a case have the bits of the same rows computed apart from others.
+/// Rows of a case have the same bits as when computed alone.
 fn check_rows<T: Element>(random: &mut Random, case: Case) {
     let Made { k, slots, .. } = make::<T>(random, case);
     let [groups, heads, queries, _, _, width] = case.sizes;
@@ -264,7 +263,7 @@ fn access(slot: u32, strides: [i64; 3]) -> Access<i64> {
     Access { slot: Slot(slot), dtype: DType::Float32, offset: 0, strides: strides.to_vec() }
 }
 
-/// One head of queries and keys that are all the same, of a depth and a width of one.
+/// One head with equal queries and keys, of depth and width one.
 fn alike(queries: i64, keys: i64) -> Attention<i64> {
     Attention {
         batch: vec![1],
@@ -284,7 +283,7 @@ fn alike(queries: i64, keys: i64) -> Attention<i64> {
 }
 
 #[test]
-fn rows_that_see_nothing_are_not_numbers() {
+fn rows_that_see_nothing_are_nan() {
     let out = run::<f32>(&alike(3, 2), &[Buffer::from([1f32]), Buffer::from([2f32, 4.0])], 1);
     assert!(out[0].is_nan());
     assert_eq!(out[1..], [2.0, 3.0]);
@@ -302,7 +301,7 @@ fn keys_outside_the_window_are_never_touched() {
 }
 
 #[test]
-fn a_mask_that_adds_hides_scores_that_are_not_numbers() {
+fn an_added_mask_hides_nan_scores() {
     let infinite = f32::NEG_INFINITY;
     let mask = Buffer::from([0f32, infinite, 0.0]);
     let k = Attention {

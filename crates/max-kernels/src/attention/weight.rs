@@ -1,4 +1,4 @@
-//! Weights of scores: powers of their distance from the greatest, element by element and without branches.
+//! Weights of scores: exponentials of their distance from the greatest, element by element and without branches.
 
 use std::ops::{Add, Mul, Sub};
 
@@ -8,21 +8,21 @@ use crate::matmul::Micro;
 pub(super) trait Real:
     Micro + Sync + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
-    /// The sum with a product, in one rounding where the machine has that.
+    /// `self * factor + term`, rounded once where the machine has FMA.
     fn mul_add<const FMA: bool>(self, factor: Self, term: Self) -> Self;
 
-    /// How weights fall with scores that are multiplied with a scale, a positive one of moderate size.
+    /// The slope for scores that are multiplied by a scale, which is positive and of moderate size.
     fn slope(scale: f64) -> Slope<Self>;
 
-    /// The weight of a score that is so far from the greatest, at most zero. NaN gives NaN.
+    /// The weight of a score from its distance to the greatest, which is at most zero. NaN gives NaN.
     fn weight<const FMA: bool>(self, slope: Slope<Self>) -> Self;
 
-    /// One through the value.
+    /// One divided by the value.
     fn reciprocal(self) -> Self;
 }
 
-/// How weights fall with scores: a weight is a power of the distance times the factor; below the lowest distance it
-/// is zero.
+/// How weights fall with scores: a weight is the exponential of the distance times the factor; below the lowest
+/// distance it is zero.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slope<L> {
     factor: L,
@@ -40,8 +40,8 @@ impl Real for f32 {
         Slope { factor, lowest: -127.0 / factor }
     }
 
-    /// A power of two whose error is below 2 units in the last place of the greatest weight. What would be
-    /// below the normal numbers is zero.
+    /// A power of two whose error is below 2 units in the last place of the greatest weight. Subnormal results become
+    /// zero.
     #[inline(always)]
     fn weight<const FMA: bool>(self, slope: Slope<f32>) -> f32 {
         // Adding it rounds to a whole number n and leaves n + 127 in the low bits, the exponent of 2 to the n; for the
@@ -86,7 +86,7 @@ impl Real for f64 {
         let n = shifted - ROUNDER;
         let power = f64::from_bits(shifted.to_bits() << 52);
         let r = Real::mul_add::<FMA>(n, -LN_2[1], Real::mul_add::<FMA>(n, -LN_2[0], x));
-        // The series of e to the r, which is at most half of ln 2.
+        // The series of e^r, where r is at most half of ln 2.
         let mut q = 1.0 / 6_227_020_800.0;
         for factorial in [
             479_001_600.0,

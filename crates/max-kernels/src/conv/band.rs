@@ -1,8 +1,8 @@
-//! Bands: the part of an image that some positions see, copied to scratch memory with zeros for the padding of rows.
-//! Rows that are all padding have a place but are never read.
+//! Bands: the part of an image that some positions read, copied to scratch memory with zeros for the padding of rows.
+//! Rows that are all padding have space in the band but are never read.
 //!
-//! In a band the windows of neighbouring positions overlap as they do in the image, unless that would leave more gaps
-//! than it saves (large strides, large dilations); then every position has its taps side by side.
+//! In a band the windows of neighbouring positions overlap as they do in the image, unless gaps would take more space
+//! than that saves (large strides, large dilations); then every position has its taps side by side.
 
 use std::any::TypeId;
 use std::ops::Range;
@@ -21,14 +21,14 @@ pub(super) struct Axis {
     taps: usize,
     stride: usize,
     dilation: usize,
-    /// What the first tap sees from the first position; negative in the padding.
+    /// The input index of the first tap at the first position; negative in the padding.
     start: isize,
     /// The size of the image.
     size: usize,
     overlapping: bool,
 }
 
-/// Entries of an axis that lie evenly in the band and in the image.
+/// Entries of an axis that are evenly spaced in the band and in the image.
 struct Strand {
     first: usize,
     step: usize,
@@ -38,14 +38,14 @@ struct Strand {
 }
 
 impl Strand {
-    /// Those that are not in the padding of an image of a size.
+    /// The entries that are not in the padding of an image of this size.
     fn valid(&self, size: usize) -> Range<usize> {
         let before = |end: isize| usize::try_from(end).map_or(0, |end| end.div_ceil(self.source_step));
         let from = before(self.source.saturating_neg()).min(self.count);
         from..before((size as isize).saturating_sub(self.source)).clamp(from, self.count)
     }
 
-    /// What the image has at an entry that is not in the padding.
+    /// The index in the image of an entry that is not in the padding.
     fn source(&self, i: usize) -> isize {
         self.source + (i * self.source_step) as isize
     }
@@ -67,7 +67,7 @@ impl Axis {
         }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(super) fn len(&self) -> usize {
         match self.overlapping {
             true => (self.positions - 1) * self.stride + (self.taps - 1) * self.dilation + 1,
@@ -75,12 +75,12 @@ impl Axis {
         }
     }
 
-    /// How far apart neighbouring positions lie.
+    /// The distance between neighbouring positions.
     fn step(&self) -> usize {
         if self.overlapping { self.stride } else { self.taps }
     }
 
-    /// How far apart neighbouring taps lie.
+    /// The distance between neighbouring taps.
     fn hop(&self) -> usize {
         if self.overlapping { self.dilation } else { 1 }
     }
@@ -100,16 +100,16 @@ impl Axis {
     }
 }
 
-/// A band and how its pixels lie.
+/// A band and the layout of its pixels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Band {
     rows: Axis,
     columns: Axis,
-    /// How far apart pixels lie.
+    /// The distance between pixels.
     pub(super) pixel: usize,
 }
 
-/// Where windows start and how they lie: of the first position, of the one beside it, of the one below it.
+/// Windows in memory: the start of the first one, and the distances to those of the next position and of the next row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left<L> {
     pub(super) start: *const L,
@@ -119,7 +119,7 @@ pub(super) struct Left<L> {
 }
 
 impl Band {
-    /// A band whose pixels are at least so many elements apart: a little more if that keeps positions out of each
+    /// A band whose pixels are at least `pixel` elements apart: a little more if that keeps positions out of each
     /// other's cache sets.
     pub(super) fn new(rows: Axis, columns: Axis, pixel: usize, element: usize) -> Band {
         let apart = (columns.step() * pixel).saturating_mul(element);
@@ -127,17 +127,17 @@ impl Band {
         Band { rows, columns, pixel: if crowded { pixel + LINE / element } else { pixel } }
     }
 
-    /// The pixels of the band.
+    /// The number of pixels of the band.
     pub(super) fn pixels(&self) -> usize {
         self.rows.len().saturating_mul(self.columns.len())
     }
 
-    /// The elements of the band.
+    /// The number of elements of the band.
     pub(super) fn len(&self) -> usize {
         self.pixels().saturating_mul(self.pixel)
     }
 
-    /// The windows of so many elements a pixel.
+    /// The windows, with `depth` elements per pixel.
     pub(super) fn left<L>(&self, start: *const L, depth: usize) -> Left<L> {
         let line = (self.columns.len() * self.pixel) as isize;
         Left {
@@ -159,7 +159,7 @@ impl Band {
     ///
     /// # Safety
     ///
-    /// The image is that of the kernel, whose operands have this type, and the band fits.
+    /// The image is that of the kernel, whose operands have type `T`, and there is room for the band.
     pub(super) unsafe fn fill<T: Element>(
         &self,
         k: &PreparedConv,
@@ -170,7 +170,7 @@ impl Band {
         let line = self.columns.len() * self.pixel;
         for strand in self.rows.strands() {
             for i in strand.valid(self.rows.size) {
-                // SAFETY: the caller vouches; rows that are valid are inside the image.
+                // SAFETY: guaranteed by the caller; valid rows are inside the image.
                 unsafe {
                     let to = to.add((strand.first + i * strand.step) * line);
                     let down = strand.source(i).wrapping_mul(k.input_strides[0]);
@@ -194,7 +194,7 @@ impl Band {
         for strand in self.columns.strands() {
             let valid = strand.valid(self.columns.size);
             let apart = strand.step * self.pixel;
-            // SAFETY: the caller vouches; columns that are valid are inside the row.
+            // SAFETY: guaranteed by the caller; valid columns are inside the row.
             unsafe {
                 let to = to.add(strand.first * self.pixel);
                 for i in (0..valid.start).chain(valid.end..strand.count) {
@@ -210,7 +210,7 @@ impl Band {
                 let (start, to) = (row.wrapping_offset(here), to.add(valid.start * apart));
                 let along = along.wrapping_mul(strand.source_step as isize);
                 let (count, depth) = (valid.len(), channels.len());
-                // Pixels without gaps are one long run.
+                // Contiguous pixels are one long run.
                 let whole = (deep == 1 || depth == 1) && along == depth as isize && apart == depth;
                 let wide = TypeId::of::<T>() == TypeId::of::<T::Lane>();
                 match (whole, along == 1 && wide) {
@@ -226,7 +226,7 @@ impl Band {
 }
 
 impl<L: Copy> Left<L> {
-    /// The windows of the positions so many lines below, with some of their rows only, and how many weights come
+    /// The windows of the positions `lines` rows below, restricted to some of their rows, and how many weights come
     /// before those.
     pub(super) fn below(&self, lines: usize, rows: &Range<usize>) -> (Left<L>, usize) {
         let down = (lines as isize).wrapping_mul(self.line);
@@ -236,8 +236,8 @@ impl<L: Copy> Left<L> {
         (Left { start: self.start.wrapping_offset(down), window, ..*self }, before)
     }
 
-    /// The windows of the positions so many columns further on, with some of their runs only, and how many weights
-    /// come before those.
+    /// The windows of the positions `columns` further on, restricted to some of their runs, and how many weights come
+    /// before those.
     pub(super) fn beside(&self, columns: usize, runs: &Range<usize>) -> (Left<L>, usize) {
         let along = (columns as isize).wrapping_mul(self.position);
         let along = along.wrapping_add((runs.start as isize).wrapping_mul(self.window.run));
@@ -246,7 +246,7 @@ impl<L: Copy> Left<L> {
         (Left { start: self.start.wrapping_offset(along), window, ..*self }, runs.start * window.depth)
     }
 
-    /// The same windows, with the runs of a row as one where they follow each other.
+    /// The same windows, with the runs of a row merged if they are contiguous.
     pub(super) fn joined(mut self) -> Left<L> {
         let window = &mut self.window;
         if window.run == window.depth as isize {
@@ -256,7 +256,7 @@ impl<L: Copy> Left<L> {
     }
 }
 
-/// Positions a multiple of so many bytes apart share few sets of the first cache.
+/// Positions a multiple of this many bytes apart share few sets of the L1 cache.
 pub(super) const CROWDED: usize = 2048;
 
 /// The bytes of a cache line.

@@ -1,4 +1,4 @@
-//! How products are cut: sums into chunks, by shape alone, and results into blocks, as suits the threads there are.
+//! How a GEMM is split: sums into chunks, by shape alone, and results into blocks, depending on the number of threads.
 
 use std::ops::Range;
 
@@ -7,23 +7,23 @@ use super::band::Axis;
 use super::tile::Tiled;
 use crate::matmul::Cut;
 
-/// About how many products a chunk of a sum has.
+/// Roughly how many products a chunk of a sum has.
 const DEPTH: usize = 600;
 
-/// The fewest channels that a chunk is cut to: a cache line of the most common type.
+/// The fewest channels of a chunk: a cache line of the most common type.
 const CHANNELS: usize = 16;
 
-/// About the most elements of a band and of the results of a task.
+/// Roughly the most elements of a band and of the results of a task.
 const BAND: usize = 1 << 16;
 const RESULTS: usize = 1 << 17;
 
-/// The positions below which tiles take no less time.
+/// With fewer positions than this, tiles take no less time.
 const FEW: usize = 6;
 
-/// About the most positions that a task has in a row.
+/// Roughly the most positions of a task in a row.
 const COLUMNS: usize = 448;
 
-/// How the sums of a convolution are cut.
+/// How the sums of a convolution are split.
 #[derive(Clone, Copy)]
 pub(super) struct Chunks {
     rows: Cut,
@@ -72,7 +72,7 @@ impl Chunk {
     }
 }
 
-/// Cuts rows, columns and filters so that threads have about the same to do and little is copied twice.
+/// Splits rows, columns and filters so that threads have equal work and little is copied twice.
 pub(super) fn cuts<L: Tiled>(
     k: &PreparedConv,
     chunks: &Chunks,
@@ -80,7 +80,7 @@ pub(super) fn cuts<L: Tiled>(
     threads: usize,
 ) -> (Cut, Cut, Cut) {
     let tiles = L::tiles();
-    let (height, width) = (tiles.products[1].len(), 2 * tiles.lanes);
+    let (height, width) = (tiles.shared[1].len(), 2 * tiles.lanes);
     let [images, lines, long, _] = k.out;
     let first = (chunks.parts() > 0).then(|| chunks.get(0));
     let band = |rows: usize, columns: usize| match &first {
@@ -97,7 +97,7 @@ pub(super) fn cuts<L: Tiled>(
     let columns = Cut::new(long, across, if across < long { height } else { 1 });
     let across = columns.range(0).len();
     let depth = k.filter_size[0] as f64 * k.filter_size[1] as f64 * k.channels as f64;
-    let edges = long - k.inner(1, &(0..long)).len();
+    let edges = long - k.interior(1, &(0..long)).len();
     let (mut best, mut least) = ((1, width), f64::INFINITY);
     let mut rows = lines.min(2048 / across + 1);
     loop {

@@ -1,4 +1,4 @@
-//! Where the results of a convolution go: as for products, or turned, where neighbouring positions lie side by side.
+//! Where the results of a convolution go: as for matmuls, or transposed, if neighbouring positions are contiguous.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use crate::{Memory, tile};
 #[derive(Debug)]
 pub(super) enum Outcome {
     End(Ending),
-    /// They are stored as they are, with unit stride along positions: the places of rows, and how far apart filters
-    /// lie.
-    Turn(Places, usize),
+    /// They are stored directly, with unit stride along positions: the places of rows, and the distance between
+    /// filters.
+    Transpose(Places, usize),
 }
 
 impl Outcome {
-    /// How a loop over `[batch, height, width, filters]` ends a kernel that computes a dtype.
+    /// How a kernel that computes a dtype runs its epilogue over `[batch, height, width, filters]`.
     pub(super) fn new(loop_: &Loop<i64>, dtype: DType) -> Result<Outcome> {
         let ending = Ending::new(loop_, dtype)?;
         let widened = dtype.is_float() && dtype != DType::Float32 && dtype != DType::Float64;
@@ -29,7 +29,7 @@ impl Outcome {
             if let ([_, _, 1, across], [_, _, width, _]) = (access.strides.as_slice(), loop_.shape.as_slice())
                 && across >= width
             {
-                return Ok(Outcome::Turn(Places::new(access, &loop_.shape[..2]), *across as usize));
+                return Ok(Outcome::Transpose(Places::new(access, &loop_.shape[..2]), *across as usize));
             }
         }
         Ok(Outcome::End(ending))
@@ -44,7 +44,7 @@ impl Outcome {
     ) -> Option<(*mut L, isize)> {
         match self {
             Outcome::End(ending) => ending.place(memory, outer, at),
-            Outcome::Turn(..) => None,
+            Outcome::Transpose(..) => None,
         }
     }
 
@@ -61,11 +61,11 @@ impl Outcome {
         filters: Range<usize>,
         product: (*const L, usize),
     ) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self {
                 Outcome::End(ending) => ending.deliver(memory, outer, columns, filters, product),
-                Outcome::Turn(..) => self.finish(memory, outer, columns, filters, product),
+                Outcome::Transpose(..) => self.finish(memory, outer, columns, filters, product),
             }
         }
     }
@@ -83,11 +83,11 @@ impl Outcome {
         filters: Range<usize>,
         product: (*const L, usize),
     ) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self {
                 Outcome::End(ending) => ending.finish(memory, outer, columns, filters, product),
-                Outcome::Turn(places, across) => {
+                Outcome::Transpose(places, across) => {
                     let at = filters.start * across + columns.start;
                     let to = places.at(memory, outer).cast::<L>().wrapping_add(at);
                     let (from, size) = (product.0.cast(), size_of::<L>());

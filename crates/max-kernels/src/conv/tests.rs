@@ -22,14 +22,14 @@ struct Case {
     groups: usize,
 }
 
-/// How operands and results lie.
+/// The layout of operands and results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
-    /// Operands lie anyhow; results row by row.
+    /// Operands in random layouts; results row-major.
     Any,
-    /// Everything row by row, channels last.
+    /// Everything row-major, channels last.
     Rows,
-    /// Channels of images and results before their rows.
+    /// Channels of images and results before their rows, as planes.
     Planes,
 }
 
@@ -104,7 +104,7 @@ fn whole<T: Element>(random: &mut Random, count: usize) -> Vec<T> {
     (0..count).map(|_| T::from_f64(random.below(9) as f64 - 4.0)).collect()
 }
 
-/// What plain loops compute, row by row.
+/// The results of plain loops, row-major.
 fn expected<T: Element>(case: &Case, kernel: &Conv2d<i64>, x: &[T], weights: &[T]) -> Vec<T> {
     let Case { image: [_, h, w, c], filter: [r, s, f], stride, dilation, padding, groups } = *case;
     let (out, channels, filters) = (kernel.out, c / groups as i64, f / groups as i64);
@@ -292,7 +292,7 @@ fn the_same_bits_for_any_threads_and_batch() {
 }
 
 #[test]
-fn nothing_in_gives_nothing_or_zeros() {
+fn empty_inputs_give_nothing_or_zeros() {
     let mut random = Random(11);
     let none = Case { image: [1, 4, 4, 0], filter: [2, 2, 3], padding: [[0; 2]; 2], ..PLAIN };
     for case in
@@ -300,6 +300,6 @@ fn nothing_in_gives_nothing_or_zeros() {
     {
         check_layouts(&mut random, case);
     }
-    // Padding only.
+    // Nothing but padding.
     check_layouts(&mut random, Case { image: [1, 0, 4, 3], padding: [[2; 2]; 2], ..none });
 }

@@ -1,13 +1,13 @@
-//! The innermost loops of convolutions: small tiles of sums that stay in registers while all taps of a window pass.
+//! The innermost loops of convolutions: small tiles of sums that stay in registers over all taps of a window.
 //!
 //! Every tile sums an element in the same order, from the first tap and channel of a window to the last, so that an
-//! element has the same bits whichever tile computes it and whatever lies beside it.
+//! element has the same bits whichever tile computes it and whatever is computed with it.
 
 use bytemuck::Zeroable;
 use max_core::Bool;
 
 #[cfg(target_arch = "x86_64")]
-use super::turn::Turn;
+use super::rotate::Rotate;
 use crate::matmul::Micro;
 use crate::register::{Lanes, Register};
 use crate::simd::Isa;
@@ -15,7 +15,7 @@ use crate::simd::Isa;
 /// Room for any tile.
 const TILE_BYTES: usize = 14 * 2 * 64;
 
-/// Room for a tile that sticks out.
+/// Temporary memory for a tile that exceeds its destination.
 #[repr(C, align(64))]
 pub(super) struct Room([u8; TILE_BYTES]);
 
@@ -31,11 +31,11 @@ impl Room {
     }
 }
 
-/// Stores or adds a part of a tile that was computed aside.
+/// Stores or adds a part of a tile that was computed in a temporary.
 ///
 /// # Safety
 ///
-/// The part can be read and its place written.
+/// The part can be read and its destination written.
 pub(super) unsafe fn place<L: Tiled>(
     (to, stride): (*mut L, isize),
     (from, width): (*const L, usize),
@@ -43,7 +43,7 @@ pub(super) unsafe fn place<L: Tiled>(
     add: bool,
 ) {
     for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
-        // SAFETY: the caller vouches; places need not be aligned.
+        // SAFETY: guaranteed by the caller; destinations need not be aligned.
         unsafe {
             let (to, sum) = (to.offset(i as isize * stride).add(j), *from.add(i * width + j));
             to.write_unaligned(if add { to.read_unaligned().add(sum) } else { sum });
@@ -51,34 +51,35 @@ pub(super) unsafe fn place<L: Tiled>(
     }
 }
 
-/// What a filter sees from a position: runs of elements in rows of taps.
+/// The input of a filter at a position: runs of elements in rows of taps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// How many rows, and how far apart they lie.
+    /// The number of rows, and the distance between them.
     pub(super) rows: usize,
     pub(super) row: isize,
-    /// How many runs there are in a row, and how far apart they lie.
+    /// The number of runs in a row, and the distance between them.
     pub(super) runs: usize,
     pub(super) run: isize,
-    /// The elements of a run.
+    /// The number of elements of a run.
     pub(super) depth: usize,
-    /// How many weights are left out after each row.
+    /// How many weights are skipped after each row.
     pub(super) skip: usize,
 }
 
-/// Computes a tile of positions and filters. The arguments are the window; where the first position's window starts
-/// and how far apart positions lie; the weights and how far apart those of consecutive elements lie; the tile and how
-/// far apart its rows lie; and whether to add to what is there.
+/// Computes a tile of positions and filters. The arguments are the window; the start of the first position's window and
+/// the distance between positions; the weights and the distance between those of consecutive elements; the destination
+/// and the distance between its rows; and whether to add to what is there.
 pub(super) type Tile<L> = unsafe fn(&Window, (*const L, isize), (*const L, isize), (*mut L, isize), bool);
 
 /// The tiles for a type on a vector unit, each for one position, two positions and so on.
 pub(super) struct Tiles<L: 'static> {
     /// The lanes of a register.
     pub(super) lanes: usize,
-    /// Every filter sees all elements of a window: one register of filters, and two.
-    pub(super) products: [&'static [Tile<L>]; 2],
-    /// Every filter sees elements of its own, which lie as the weights do: one register of filters, and two.
-    pub(super) apart: [&'static [Tile<L>]; 2],
+    /// All filters read the same window: for one register of filters, and for two.
+    pub(super) shared: [&'static [Tile<L>]; 2],
+    /// Every filter reads its own elements, in the same layout as the weights: for one register of filters, and for
+    /// two.
+    pub(super) own: [&'static [Tile<L>]; 2],
 }
 
 /// A type that convolutions are computed in.
@@ -91,28 +92,28 @@ pub(crate) trait Tiled: Micro {
         Self::tiles_for(Isa::best())
     }
 
-    /// Tiles for groups of so many filters, which see as many elements each, side by side, if this machine has such:
-    /// of one register of filters, for one position, two positions and so on. To each element belong as many rows of
-    /// weights: the first for the elements as they lie, the next for them turned by one place, and so on.
-    fn turned(_group: usize) -> Option<&'static [Tile<Self>]> {
+    /// Tiles for groups of `group` filters, each of which reads all `group` elements side by side, if this machine has
+    /// them: of one register of filters, for one position, two positions and so on. Each element has `group` rows of
+    /// weights: the first for the elements as they are, the next for the elements rotated by one place, and so on.
+    fn rotated(_group: usize) -> Option<&'static [Tile<Self>]> {
         None
     }
 }
 
-/// See [`Tile`]: `P` positions and `N` registers of filters, which see all elements or, if `APART`, each its own.
+/// See [`Tile`]: `P` positions and `N` registers of filters, which read the same elements or, if `OWN`, each its own.
 ///
 /// # Safety
 ///
 /// Windows and weights can be read and the tile written, and the register's instructions exist.
 #[inline(always)]
-unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const APART: bool>(
+unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const OWN: bool>(
     window: &Window,
     (left, position): (*const V::Lane, isize),
     (mut weights, step): (*const V::Lane, isize),
     (to, stride): (*mut V::Lane, isize),
     add: bool,
 ) {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [[V::splat(V::Lane::zeroed()); N]; P];
         for row in 0..window.rows {
@@ -126,7 +127,7 @@ unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, cons
                     for (i, sums) in sums.iter_mut().enumerate() {
                         let left = left.offset(i as isize * position);
                         for (j, sum) in sums.iter_mut().enumerate() {
-                            let x = if APART {
+                            let x = if OWN {
                                 V::load(left.offset(p as isize * step).add(j * V::LANES))
                             } else {
                                 V::splat(*left.add(p))
@@ -148,21 +149,21 @@ unsafe fn tile<V: Register<Lane: Zeroable>, const P: usize, const N: usize, cons
     }
 }
 
-/// See [`Tiled::turned`]: `P` positions and groups of `G`.
+/// See [`Tiled::rotated`]: `P` positions and groups of `G`.
 ///
 /// # Safety
 ///
 /// As for `tile`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma")]
-unsafe fn turned<V: Turn<Lane: Zeroable>, const P: usize, const G: usize>(
+unsafe fn rotated<V: Rotate<Lane: Zeroable>, const P: usize, const G: usize>(
     window: &Window,
     (left, position): (*const V::Lane, isize),
     (mut weights, step): (*const V::Lane, isize),
     (to, stride): (*mut V::Lane, isize),
     add: bool,
 ) {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [V::splat(V::Lane::zeroed()); P];
         for row in 0..window.rows {
@@ -175,7 +176,7 @@ unsafe fn turned<V: Turn<Lane: Zeroable>, const P: usize, const G: usize>(
                 for by in 0..G {
                     let y = V::load(weights);
                     for (sum, x) in sums.iter_mut().zip(x) {
-                        *sum = sum.add_product(x.turn::<G>(by), y);
+                        *sum = sum.add_product(x.rotate::<G>(by), y);
                     }
                     weights = weights.offset(step);
                 }
@@ -189,19 +190,19 @@ unsafe fn turned<V: Turn<Lane: Zeroable>, const P: usize, const G: usize>(
     }
 }
 
-/// The function above the last, compiled for some instructions.
+/// The function `tile`, compiled for some instructions.
 macro_rules! compiled {
     ($name:ident $(#[$feature:meta])*) => {
         $(#[$feature])*
-        unsafe fn $name<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const APART: bool>(
+        unsafe fn $name<V: Register<Lane: Zeroable>, const P: usize, const N: usize, const OWN: bool>(
             window: &Window,
             left: (*const V::Lane, isize),
             weights: (*const V::Lane, isize),
             to: (*mut V::Lane, isize),
             add: bool,
         ) {
-            // SAFETY: the caller vouches.
-            unsafe { tile::<V, P, N, APART>(window, left, weights, to, add) }
+            // SAFETY: guaranteed by the caller.
+            unsafe { tile::<V, P, N, OWN>(window, left, weights, to, add) }
         }
     };
 }
@@ -217,18 +218,18 @@ macro_rules! tiles {
         const {
             &Tiles {
                 lanes: <$register as Register>::LANES,
-                products: [
+                shared: [
                     &[$($tile::<$register, $positions, 1, false>),*],
                     &[$($tile::<$register, $positions, 2, false>),*],
                 ],
-                apart: [&[$($tile::<$register, $few, 1, true>),*], &[$($tile::<$register, $few, 2, true>),*]],
+                own: [&[$($tile::<$register, $few, 1, true>),*], &[$($tile::<$register, $few, 2, true>),*]],
             }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-macro_rules! turned {
+macro_rules! rotated {
     ($tile:ident, $register:ty, $group:literal) => {
         const {
             &[
@@ -245,17 +246,17 @@ macro_rules! turned {
     };
 }
 
-/// Floats: what the vector units offer.
+/// Floats, with the registers of the vector units.
 macro_rules! floats {
-    ($($lane:ident: $wide:ident $narrow:ident $($turned:ident)?;)*) => {$(
+    ($($lane:ident: $wide:ident $narrow:ident $($rotated:ident)?;)*) => {$(
         impl Tiled for $lane {
             $(#[cfg(target_arch = "x86_64")]
-            fn turned(group: usize) -> Option<&'static [Tile<$lane>]> {
+            fn rotated(group: usize) -> Option<&'static [Tile<$lane>]> {
                 use std::arch::x86_64::$wide;
                 match (Isa::best(), group) {
-                    (Isa::Avx512, 2) => Some(turned!($turned, $wide, 2)),
-                    (Isa::Avx512, 4) => Some(turned!($turned, $wide, 4)),
-                    (Isa::Avx512, 8) => Some(turned!($turned, $wide, 8)),
+                    (Isa::Avx512, 2) => Some(rotated!($rotated, $wide, 2)),
+                    (Isa::Avx512, 4) => Some(rotated!($rotated, $wide, 4)),
+                    (Isa::Avx512, 8) => Some(rotated!($rotated, $wide, 8)),
                     _ => None,
                 }
             })?
@@ -276,11 +277,11 @@ macro_rules! floats {
 }
 
 floats! {
-    f32: __m512 __m256 turned;
+    f32: __m512 __m256 rotated;
     f64: __m512d __m256d;
 }
 
-/// Integers and bools: what the compiler makes.
+/// Integers and bools, vectorized by the compiler.
 macro_rules! integers {
     ($($lane:ident)*) => {$(
         impl Tiled for $lane {

@@ -1,10 +1,10 @@
-// Attention of 16-bit floats in one pass over the keys, on the matrix units (sm_80 and later).
+// Attention of 16-bit floats in one pass over the keys, on tensor cores (sm_80 and later).
 //
 // A block has four warps with ROWS times 16 queries each, and walks the keys 64 at a time. Scores, weights and results
-// stay in registers; weights are relative to the greatest score so far, and what was summed is rescaled when that grows.
-// Keys and values come through shared memory, the next ones while these are worked on. Before this text stand
-// definitions: NAME, ROWS (1 or 2), HALF (1 for f16, 0 for bf16), DEPTH and WIDTH (multiples of 8), MASK (0 none, 1 bool, 2 added),
-// CAUSAL and WINDOW (0 or 1). Batch axes are four; strides are in elements.
+// stay in registers; weights are relative to the greatest score so far, and the sums are rescaled when that grows. Keys
+// and values are staged through shared memory, the next tile while the current one is used. This text is preceded by
+// definitions of NAME, ROWS (1 or 2), HALF (1 for f16, 0 for bf16), DEPTH and WIDTH (multiples of 8), MASK (0 none, 1
+// bool, 2 added), CAUSAL and WINDOW (0 or 1). There are four batch axes; strides are in elements.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -13,13 +13,13 @@ typedef long long i64;
 
 constexpr int QUERIES = 64 * ROWS, KEYS = 64;
 constexpr int DEEP = (DEPTH + 15) / 16 * 16, WIDE = (WIDTH + 15) / 16 * 16;
-// Rows of shared memory are a bit longer than needed, so that neighbouring rows start in other banks.
+// Rows of shared memory are padded, so that neighbouring rows start in different banks.
 constexpr int KEY_ROW = DEEP + 8, VALUE_ROW = WIDE + 8;
 constexpr float LOG2_E = 1.4426950408889634f, LOWEST = -3.4028234663852886e38f;
 
 __device__ __forceinline__ u32 in_shared(const void *place) { return (u32)__cvta_generic_to_shared(place); }
 
-/// Sixteen bytes from global to shared memory, when they come; zeros if they are not there.
+/// Copies sixteen bytes from global to shared memory, asynchronously; zeros unless `there`.
 __device__ __forceinline__ void fetch(u32 to, const void *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
 }
@@ -89,7 +89,7 @@ NAME(const u16 *query, const u16 *key, const u16 *value, const void *mask, u16 *
     u16 *const key_tiles = shared, *const value_tiles = shared + 2 * KEYS * KEY_ROW;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    // Where this block is in the batch. With causal attention the last queries see most keys, so they go first.
+    // Where this block is in the batch. With causal attention the last queries see the most keys, so they go first.
     u32 rest = blockIdx.x / (u32)tiles;
     const u32 tile = CAUSAL ? (u32)tiles - 1 - blockIdx.x % (u32)tiles : blockIdx.x % (u32)tiles;
     const u32 at3 = rest % (u32)size3;
@@ -197,7 +197,7 @@ NAME(const u16 *query, const u16 *key, const u16 *value, const void *mask, u16 *
                         if (MASK == 1) {
                             if (!((const u8 *)mask)[at]) score = hidden;
                         } else {
-                            // The lowest numbers stay numbers: a row of nothing else has equal weights.
+                            // The lowest finite numbers stay finite: a row of nothing else has equal weights.
                             const float add = widened(((const u16 *)mask)[at]), more = add * LOG2_E;
                             score = add == hidden ? hidden : score + (more < LOWEST ? LOWEST : more);
                         }

@@ -1,5 +1,5 @@
-//! Attention on a GPU: one pass on the matrix units for 16-bit floats (`attention.cu`), else composed of products and a
-//! softmax in scratch memory, in parts where that would be too much.
+//! Attention on a GPU: one pass on tensor cores for 16-bit floats (`attention.cu`), else composed of matmuls and a
+//! softmax in scratch memory, in parts if that would take too much memory.
 
 use max_core::kernel::{Access, Attention, Instr, Literal, Loop, Matmul, Reduction, Reg};
 use max_core::scalar::{CompareOp, NumericOp, RealOp};
@@ -8,12 +8,12 @@ use max_driver::cuda::Source;
 
 use super::epilogue::of_zeros;
 use super::matmul::row_major;
-use super::{Address, Call, Param, Plan, SCRATCH, Step};
+use super::{Address, Call, Param, Plan, PlannedLaunch, SCRATCH};
 
-/// The most bytes of scores that are in memory at a time where attention is composed.
+/// The most bytes of scores that composed attention has in memory at a time.
 const MOST_SCORES: i64 = 1 << 29;
 
-/// The batch axes that `attention.cu` has, and the sizes of its tiles.
+/// The number of batch axes of `attention.cu`, and the sizes of its tiles.
 const BATCH_AXES: usize = 4;
 const TILE_QUERIES: i64 = 64;
 const TILE_KEYS: i64 = 64;
@@ -55,7 +55,8 @@ impl Plan {
         params.extend(batch[1..].iter().map(|axis| number(axis.size)));
         for (operand, access) in operands.iter().enumerate() {
             params.extend(batch.iter().map(|axis| number(axis.strides[operand])));
-            // Rows of all operands, and columns of the mask; the columns of others are neighbours.
+            // The row strides of all operands, and the column stride of the mask; other operands have contiguous
+            // columns.
             let inner = access.map_or([0, 0], |access| {
                 let [.., row, column] = access.strides[..] else { return [0, 0] };
                 [row, column]
@@ -64,7 +65,7 @@ impl Plan {
             params.extend(inner[..1 + columns].iter().map(|&stride| number(stride)));
         }
         let padded = |size: i64| (size as u32).next_multiple_of(16) + 8;
-        self.steps.push(Step::Function(Call {
+        self.launches.push(PlannedLaunch::Function(Call {
             source: source(k),
             grid: [u32::try_from(blocks).unwrap_or(u32::MAX), 1, 1],
             block: [THREADS, 1, 1],
@@ -74,7 +75,7 @@ impl Plan {
         if out.slot == SCRATCH { self.epilogue(&k.epilogue, out) } else { Ok(()) }
     }
 
-    /// Products and a softmax in scratch memory. Query `i` is at position `i + shift` of the keys.
+    /// Matmuls and a softmax in scratch memory. Query `i` is at position `i + shift` of the keys.
     fn composed(&mut self, k: &Attention<i64>, shift: i64) -> Result<()> {
         let wide = if k.query.dtype == DType::Float64 { DType::Float64 } else { DType::Float32 };
         let shape = [k.batch.as_slice(), &[k.queries, k.keys]].concat();
@@ -101,13 +102,13 @@ impl Plan {
         })?;
         self.loop_(&softmax(k, &scores, shape, shift))?;
         let direct = k.query.dtype == wide;
-        let product = match direct {
+        let result = match direct {
             true => None,
             false => Some(self.in_scratch(wide, &k.epilogue.shape)?),
         };
-        let epilogue = match &product {
+        let epilogue = match &result {
             None => k.epilogue.clone(),
-            Some(product) => store(&k.epilogue.shape, product.clone()),
+            Some(result) => store(&k.epilogue.shape, result.clone()),
         };
         self.matmul(&Matmul {
             batch: k.batch.clone(),
@@ -118,9 +119,9 @@ impl Plan {
             rhs: value,
             epilogue,
         })?;
-        match product {
+        match result {
             None => Ok(()),
-            Some(product) => self.epilogue(&k.epilogue, product),
+            Some(result) => self.epilogue(&k.epilogue, result),
         }
     }
 
@@ -145,7 +146,7 @@ impl Plan {
                 half.key.offset += from * half.key.strides[axis];
                 half.value.offset += from * half.value.strides[axis];
             }
-            // What the other half used is free again, the memory that its products shared too.
+            // The scratch memory of the other half is free again, including the workspace of its matmuls.
             (self.scratch, self.workspace) = (start, None);
             self.composed(&half, shift + if queries { from } else { 0 })?;
             most = most.max(self.scratch);
@@ -154,13 +155,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Scratch memory for all elements of a shape, in order.
+    /// Row-major scratch memory for all elements of a shape.
     fn in_scratch(&mut self, dtype: DType, shape: &[i64]) -> Result<Access<i64>> {
         let (strides, elements) = row_major(shape)?;
         Ok(Access { slot: SCRATCH, dtype, offset: self.scratch(dtype, elements)?, strides })
     }
 
-    /// An operand in a wider dtype: itself, or a copy.
+    /// An operand in a wider dtype: the operand itself, or a converted copy.
     fn widened(&mut self, access: &Access<i64>, shape: &[i64], wide: DType) -> Result<Access<i64>> {
         if access.dtype == wide {
             return Ok(access.clone());
@@ -176,13 +177,13 @@ impl Plan {
     }
 }
 
-/// The window; one that no keys fill is as good as any that is longer.
+/// The window, clamped to a length that no number of keys reaches.
 fn window(k: &Attention<i64>) -> i64 {
     k.window.min(1 << 40) as i64
 }
 
-/// How many times 16 queries a warp has. Two share what is read of keys and values, where there are enough queries and
-/// registers.
+/// How many tiles of 16 queries a warp has: two, which share the keys and values that are read, if there are enough
+/// queries and registers.
 fn rows(k: &Attention<i64>) -> i64 {
     let small = k.depth.max(k.width) <= 64 && k.mask.is_none();
     if small && k.queries >= 4 * TILE_QUERIES { 2 } else { 1 }
@@ -194,7 +195,7 @@ fn tiles(k: &Attention<i64>) -> i64 {
     (k.queries + queries - 1) / queries
 }
 
-/// Whether the one pass over the keys can do an attention: 16-bit floats in rows that can be read 16 bytes at a time.
+/// Whether the single pass supports an attention: 16-bit floats in rows that can be read 16 bytes at a time.
 fn fits_one_pass(k: &Attention<i64>) -> bool {
     let small = |size: i64| size > 0 && size % 8 == 0 && size <= MOST_DEPTH;
     let blocks = k.batch.iter().fold(tiles(k), |n, &size| n.saturating_mul(size));
@@ -205,7 +206,7 @@ fn fits_one_pass(k: &Attention<i64>) -> bool {
         && (blocks <= i64::from(i32::MAX) && k.keys <= i64::from(i32::MAX))
 }
 
-/// Whether the columns of an access are neighbours and every row starts at a multiple of so many elements.
+/// Whether the columns of an access are contiguous and every row starts at a multiple of `elements`.
 fn in_pieces(access: &Access<i64>, elements: i64) -> bool {
     let Some((&column, outer)) = access.strides.split_last() else { return false };
     column == 1 && access.offset % elements == 0 && outer.iter().all(|stride| stride % elements == 0)
@@ -217,7 +218,7 @@ struct Axis {
     strides: [i64; 5],
 }
 
-/// The batch axes as four, or nothing if there are more.
+/// The batch axes merged and padded to four, or `None` if there are more.
 fn merged(batch: &[i64], operands: &[Option<&Access<i64>>; 5]) -> Option<Vec<Axis>> {
     let mut axes: Vec<Axis> = Vec::new();
     for (axis, &size) in batch.iter().enumerate().filter(|(_, size)| **size != 1) {
@@ -251,7 +252,7 @@ fn source(k: &Attention<i64>) -> Source {
     Source { code: definitions + include_str!("attention.cu"), prelude: "".into(), name }
 }
 
-/// Where an epilogue that only stores the product stores it.
+/// The access that an epilogue stores to, if storing the result is all it does.
 fn plain_store(epilogue: &Loop<i64>) -> Option<&Access<i64>> {
     match epilogue.code[..] {
         [Instr::Product(_), Instr::Store(access, Reg(0))] => epilogue.accesses.get(access as usize),
@@ -259,13 +260,13 @@ fn plain_store(epilogue: &Loop<i64>) -> Option<&Access<i64>> {
     }
 }
 
-/// An epilogue that stores the product.
+/// An epilogue that stores the result.
 fn store(shape: &[i64], to: Access<i64>) -> Loop<i64> {
     let code = vec![Instr::Product(to.dtype), Instr::Store(0, Reg(0))];
     Loop { shape: shape.to_vec(), reduce: None, accesses: vec![to], code }
 }
 
-/// Scores become weights, in place.
+/// Turns scores into weights, in place.
 fn softmax(k: &Attention<i64>, scores: &Access<i64>, shape: Vec<i64>, shift: i64) -> Loop<i64> {
     let (rank, wide) = (shape.len(), scores.dtype);
     let mut accesses = vec![scores.clone()];
@@ -292,7 +293,7 @@ fn softmax(k: &Attention<i64>, scores: &Access<i64>, shape: Vec<i64>, shift: i64
             dtype => {
                 let added = if dtype == wide { kept } else { push(&mut code, Instr::Cast(kept, wide)) };
                 let sum = push(&mut code, apply(NumericOp::Add.into(), x, added));
-                // Negative infinity hides whatever the score is.
+                // Negative infinity masks any score, also NaN.
                 let lowest = push(&mut code, number(f64::NEG_INFINITY));
                 let hidden = push(&mut code, apply(CompareOp::Equal.into(), added, lowest));
                 push(&mut code, Instr::Select([hidden, lowest, sum]))
@@ -343,7 +344,7 @@ mod tests {
         Access { slot: Slot(slot), dtype, offset: 0, strides: strides.to_vec() }
     }
 
-    /// Queries, keys and values as one product makes them: `[batch, length, 3, heads, depth]`.
+    /// Queries, keys and values as one matmul makes them: `[batch, length, 3, heads, depth]`.
     fn packed(dtype: DType, causal: bool, window: usize) -> Attention<i64> {
         let (batch, length, heads, depth) = (2, 100, 12, 64);
         let part = |number: i64| Access {
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_decide_whether_one_pass_does() {
+    fn row_layout_decides_whether_one_pass_fits() {
         let k = packed(DType::BFloat16, true, 0);
         assert!(fits_one_pass(&k) && plain_store(&k.epilogue).is_some());
         assert!(!fits_one_pass(&packed(DType::Float32, true, 0)));
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_any_length_can_be_counted_on_from_any_position() {
+    fn windows_of_any_length_do_not_overflow() {
         let scores = access(7, DType::Float32, &[12 * 10_000, 10_000, 100, 1]);
         for (longest, expected) in [(7, 7), (usize::MAX, 1 << 40)] {
             let loop_ = softmax(&packed(DType::Float32, true, longest), &scores, vec![2, 12, 100, 100], 0);
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn composed_loops_are_sound() {
+    fn composed_loops_are_valid() {
         for (causal, window) in [(false, 0), (true, 0), (true, 7)] {
             let mut k = packed(DType::BFloat16, causal, window);
             let scores = access(7, DType::Float32, &[12 * 10_000, 10_000, 100, 1]);

@@ -1,4 +1,4 @@
-//! Epilogues as loops of their own, over what a kernel has left in scratch memory.
+//! Epilogues as separate loops over the result of a kernel in scratch memory.
 
 use max_core::Result;
 use max_core::kernel::{Access, Instr, Literal, Loop, Reg};
@@ -7,13 +7,13 @@ use max_core::scalar::NumericOp;
 use super::Plan;
 
 impl Plan {
-    /// An epilogue on a product that lies at an access over its shape.
-    pub(super) fn epilogue(&mut self, epilogue: &Loop<i64>, product: Access<i64>) -> Result<()> {
-        self.loop_(&of_parts(epilogue, vec![product]))
+    /// Adds an epilogue as a loop over a result in memory.
+    pub(super) fn epilogue(&mut self, epilogue: &Loop<i64>, result: Access<i64>) -> Result<()> {
+        self.loop_(&of_parts(epilogue, vec![result]))
     }
 }
 
-/// An epilogue on sums of nothing.
+/// An epilogue on empty sums, which are zero.
 pub(super) fn of_zeros(epilogue: &Loop<i64>) -> Loop<i64> {
     let mut zeros = epilogue.clone();
     for instr in &mut zeros.code {
@@ -24,7 +24,7 @@ pub(super) fn of_zeros(epilogue: &Loop<i64>) -> Loop<i64> {
     zeros
 }
 
-/// An epilogue on a product that lies in memory in another dtype than it wants, or in parts that add up to it.
+/// An epilogue on a result that is in memory in another dtype than it takes, or in parts that add up to it.
 pub(super) fn of_parts(epilogue: &Loop<i64>, parts: Vec<Access<i64>>) -> Loop<i64> {
     let mut whole = epilogue.clone();
     let (first, count) = (whole.accesses.len() as u32, parts.len() as u32);

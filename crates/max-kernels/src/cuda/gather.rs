@@ -1,13 +1,13 @@
-//! Gathers on a GPU: slices are copied in units as wide as their places allow.
+//! Gathers on a GPU: slices are copied in units as wide as their alignment allows.
 
 use max_core::kernel::Gather;
 use max_core::{DType, Result, bail};
 use max_driver::cuda::Source;
 
 use super::text::typed;
-use super::{Address, Call, Param, Plan, Step};
+use super::{Address, Call, Param, Plan, PlannedLaunch};
 
-/// The threads of a block, and the most that walk a slice together.
+/// The threads of a block, and the most that copy a slice together.
 const THREADS: u64 = 256;
 
 /// How many units of a slice a thread copies before a long slice gets another block.
@@ -18,7 +18,7 @@ impl Plan {
     pub(super) fn gather(&mut self, k: &Gather<i64>) -> Result<()> {
         if k.source.dtype != k.out.dtype || !k.indices.dtype.is_integral() {
             let [source, indices, out] = [&k.source, &k.indices, &k.out].map(|access| access.dtype);
-            bail!(internal, "a gather of {source} into {out} by {indices}");
+            bail!(internal, "a gather of {source} into {out} with {indices} indices");
         }
         let Some(slices) =
             k.outer.checked_mul(k.picks).filter(|slices| slices.checked_mul(k.inner).is_some())
@@ -28,14 +28,14 @@ impl Plan {
         if k.picks == 0 {
             return Ok(());
         }
-        // Where nothing is copied, the indices are looked at all the same.
+        // Indices are checked even if nothing is copied.
         let (outer, slices) = (k.outer.max(1), slices.max(k.picks));
         let copied = if k.outer == 0 { 0 } else { k.inner };
         let unit = unit(k);
         let (inner, strides) = in_units(k, copied, unit);
         let lanes = (inner.max(1) as u64).next_power_of_two().min(THREADS);
         let blocks = (slices as u64).div_ceil(THREADS / lanes).min(1 << 30);
-        // Enough blocks for every multiprocessor, each with some units a thread.
+        // Enough blocks for every multiprocessor, with some units per thread.
         let cuts = (inner as u64).div_ceil(lanes * UNITS).clamp(1, (1 << 15) / blocks.min(1 << 15));
         let mut params: Vec<Param> =
             [&k.source, &k.indices, &k.out].map(|access| Param::Address(Address::of(access))).to_vec();
@@ -43,7 +43,7 @@ impl Plan {
         let log2 = i64::from(lanes.trailing_zeros());
         params.extend([outer, k.size, k.picks, inner, k.axis as i64, log2].map(Param::Number));
         params.extend(strides.map(Param::Number));
-        self.steps.push(Step::Function(Call {
+        self.launches.push(PlannedLaunch::Function(Call {
             source: source(unit, k.indices.dtype),
             grid: [blocks as u32, cuts as u32, 1],
             block: [THREADS as u32, 1, 1],
@@ -54,7 +54,7 @@ impl Plan {
     }
 }
 
-/// The bytes that are moved at once: 16, or less where slices or their places are not multiples of that.
+/// The bytes that are moved at once: 16, or fewer if the sizes or offsets of slices are not multiples of that.
 fn unit(k: &Gather<i64>) -> i64 {
     let size = k.out.dtype.size_in_bytes() as i64;
     let runs = k.inner == 1 || (k.source.strides[2] == 1 && k.out.strides[2] == 1);
@@ -67,7 +67,7 @@ fn unit(k: &Gather<i64>) -> i64 {
     [16, 8, 4, 2].into_iter().find(|unit| *unit > size && runs && whole(unit)).unwrap_or(size)
 }
 
-/// The length of slices in units, and the strides: those of the source, of the indices and of the result.
+/// The length of slices in units, and the strides of the source, the indices and the result.
 fn in_units(k: &Gather<i64>, inner: i64, unit: i64) -> (i64, [i64; 7]) {
     let size = k.out.dtype.size_in_bytes() as i64;
     let per = unit / size;
@@ -76,7 +76,7 @@ fn in_units(k: &Gather<i64>, inner: i64, unit: i64) -> (i64, [i64; 7]) {
     (inner / per, [source[0], source[1], source[2], k.indices.strides[0], out[0], out[1], out[2]])
 }
 
-/// The function for units of so many bytes and indices of a dtype.
+/// The function for units of a number of bytes and indices of a dtype.
 fn source(unit: i64, indices: DType) -> Source {
     let unit_type = match unit {
         1 => "unsigned char",
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn units_divide_slices_and_their_places() {
+    fn units_divide_slices_and_their_offsets() {
         let whole = |inner: i64| ((0, [5 * inner, inner, 1]), (0, [3 * inner, inner, 1]), inner);
         let of = |dtype, (source, out, inner)| unit(&gather(dtype, source, out, inner));
         assert_eq!(of(DType::Float32, whole(8)), 16);

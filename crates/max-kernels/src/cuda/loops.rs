@@ -1,7 +1,7 @@
 //! Fused loops on a GPU: rendered as CUDA C++ and planned for launch.
 //!
-//! `nest` brings a loop into its shortest shape, `form` decides how threads share the work, and `text` writes the
-//! function. The text names structure only; equal text has the same name, so that it is compiled once.
+//! `nest` simplifies a loop, `form` maps it to threads, and `text` writes the function. The text depends on the
+//! structure only, and equal text has the same name, so that it is compiled once.
 
 mod form;
 mod nest;
@@ -18,35 +18,35 @@ use max_core::kernel::{Instr, Loop};
 use max_core::{DType, Error, Result, bail};
 use max_driver::cuda::{Function, Gpu, Source};
 
-use super::{Call, Plan, Step};
+use super::{Call, Plan, PlannedLaunch};
 use crate::loops::settle;
 use form::Form;
 use nest::Nest;
 use split::split;
 
-/// What every function is made of.
+/// The declarations that all functions share.
 pub(super) const PRELUDE: &str = include_str!("prelude.cuh");
 
 /// The most parameters that a function takes.
 const MOST_PARAMS: usize = 500;
 
-/// Hands out scratch memory: the offset, in elements, of so many of a dtype.
+/// Allocates scratch memory for a number of elements of a dtype; returns its offset in elements.
 type Scratch<'a> = &'a mut dyn FnMut(DType, i64) -> Result<i64>;
 
 impl Plan {
     pub(super) fn loop_(&mut self, kernel: &Loop<i64>) -> Result<()> {
         let multiprocessors = self.gpu.multiprocessors();
         let calls = calls(kernel, multiprocessors, &mut |dtype, count| self.scratch(dtype, count))?;
-        self.steps.extend(calls.into_iter().map(Step::Function));
+        self.launches.extend(calls.into_iter().map(PlannedLaunch::Function));
         Ok(())
     }
 }
 
-/// The calls of a loop on a GPU with so many multiprocessors.
+/// The calls of a loop, for a GPU with this many multiprocessors.
 fn calls(kernel: &Loop<i64>, multiprocessors: u32, scratch: Scratch<'_>) -> Result<Vec<Call>> {
     kernel.dtypes()?;
     if kernel.code.iter().any(|instr| matches!(instr, Instr::Product(_))) {
-        bail!(internal, "a loop that no kernel ends in uses a product");
+        bail!(internal, "a loop that is not an epilogue uses the result of a kernel");
     }
     let kernel = settle(kernel.clone());
     if kernel.shape.iter().any(|&size| size <= 0) || kernel.stored().next().is_none() {
@@ -67,7 +67,7 @@ fn calls(kernel: &Loop<i64>, multiprocessors: u32, scratch: Scratch<'_>) -> Resu
     }
 }
 
-/// The call of a nest in a form.
+/// The call that runs a nest mapped to threads in this form.
 fn call(nest: &Nest, form: &Form) -> Result<Call> {
     let written = text::write(nest, form)?;
     if written.params.len() > MOST_PARAMS {
@@ -87,7 +87,7 @@ fn call(nest: &Nest, form: &Form) -> Result<Call> {
     })
 }
 
-/// Text with its name, which follows from the text.
+/// The source of a function, named by a hash of its text.
 fn source(code: String) -> Source {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;

@@ -1,48 +1,50 @@
-//! Products on a GPU: by cuBLASLt with as much of the epilogue as it knows, or by functions of our own.
+//! Matmuls on a GPU: by cuBLASLt with as much of the epilogue as it supports, or by our own functions.
 //!
-//! `shape` rewrites a product into fewer axes, `ending` reads an epilogue, `way` decides what to do from both: all of that
-//! is data. Here it is done: a product that cannot run as it is becomes one that can, by copies of its operands, by
-//! several products, or by a product into scratch memory and a loop, and is planned again.
+//! `shape` rewrites a matmul with fewer axes, `fused` matches epilogues, `method` decides what to do: all of that is
+//! data. Here it is carried out: a matmul that cannot run as it is becomes one that can, by copying its operands, by
+//! splitting it into several matmuls, or as a matmul into scratch memory and a loop, and is planned again.
 
-mod ending;
+mod fused;
+mod method;
 mod own;
 mod shape;
 #[cfg(test)]
 mod tests;
 mod thin;
-mod way;
 
 use max_core::kernel::{Access, Instr, Loop, Matmul, Reg};
 use max_core::{DType, Result};
-use max_driver::cuda::{Compute, Ending};
+use max_driver::cuda::{Activation, Compute};
 
 use super::epilogue::of_zeros;
-use super::{Address, GemmCall, Plan, SCRATCH, Step};
+use super::{Address, GemmCall, Plan, PlannedLaunch, SCRATCH};
+use method::{LibraryGemm, MatmulMethod, decide};
 pub(super) use shape::row_major;
 use shape::simplify;
-use way::{Product, Way, decide};
 
-/// Copies of operands that hold every float8.
+/// The dtypes of operand copies that can represent every float8.
 const WIDENED: [Option<DType>; 2] = [Some(DType::BFloat16); 2];
 
 impl Plan {
-    /// Adds a product.
+    /// Adds a matmul.
     pub(super) fn matmul(&mut self, kernel: &Matmul<i64>) -> Result<()> {
         let k = &simplify(kernel)?;
         match decide(k)? {
-            Way::Nothing => Ok(()),
-            Way::Zeros => self.loop_(&of_zeros(&k.epilogue)),
-            Way::Others(others) => others.iter().try_for_each(|other| self.matmul(other)),
-            Way::Copies(copies) => self.with_copies(k, copies.map(|copied| copied.then_some(k.lhs.dtype))),
-            Way::Scratch => self.through_scratch(k),
-            Way::Widened => self.with_copies(k, WIDENED),
-            Way::Own(store) => self.own_product(k, &store),
-            Way::Thin(lies, ending) => self.thin_product(k, lies, &ending),
-            Way::Library(product) => self.by_library(k, &product),
+            MatmulMethod::Nothing => Ok(()),
+            MatmulMethod::Zeros => self.loop_(&of_zeros(&k.epilogue)),
+            MatmulMethod::Others(others) => others.iter().try_for_each(|other| self.matmul(other)),
+            MatmulMethod::Copies(copies) => {
+                self.with_copies(k, copies.map(|copied| copied.then_some(k.lhs.dtype)))
+            }
+            MatmulMethod::Scratch => self.through_scratch(k),
+            MatmulMethod::Widened => self.with_copies(k, WIDENED),
+            MatmulMethod::Own(store) => self.own_matmul(k, &store),
+            MatmulMethod::Thin(layout, fused) => self.thin_matmul(k, layout, &fused),
+            MatmulMethod::Library(gemm) => self.by_library(k, &gemm),
         }
     }
 
-    /// Adds a product of operands that are copied first where a dtype says so.
+    /// Adds a matmul after copying the operands that have a dtype here.
     fn with_copies(&mut self, k: &Matmul<i64>, [lhs, rhs]: [Option<DType>; 2]) -> Result<()> {
         let mut copied = k.clone();
         let shape = |last: [i64; 2]| [k.batch.as_slice(), last.as_slice()].concat();
@@ -60,8 +62,8 @@ impl Plan {
         self.matmul(&copied)
     }
 
-    /// Matrices over `[batch.., rows, columns]` in scratch memory, row by row and without gaps, in a dtype; a batch that
-    /// is one matrix is one matrix there.
+    /// Copies matrices over `[batch.., rows, columns]` to contiguous row-major scratch memory of a dtype; a batch that
+    /// repeats one matrix is copied once.
     pub(super) fn copy(&mut self, from: &Access<i64>, shape: &[i64], dtype: DType) -> Result<Access<i64>> {
         let batch = shape.len().saturating_sub(2);
         let repeats = from.strides.iter().take(batch).all(|&stride| stride == 0);
@@ -83,53 +85,53 @@ impl Plan {
         Ok(to)
     }
 
-    /// Adds a product that is written to scratch memory, and the loop that ends it.
+    /// Adds a matmul into scratch memory, and the epilogue as a loop.
     fn through_scratch(&mut self, k: &Matmul<i64>) -> Result<()> {
         let from = k.lhs.dtype;
         // Float8 has too few bits for what an epilogue may still do with it.
         let dtype = if from.is_float8() { DType::Float32 } else { from };
         let shape = &k.epilogue.shape;
         let (strides, count) = row_major(shape)?;
-        let product = Access { slot: SCRATCH, dtype, offset: self.scratch(dtype, count)?, strides };
+        let result = Access { slot: SCRATCH, dtype, offset: self.scratch(dtype, count)?, strides };
         let code = if dtype == from {
             vec![Instr::Product(from), Instr::Store(0, Reg(0))]
         } else {
             vec![Instr::Product(from), Instr::Cast(Reg(0), dtype), Instr::Store(0, Reg(1))]
         };
-        let epilogue = Loop { shape: shape.clone(), reduce: None, accesses: vec![product.clone()], code };
+        let epilogue = Loop { shape: shape.clone(), reduce: None, accesses: vec![result.clone()], code };
         self.matmul(&Matmul { epilogue, ..k.clone() })?;
-        self.epilogue(&k.epilogue, product)
+        self.epilogue(&k.epilogue, result)
     }
 
-    /// Adds a product by the library, or by other means where the library has none.
-    fn by_library(&mut self, k: &Matmul<i64>, product: &Product) -> Result<()> {
-        let mut gemm = product.gemm;
+    /// Adds a matmul by the library, or by other means if the library does not support it.
+    fn by_library(&mut self, k: &Matmul<i64>, library: &LibraryGemm) -> Result<()> {
+        let mut gemm = library.gemm;
         if self.options.tf32 && gemm.a.dtype == DType::Float32 {
             gemm.compute = Compute::TF32;
         }
         let Some(plan) = self.gpu.gemm(&gemm)? else {
-            return match product.bias.is_none() && product.residual.is_none() {
+            return match library.bias.is_none() && library.residual.is_none() {
                 true if gemm.a.dtype.is_float8() => self.with_copies(k, WIDENED),
-                true if gemm.ending == Ending::None => self.own_product(k, &product.store),
+                true if gemm.activation == Activation::None => self.own_matmul(k, &library.store),
                 _ => self.through_scratch(k),
             };
         };
         let workspace = self.workspace(plan.workspace_bytes())?;
-        self.steps.push(Step::Gemm(GemmCall {
+        self.launches.push(PlannedLaunch::Gemm(GemmCall {
             plan,
             a: Address::of(&k.lhs),
             b: Address::of(&k.rhs),
-            c: product.residual.as_ref().map(Address::of),
-            d: Address::of(&product.store),
-            bias: product.bias.as_ref().map(Address::of),
+            c: library.residual.as_ref().map(Address::of),
+            d: Address::of(&library.store),
+            bias: library.bias.as_ref().map(Address::of),
             workspace,
             alpha: 1.0,
-            beta: if product.residual.is_some() { 1.0 } else { 0.0 },
+            beta: if library.residual.is_some() { 1.0 } else { 0.0 },
         }));
         Ok(())
     }
 
-    /// Memory that a product needs only while it runs: products one after the other share it.
+    /// The workspace of a matmul, which it needs only while it runs: consecutive matmuls share it.
     fn workspace(&mut self, bytes: usize) -> Result<Option<Address>> {
         if bytes == 0 {
             return Ok(None);
@@ -144,7 +146,7 @@ impl Plan {
     }
 }
 
-/// Where an epilogue stores the product, if that is all it does; maybe as float32.
+/// The access that an epilogue stores to, maybe as float32, if storing the result is all it does.
 pub(super) fn stored(epilogue: &Loop<i64>) -> Option<Access<i64>> {
-    ending::read(epilogue).filter(ending::Ending::is_store).map(|ending| ending.store)
+    fused::read(epilogue).filter(fused::FusedEpilogue::is_store).map(|fused| fused.store)
 }

@@ -1,4 +1,4 @@
-//! Compiles sources in tests, where the compiler is: it needs no GPU.
+//! Compiles sources in tests, if the compiler is installed: it needs no GPU.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::Write;
@@ -11,8 +11,8 @@ use max_driver::cuda::Source;
 type Program = *mut c_void;
 type Texts = *const *const c_char;
 
-/// Compiles sources for an old architecture and a new one; fails with the words of the compiler. Says so where there is
-/// no compiler.
+/// Compiles sources for an old architecture and a new one; fails with the compiler's log. Prints a line if there is no
+/// compiler.
 pub(super) fn check(sources: &[Source]) {
     check_for(sources, &["compute_75", "sm_90"]);
 }
@@ -20,7 +20,7 @@ pub(super) fn check(sources: &[Source]) {
 /// As [`check`], for some architectures.
 pub(super) fn check_for(sources: &[Source], architectures: &[&str]) {
     let Some(library) = open() else {
-        // Not by a macro, whose text tests keep to themselves.
+        // Not eprintln!, whose output tests capture.
         let _ = writeln!(std::io::stderr(), "skipped: no NVRTC to compile {} sources with", sources.len());
         return;
     };
@@ -59,7 +59,7 @@ unsafe fn compile(library: &Library, source: &Source, architecture: &str) -> Str
             .map(|option| CString::new(option).unwrap());
     let options = options.each_ref().map(|option| option.as_ptr());
     let mut program: Program = std::ptr::null_mut();
-    // SAFETY: the caller vouches; all strings end with a zero, and the log has the size that was asked for.
+    // SAFETY: guaranteed by the caller; all strings are zero-terminated, and the log has the size that was asked for.
     unsafe {
         let create = library
             .get::<unsafe extern "C" fn(*mut Program, *const c_char, *const c_char, c_int, Texts, Texts) -> c_int>(

@@ -11,7 +11,7 @@ use crate::Memory;
 #[derive(Debug)]
 pub struct Recording {
     graph: Graph,
-    /// The address and the length of each piece of memory, scratch memory last; nothing after a recording that failed.
+    /// The address and the length of each piece of memory, scratch memory last; `None` after a failed recording.
     memory: Option<Vec<Piece>>,
 }
 
@@ -24,7 +24,7 @@ pub struct Work<'a> {
     pub kernels: &'a [&'a Prepared],
     /// Their memory, one piece per slot.
     pub memory: &'a [Memory<'a>],
-    /// What they have for themselves.
+    /// Their scratch memory.
     pub scratch: Memory<'a>,
 }
 
@@ -40,7 +40,7 @@ impl Work<'_> {
 }
 
 impl Recording {
-    /// Records kernels on a stream, which is used for nothing else. None of them runs.
+    /// Records kernels on a dedicated stream. None of them runs.
     pub fn new(stream: &Stream, work: Work) -> Result<Recording> {
         let graph = Graph::record(stream, || work.enqueue(stream))?;
         Ok(Recording { graph, memory: Some(work.pieces().collect()) })
@@ -69,8 +69,8 @@ impl Recording {
         if !self.fits(work) {
             bail!(internal, "a recording was given other memory than it was recorded with");
         }
-        // SAFETY: kernels checked the memory when they were recorded with it. It is the memory given here, so it is alive,
-        // and who gives it back does so in the order of the stream.
+        // SAFETY: kernels checked the memory when they were recorded with it. It is the memory given here, so it is
+        // alive, and it is freed in the order of the stream.
         unsafe { self.graph.launch(stream) }
     }
 }

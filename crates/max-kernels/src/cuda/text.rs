@@ -1,19 +1,19 @@
-//! Types in the sources of functions that are written by hand: such a source says `IN`, `SUM_OF_IN` and `OUT_OF`, and what those mean
-//! for a dtype is put before it. Sums are in float for narrow floats, and in unsigned integers that wrap for integers.
+//! Types in hand-written sources: such a source uses `IN`, `SUM_OF_IN` and `OUT_OF`, and their definitions for a dtype
+//! are put before it. Narrow floats are summed in float, and integers in unsigned integers, which wrap.
 
 use std::fmt::Write;
 
 use max_core::DType;
 use max_driver::cuda::Source;
 
-/// What elements of a dtype are in memory, and how they are read into the type of sums and written from it.
-struct Form {
+/// The type of elements of a dtype in memory, and how they are converted to the type of sums and back.
+struct ElementFormat {
     memory: &'static str,
     load: &'static str,
     store: &'static str,
 }
 
-fn form(dtype: DType) -> Form {
+fn element_format(dtype: DType) -> ElementFormat {
     let (memory, load, store) = match dtype {
         DType::Float64 => ("double", "x", "x"),
         DType::Float32 => ("float", "x", "x"),
@@ -27,13 +27,13 @@ fn form(dtype: DType) -> Form {
         DType::UInt16 => ("unsigned short", "x", "x"),
         DType::UInt32 => ("unsigned int", "x", "x"),
         DType::UInt64 => ("unsigned long long", "x", "x"),
-        // Float8 is never computed with in these functions, only moved.
+        // These functions only move float8 and never compute with it.
         _ => ("unsigned char", "x", "x"),
     };
-    Form { memory, load, store }
+    ElementFormat { memory, load, store }
 }
 
-/// What sums of a dtype are computed in.
+/// The type that a dtype is summed in.
 fn sum_type(dtype: DType) -> &'static str {
     match dtype {
         DType::Float64 => "double",
@@ -43,8 +43,8 @@ fn sum_type(dtype: DType) -> &'static str {
     }
 }
 
-/// A function from its text, with names for dtypes and other words that it uses. `SUM` is what the first of the dtypes is
-/// summed in, and `STEP(x, y, sum)` adds a product.
+/// A function from its text, with definitions of the dtypes and words that it uses. `SUM` is the type that the first
+/// dtype is summed in, and `STEP(x, y, sum)` multiplies and adds.
 pub(super) fn typed(name: &str, dtypes: &[(&str, DType)], words: &[(&str, &str)], text: &str) -> Source {
     let mut code = String::from(CONVERSIONS);
     let first = dtypes.first().map_or(DType::Float32, |(_, dtype)| *dtype);
@@ -58,7 +58,7 @@ pub(super) fn typed(name: &str, dtypes: &[(&str, DType)], words: &[(&str, &str)]
     let _ = writeln!(code, "#define NAME {name}\ntypedef {} SUM;", sum_type(first));
     let _ = writeln!(code, "#define STEP(x, y, sum) ({step})");
     for (word, dtype) in dtypes {
-        let Form { memory, load, store } = form(*dtype);
+        let ElementFormat { memory, load, store } = element_format(*dtype);
         let _ = writeln!(code, "typedef {memory} {word};");
         let _ = writeln!(
             code,
@@ -76,7 +76,7 @@ pub(super) fn typed(name: &str, dtypes: &[(&str, DType)], words: &[(&str, &str)]
     Source { name: name.to_string(), prelude: "".into(), code }
 }
 
-/// The narrow floats and float32; to the nearest, halves to even.
+/// Conversions between narrow floats and float32, which round to nearest, ties to even.
 const CONVERSIONS: &str = r#"
 __device__ __forceinline__ float from_f16(unsigned short x) {
     float y;

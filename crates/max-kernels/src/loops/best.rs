@@ -1,6 +1,6 @@
 //! Positions of the largest and the smallest elements: a best value and its index for each lane.
 //!
-//! The first of equal elements wins, and NaN beats everything. An index below zero says that a lane is empty.
+//! The first of equal elements wins, and NaN beats everything. A negative index marks an empty lane.
 
 use max_core::kernel::Reduction;
 use max_core::scalar::{Lane, MaskLane};
@@ -8,7 +8,7 @@ use max_core::{Bool, DType, Element, dispatch};
 
 use crate::tile::{Arg, GROUP};
 
-/// What a lane is given: elements and their indices.
+/// Elements and their indices, to be compared with the best of lanes.
 #[derive(Clone, Copy)]
 pub(super) struct Offer {
     pub(super) values: Arg,
@@ -57,7 +57,7 @@ fn wins<T: Element, const MIN: bool>(best: (T, i64), new: (T, i64)) -> bool {
 
 /// # Safety
 ///
-/// Both arrays have so many lanes, a multiple of [`GROUP`]; the offer has `count` elements.
+/// Both arrays have `lanes` lanes, a multiple of [`GROUP`]; the offer has `count` elements.
 unsafe fn offer<T: Element, const MIN: bool>(
     values: *mut u8,
     indices: *mut i64,
@@ -69,7 +69,7 @@ unsafe fn offer<T: Element, const MIN: bool>(
     for at in 0..count {
         let lane = at % lanes;
         let from = if offer.values.repeat { at % GROUP } else { at };
-        // SAFETY: the lane is one of `lanes`; the caller vouches for the offer.
+        // SAFETY: the lane is one of `lanes`; the caller guarantees the offer.
         unsafe {
             let index = match offer.indices {
                 Indices::Same(index) => index,
@@ -88,7 +88,7 @@ unsafe fn offer<T: Element, const MIN: bool>(
 ///
 /// Both arrays have a group of lanes.
 unsafe fn finish<T: Element, const MIN: bool>(values: *mut u8, indices: *mut i64) {
-    // SAFETY: as the caller vouches; the two arrays are apart.
+    // SAFETY: guaranteed by the caller; the two arrays do not overlap.
     let (values, indices) = unsafe {
         (
             std::slice::from_raw_parts_mut(values.cast::<T>(), GROUP),
@@ -118,7 +118,7 @@ mod tests {
                 values: Arg { ptr: elements.as_ptr().cast(), repeat: false },
                 indices: Indices::From(0),
             };
-            // SAFETY: one group of lanes and as many elements as are said.
+            // SAFETY: there is one group of lanes, and the offers have as many elements as stated.
             unsafe {
                 (best.offer)(values.as_mut_ptr().cast(), indices.as_mut_ptr(), GROUP, offer, elements.len());
                 (best.finish)(values.as_mut_ptr().cast(), indices.as_mut_ptr());

@@ -1,8 +1,8 @@
-//! The index space of a loop as it is walked: which axes tiles cover, which one reductions run along, and how far
-//! apart elements lie along each of them.
+//! The index space of a loop as it is executed: which axes tiles cover, which one reductions run along, and the strides
+//! of each.
 //!
-//! Axes of size one are gone, neighbours are merged where every access allows it, and the axes are in the order of
-//! the first store. Nothing here depends on anything but sizes and strides.
+//! Axes of size one are removed, neighbouring axes are merged where every access allows it, and the axes are in the
+//! order of the first store. Everything here depends on sizes and strides only.
 
 use max_core::kernel::{Access, Instr, Level, Literal, Loop, Reduction, Reg};
 use max_core::{Bool, DType, Element, Result, bail, dispatch};
@@ -10,12 +10,12 @@ use max_core::{Bool, DType, Element, Result, bail, dispatch};
 use super::plan::Uses;
 use crate::tile;
 
-/// Rows of a reduction that are shorter are not worth a pass each: tiles lie across them.
+/// Rows of a reduction that are shorter are not worth a pass each: tiles go across them.
 const SHORT: i64 = 96;
 /// With fewer rows, tiles across them would be mostly padding.
 const FEW: i64 = 16;
 
-/// The way an access is walked. Strides are in elements.
+/// The strides of an access in the space, in elements.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) slot: usize,
@@ -24,7 +24,7 @@ pub(super) struct View {
     pub(super) outer: Vec<isize>,
     pub(super) row: isize,
     pub(super) col: isize,
-    /// Along what a pass runs along: the columns of a row that is reduced, else the steps.
+    /// The stride along a pass: over the columns of a row that is reduced, else over the steps.
     pub(super) along: isize,
 }
 
@@ -34,33 +34,33 @@ pub(super) struct Space {
     pub(super) outer: Vec<usize>,
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// The length of the reduced axis where tiles lie across it, else one.
+    /// The length of the reduced axis if tiles go across it, else one.
     pub(super) steps: usize,
-    /// Whether tiles lie along the reduced axis; it is then the columns, and there is one row.
+    /// Whether tiles go along the reduced axis; it is then the columns, and there is one row.
     pub(super) horizontal: bool,
     /// Whether an access is contiguous along the rows and not along the columns.
     pub(super) transposed: bool,
-    /// One for each access of the loop; those that are not used have no strides.
+    /// One per access of the loop; unused ones have no strides.
     pub(super) views: Vec<View>,
 }
 
-/// An axis and how far apart its elements lie.
+/// An axis and its strides.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Axis {
     pub(crate) size: i64,
-    /// One for each access, or for each way through the axes; zero for those that are not used.
+    /// One per access, or per walk of several accesses; zero for unused ones.
     pub(crate) strides: Vec<i64>,
 }
 
 impl Space {
-    /// The number of elements, or what is close enough to compare if there are too many to count.
+    /// The number of elements, saturating.
     pub(super) fn elements(&self) -> usize {
         let sizes = self.outer.iter().chain([&self.rows, &self.cols, &self.steps]);
         sizes.fold(1, |product: usize, &size| product.saturating_mul(size))
     }
 }
 
-/// The loop without an axis to reduce if that has no more than one element.
+/// Removes the reduction of a loop whose reduced axis has at most one element.
 pub(crate) fn settle(mut loop_: Loop<i64>) -> Loop<i64> {
     let Some(axis) = loop_.reduce.filter(|&axis| loop_.shape[axis] <= 1) else { return loop_ };
     let gone = Instr::Literal(Literal { dtype: DType::Bool, bits: 0 });
@@ -118,12 +118,12 @@ pub(super) fn literal<T: Element>(element: T) -> Literal {
     Literal { dtype: T::DTYPE, bits: u64::from_le_bytes(bits) }
 }
 
-/// What a reduction of nothing gives.
+/// The result of a reduction over no elements.
 fn empty(kind: Reduction, dtype: DType) -> Literal {
     dispatch!(dtype, T => literal(T::from_i128(i128::from(kind == Reduction::Prod))))
 }
 
-/// The element that changes nothing.
+/// The identity element of a reduction.
 pub(crate) fn identity(kind: Reduction, dtype: DType) -> Literal {
     match (kind, dtype) {
         (Reduction::Max, DType::Bool) => literal(Bool::FALSE),
@@ -133,7 +133,7 @@ pub(crate) fn identity(kind: Reduction, dtype: DType) -> Literal {
     }
 }
 
-/// Takes the axis out that tiles lie along: the last one, unless it is short and another one is long.
+/// Removes and returns the axis that tiles go along: the last one, unless it is short and another one is long.
 fn take_columns(axes: &mut Vec<Axis>) -> Option<Axis> {
     let last = axes.last()?.size;
     let longer = axes.iter().rposition(|axis| axis.size >= FEW).filter(|_| last < FEW);
@@ -143,7 +143,7 @@ fn take_columns(axes: &mut Vec<Axis>) -> Option<Axis> {
     }
 }
 
-/// The space of a loop that has elements, or nothing where it stores none.
+/// The space of a loop with elements, or `None` if it stores nothing.
 pub(super) fn space(loop_: &Loop<i64>, uses: &Uses) -> Option<Space> {
     let axis = |axis: usize| Axis {
         size: loop_.shape[axis],
@@ -154,7 +154,7 @@ pub(super) fn space(loop_: &Loop<i64>, uses: &Uses) -> Option<Space> {
             .map(|(at, access)| if uses.has(at) { access.strides[axis] } else { 0 })
             .collect(),
     };
-    // Positions are computed, so it does not matter which way they lie.
+    // Positions are computed, so their strides do not matter.
     let lies = |access: &usize| uses.touches(*access);
     let first = loop_.code.iter().find_map(|instr| match instr {
         Instr::Store(access, _) => Some(*access as usize),
@@ -214,7 +214,7 @@ pub(super) fn space(loop_: &Loop<i64>, uses: &Uses) -> Option<Space> {
     })
 }
 
-/// The axes of a loop with elements that are not reduced, as the one axis that walks them all, if there is one.
+/// The kept axes of a loop with elements, merged into one axis, if that is possible.
 pub(super) fn kept_axis(loop_: &Loop<i64>) -> Option<Axis> {
     let axis = |axis: usize| Axis {
         size: loop_.shape[axis],
@@ -227,7 +227,7 @@ pub(super) fn kept_axis(loop_: &Loop<i64>) -> Option<Axis> {
     }
 }
 
-/// Neighbours become one axis where all strides allow it.
+/// Merges neighbouring axes where all strides allow it.
 pub(crate) fn merge(axes: Vec<Axis>) -> Vec<Axis> {
     let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
     for axis in axes {
@@ -249,7 +249,7 @@ pub(crate) fn register(dtype: DType) -> DType {
     if narrow { DType::Float32 } else { dtype }
 }
 
-/// Says why a loop cannot be an epilogue.
+/// An error if a loop cannot be an epilogue.
 pub(super) fn expect_epilogue(loop_: &Loop<i64>) -> Result<()> {
     if loop_.reduce.is_some() || loop_.shape.len() < 2 {
         bail!(internal, "an epilogue reduces axis {:?} of {:?}", loop_.reduce, loop_.shape);

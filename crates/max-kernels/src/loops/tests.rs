@@ -19,12 +19,12 @@ fn run(loop_: &Loop<i64>, memory: &[Vec<u8>], threads: usize) -> Vec<Vec<u8>> {
     let buffers = buffers(memory);
     let pieces: Vec<Memory> = buffers.iter().map(|b| Memory::of_mut(b).unwrap()).collect();
     prepare(&Kernel::Loop(loop_.clone())).unwrap().run(&pieces, &Pool::new(threads)).unwrap();
-    // SAFETY: the buffers are contiguous and have so many bytes.
+    // SAFETY: the buffers are contiguous and have `num_bytes` bytes.
     let bytes = |b: &Buffer| unsafe { std::slice::from_raw_parts(b.data_ptr(), b.num_bytes()) }.to_vec();
     buffers.iter().map(bytes).collect()
 }
 
-/// Compares with the reference, and runs on different numbers of threads with each other.
+/// Compares with the reference, and runs with different numbers of threads with each other.
 fn check(loop_: &Loop<i64>, memory: &[Vec<u8>]) {
     let mut expected = memory.to_vec();
     reference::run(loop_, &mut expected, &[]);
@@ -187,7 +187,7 @@ fn transposed_memory_is_read_and_written() {
 }
 
 #[test]
-fn rows_of_nothing_have_results() {
+fn empty_rows_have_results() {
     let loop_ = softmax(&[3, 0], 1, DType::Float32);
     let memory = [vec![], vec![], vec![9; 12], vec![9; 24]];
     check(&loop_, &memory);
@@ -245,14 +245,14 @@ fn epilogues_run_on_blocks() {
                         for col in (0..700).step_by(right) {
                             let at = (outer * 37 + row) * 700 + col;
                             let (rows, cols) = (row..37.min(row + down), col..700.min(col + right));
-                            // SAFETY: the block is inside, and the memory has what the loop names.
+                            // SAFETY: the block is inside the loop's space, and the memory holds all accesses.
                             unsafe {
                                 epilogue.run(&pieces, outer, rows, cols, products[at * 4..].as_ptr(), 700)
                             };
                         }
                     }
                 }
-                // SAFETY: the buffer is contiguous and has so many bytes.
+                // SAFETY: the buffer is contiguous and has `all * size` bytes.
                 let got = unsafe { std::slice::from_raw_parts(buffers[2].data_ptr(), all * size) };
                 for (got, expected) in got.chunks(size).zip(expected[2].chunks(size)) {
                     assert!(close(dtype, got, expected), "{dtype} {down} {right}: {got:?}, not {expected:?}");
@@ -269,10 +269,10 @@ fn products_belong_to_epilogues() {
     assert!(PreparedLoop::new(&loop_).is_err() && Epilogue::new(&loop_).is_err());
 }
 
-/// Positions and random numbers of every walk, beside what decides about tiles: stores and loads that lie across, rows
-/// that are reduced whole, in parts, and side by side.
+/// Positions and random numbers of every stride, with everything that affects tiles: transposed stores and loads, and
+/// rows that are reduced whole, in parts, and side by side.
 #[test]
-fn positions_are_right_on_every_way() {
+fn positions_are_right_for_every_tiling() {
     let normal = Instr::Random(Distribution::Normal, DType::Float32, [Reg(0), Reg(1)]);
     let seed = Instr::Literal(Literal { dtype: DType::UInt64, bits: 0x1234_5678_9abc_def0 });
     for shape in [[3, 5], [1, 1], [130, 70], [2, 5000], [300, 3], [40, 200], [2, 300_000]] {
@@ -310,7 +310,7 @@ fn positions_are_right_on_every_way() {
                 let memory = [results, elements(&mut Dice(9), DType::Int64, all)];
                 let loop_ = Loop { shape: shape.to_vec(), reduce: Some(reduce), accesses, code };
                 check(&loop_, &memory);
-                // The same without positions along the rows, which are then reduced as they lie.
+                // The same without positions along the rows, which are then reduced in place.
                 let mut plain = loop_.clone();
                 plain.code[2] = add(1, 1);
                 plain.code[3] = Instr::Reduce(Reduction::Sum, Reg(1));

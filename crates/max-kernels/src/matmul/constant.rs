@@ -1,4 +1,4 @@
-//! Constant right operands: packed when a kernel first wants it, once, for all programs and threads.
+//! Constant right operands: packed once, when a kernel first needs them, for all programs and threads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -12,12 +12,12 @@ use crate::scratch::{Line, Lines};
 #[derive(Debug)]
 pub struct Constant {
     key: Key,
-    /// Keeps the operand where it is, so that no other can have its key.
+    /// Keeps the operand alive, so that no other can have its key.
     _bytes: HostBytes,
     packed: OnceLock<Option<Lines>>,
 }
 
-/// What is packed: where the bytes are, and how a matrix lies in them.
+/// What is packed: the address of the bytes, and the layout of the matrix in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     bytes: (usize, usize),
@@ -27,11 +27,11 @@ struct Key {
     size: [i64; 2],
 }
 
-/// Those in use.
+/// The constants in use.
 static ALL: Mutex<Option<HashMap<Key, Weak<Constant>>>> = Mutex::new(None);
 
 impl Constant {
-    /// The matrix of an access, of so many rows and columns.
+    /// The matrix of an access, with `size` rows and columns.
     pub(super) fn new(bytes: HostBytes, access: &Access<i64>, size: [i64; 2]) -> Arc<Constant> {
         let rank = access.strides.len();
         let key = Key {
@@ -51,15 +51,15 @@ impl Constant {
         constant
     }
 
-    /// The packed operand, in so many lines that a function fills when it is first wanted; none if it is not wanted and
-    /// nobody has wanted it, or where memory is short.
+    /// The packed operand, in `lines` cache lines that `fill` writes the first time it is wanted; `None` if it has not
+    /// been wanted so far, or memory is short.
     pub(super) fn packed(&self, wanted: bool, lines: usize, fill: impl FnOnce(*mut u8)) -> Option<*const u8> {
         let packed =
             if wanted { Some(self.packed.get_or_init(|| pack(lines, fill))) } else { self.packed.get() };
         packed?.as_ref().map(Lines::ptr)
     }
 
-    /// The bytes that it takes beside the operand itself.
+    /// The bytes of the packed copy.
     pub fn packed_bytes(&self) -> usize {
         self.packed.get().and_then(Option::as_ref).map_or(0, Lines::bytes)
     }
@@ -68,7 +68,7 @@ impl Constant {
 impl Drop for Constant {
     fn drop(&mut self) {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another with the same key may have come in between.
+        // Another constant with the same key may have been added meanwhile.
         if let Some(all) = all.as_mut()
             && all.get(&self.key).is_some_and(|known| known.strong_count() == 0)
         {
@@ -86,7 +86,7 @@ fn pack(lines: usize, fill: impl FnOnce(*mut u8)) -> Option<Lines> {
     Some(packed)
 }
 
-/// The bytes of memory that are free for programs, where the system says so.
+/// The bytes of memory available to programs, if the system tells.
 fn available() -> Option<usize> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -1,4 +1,4 @@
-//! Where a product goes: straight to memory, or through the loop at the end of its kernel.
+//! Where the result of a matmul goes: straight to memory, or through the epilogue of its kernel.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use max_core::{DType, Result, bail};
 use crate::Memory;
 use crate::loops::Epilogue;
 
-/// The places that an access has over some axes, counted row by row.
+/// The places of an access over some axes, in row-major order.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     slot: Slot,
@@ -19,7 +19,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// The places over the first axes of an access, which has as many strides and maybe more.
+    /// The places over the first axes of an access, which has at least as many strides as `sizes`.
     pub(crate) fn new(access: &Access<i64>, sizes: &[i64]) -> Places {
         let axes = sizes.iter().zip(&access.strides).map(|(&size, &stride)| (size as usize, stride as isize));
         Places {
@@ -30,7 +30,7 @@ impl Places {
         }
     }
 
-    /// Whether every index has the same place.
+    /// Whether all indices have the same place.
     pub(crate) fn repeat(&self) -> bool {
         self.axes.iter().all(|&(size, stride)| size == 1 || stride == 0)
     }
@@ -46,17 +46,17 @@ impl Places {
     }
 }
 
-/// What happens to a product.
+/// What happens to the result.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// It is stored as it is, with unit stride along columns: the places of matrices, and how far apart rows lie.
+    /// It is stored directly, with unit stride along columns: the places of matrices, and the distance between rows.
     Store(Places, isize),
-    /// A program runs on it.
+    /// An epilogue runs on it.
     Run(Box<Epilogue>),
 }
 
 impl Ending {
-    /// How a loop over `[.., rows, columns]` ends a kernel that computes a dtype.
+    /// How a kernel that computes a dtype ends in a loop over `[.., rows, columns]`.
     pub(crate) fn new(loop_: &Loop<i64>, dtype: DType) -> Result<Ending> {
         let [outer @ .., rows, columns] = loop_.shape.as_slice() else {
             bail!(internal, "an epilogue has the shape {:?}", loop_.shape);
@@ -79,7 +79,8 @@ impl Ending {
         Ok(Ending::Run(Box::new(Epilogue::new(loop_)?)))
     }
 
-    /// Where the product at an index, a row and a column belongs, and how far apart rows lie, if it is just stored.
+    /// The destination of the result at an index, row and column, and the distance between rows, if it is stored
+    /// directly.
     pub(crate) fn place<L>(
         &self,
         memory: &[Memory],
@@ -95,7 +96,7 @@ impl Ending {
         }
     }
 
-    /// Stores a block of the product, or runs the program on it.
+    /// Stores a block of the result, or runs the epilogue on it.
     ///
     /// # Safety
     ///
@@ -110,7 +111,7 @@ impl Ending {
     ) {
         if let Some((to, stride)) = self.place::<L>(memory, outer, [rows.start, columns.start]) {
             for i in 0..rows.len() {
-                // SAFETY: the caller vouches; places need not be aligned, so bytes are copied.
+                // SAFETY: guaranteed by the caller; destinations need not be aligned, so bytes are copied.
                 unsafe {
                     let (from, to) = (product.0.add(i * product.1), to.offset(i as isize * stride));
                     std::ptr::copy_nonoverlapping(
@@ -121,11 +122,11 @@ impl Ending {
                 }
             }
         }
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.finish(memory, outer, rows, columns, product) };
     }
 
-    /// Runs the program, if there is one, on a block of the product.
+    /// Runs the epilogue, if there is one, on a block of the result.
     ///
     /// # Safety
     ///
@@ -139,7 +140,7 @@ impl Ending {
         product: (*const L, usize),
     ) {
         if let Ending::Run(epilogue) = self {
-            // SAFETY: the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe { epilogue.run(memory, outer, rows, columns, product.0.cast(), product.1) };
         }
     }

@@ -1,4 +1,4 @@
-//! How products of a type are computed: what operands are packed as, and with which kernels.
+//! How matmuls of a type are computed: the types that operands are packed as, and the kernels.
 
 use std::marker::PhantomData;
 
@@ -9,46 +9,45 @@ use super::micro::{DEPTH, Dot, Kernels, Micro, Narrow};
 use super::pack::{Matrix, pack, pack_groups, pack_panels};
 use crate::simd::Isa;
 
-/// A way to compute products. All ways give an element's sum one order: see `micro`.
+/// The formats of packed operands and the kernels for them. All give an element's sum the same order: see `micro`.
 pub(crate) trait Form: Sized + 'static {
-    /// What operands are in memory.
+    /// The type of operands in memory.
     type Element: Element<Lane = Self::Sum>;
-    /// What sums are computed in.
+    /// The type of sums.
     type Sum: Micro;
-    /// What operands are packed as.
+    /// The types that operands are packed as.
     type Left: Pod;
     type Right: Pod;
-    /// How many elements of the depth a packed element holds.
+    /// How many elements along the depth a packed element holds.
     const GROUP: usize;
-    /// Whether a left operand with unit stride along the depth can be read as it lies; whole groups only.
+    /// Whether a left operand with unit stride along the depth can be read in place; whole groups only.
     const LEFT_LIES: bool;
-    /// Whether a right operand with unit stride along its columns can be read as it lies.
+    /// Whether a right operand with unit stride along its columns can be read in place.
     const RIGHT_LIES: bool;
 
     fn kernels() -> &'static Kernels<Self::Sum, Self::Left, Self::Right>;
 
-    /// Packs rows of a left operand, so many packed elements apart; zeros fill the last group.
+    /// Packs rows of a left operand, `stride` packed elements apart; zeros fill the last group.
     ///
     /// # Safety
     ///
-    /// The matrix is readable, and the rows fit.
+    /// The matrix can be read, and there is room for the rows.
     unsafe fn pack_left(to: *mut Self::Left, stride: usize, matrix: Matrix<Self::Element>);
 
-    /// Packs a right operand as panels of [`Kernels::width`] columns, which lie so many packed elements apart; zeros
-    /// fill the last panel and the last group.
+    /// Packs a right operand as panels of [`Kernels::width`] columns, `panel` packed elements apart; zeros fill the
+    /// last panel and the last group.
     ///
     /// # Safety
     ///
-    /// The matrix is readable, and the panels fit.
+    /// The matrix can be read, and there is room for the panels.
     unsafe fn pack_right(to: *mut Self::Right, panel: usize, matrix: Matrix<Self::Element>);
 
-    /// So much of the depth in packed elements.
+    /// The number of packed elements of a depth.
     fn groups(depth: usize) -> usize {
         depth.div_ceil(Self::GROUP)
     }
 
-    /// How far apart packed rows of a block of a left operand lie: a bit more than they are long, so that rows do not
-    /// share cache sets.
+    /// The distance between packed rows of a block of a left operand: padded, so that rows do not share cache sets.
     fn row() -> usize {
         DEPTH / Self::GROUP + 16
     }
@@ -73,11 +72,11 @@ where
         T::Lane::kernels()
     }
     unsafe fn pack_left(to: *mut T::Lane, stride: usize, matrix: Matrix<T>) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe { pack(to, stride, matrix) }
     }
     unsafe fn pack_right(to: *mut T::Lane, panel: usize, matrix: Matrix<T>) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe { pack_panels::<T>(to, (Self::kernels().width, panel), matrix) }
     }
 }
@@ -85,9 +84,9 @@ where
 /// The left operand in f32, the right one as it is in memory and widened in registers.
 pub(crate) struct Widened<T>(PhantomData<T>);
 
-/// Elements as they are, to be moved only.
+/// Elements that are only moved, as bits.
 pub(crate) trait Bits: Element {
-    /// The type whose arithmetic is on itself.
+    /// A type of the same size that is its own lane type.
     type Bits: Element<Lane = Self::Bits>;
 }
 
@@ -109,11 +108,11 @@ impl<T: Narrow + Bits + 'static> Form for Widened<T> {
         T::kernels_for(Isa::best())
     }
     unsafe fn pack_left(to: *mut f32, stride: usize, matrix: Matrix<T>) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe { pack(to, stride, matrix) }
     }
     unsafe fn pack_right(to: *mut T, panel: usize, matrix: Matrix<T>) {
-        // SAFETY: the caller vouches; bits are of the size of their type.
+        // SAFETY: guaranteed by the caller; bits have the size of their type.
         unsafe {
             pack_panels::<T::Bits>(to.cast(), (Self::kernels().width, panel), matrix.cast());
         }
@@ -137,11 +136,11 @@ where
     const RIGHT_LIES: bool = false;
 
     fn kernels() -> &'static Kernels<T::Lane, u32, u32> {
-        T::dots().expect("a form is chosen for machines that have its instructions")
+        T::dots().expect("the format is only chosen on machines that have its instructions")
     }
     unsafe fn pack_left(to: *mut u32, stride: usize, matrix: Matrix<T>) {
         let [rows, depth] = matrix.size;
-        // SAFETY: the caller vouches; a group is as many elements.
+        // SAFETY: guaranteed by the caller; a packed element is a whole group.
         unsafe {
             if depth % Self::GROUP != 0 {
                 (0..rows).for_each(|i| to.add(i * stride + depth / Self::GROUP).write(0));
@@ -150,7 +149,7 @@ where
         }
     }
     unsafe fn pack_right(to: *mut u32, panel: usize, matrix: Matrix<T>) {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             pack_groups::<T::Bits>(to.cast(), (Self::kernels().width, panel * Self::GROUP), matrix.cast())
         }

@@ -1,8 +1,8 @@
-//! The innermost loops of products: small tiles of sums that stay in registers, for each vector unit.
+//! The innermost loops of matmuls: small tiles of sums that stay in registers, for each vector unit.
 //!
-//! Every kernel sums an element in the same order: over the depth of a block from first to last, beginning with zero,
+//! Every kernel sums an element in the same order: over the depth of a block from first to last, starting from zero,
 //! and blocks of [`DEPTH`] one after the other. So an element has the same bits whichever kernel computes it, and
-//! whatever lies beside it. Which vector unit there is decides how a step rounds.
+//! whatever is computed with it. The vector unit decides how a step rounds.
 
 #[cfg_attr(target_arch = "x86_64", path = "micro/x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "micro/aarch64.rs")]
@@ -18,10 +18,10 @@ use max_core::scalar::Lane;
 use crate::register::{Lanes, Register};
 use crate::simd::{Isa, prefetch};
 
-/// The depth of a block of a product: a longer sum is a sum of such blocks.
+/// The depth of a block of a matmul: a longer sum is a sum of such blocks.
 pub(crate) const DEPTH: usize = 256;
 
-/// How far apart the packed rows of a left operand lie: a block and a bit, so that rows do not share cache sets.
+/// The distance between packed rows of a left operand: a block and some padding, so that rows do not share cache sets.
 pub(crate) const ROW: usize = DEPTH + 16;
 
 /// The most rows that the kernels for few rows take.
@@ -30,20 +30,22 @@ pub(crate) const THIN: usize = 4;
 /// Room for any tile.
 pub(crate) const TILE_BYTES: usize = 32 * 32 * 4;
 
-/// How many rows of a right operand ahead memory is asked for.
+/// How many rows of a right operand are prefetched ahead.
 const AHEAD: isize = 12;
 
-/// Computes a tile of as many rows as its place in the table says and of [`Kernels::width`] columns: arguments are the
-/// depth, then with the distance of their rows the left operand, the right one, a tile to add, if any, and the result.
+/// Computes a tile with [`Kernels::width`] columns and as many rows as its position in the table says. The arguments
+/// are the depth, then, each with the distance between its rows, the left operand, the right one, a tile to add, if
+/// any, and the result.
 pub(crate) type Tile<L, A, B> =
     unsafe fn(usize, (*const A, isize), (*const B, isize), Option<(*const L, isize)>, (*mut L, isize));
 
-/// Computes one block of few rows, over so many columns (a multiple of [`Kernels::lanes`]) of a right operand as it
-/// lies: depth, then with the distance of their rows left and right, columns, and the sums.
+/// Computes one block of few rows with a right operand in place. The arguments are the depth, then, each with the
+/// distance between its rows, the left and the right operand, the number of columns (a multiple of [`Kernels::lanes`]),
+/// and the sums.
 pub(crate) type Thin<L, A, B> =
     unsafe fn(usize, (*const A, isize), (*const B, isize), usize, (*mut L, isize));
 
-/// The kernels of a vector unit for sums of a type, of operands packed as others.
+/// The kernels of a vector unit for sums of type `L`, with operands packed as `A` and `B`.
 pub(crate) struct Kernels<L: 'static, A: 'static = L, B: 'static = L> {
     /// The columns of a tile.
     pub(crate) width: usize,
@@ -51,9 +53,9 @@ pub(crate) struct Kernels<L: 'static, A: 'static = L, B: 'static = L> {
     pub(crate) lanes: usize,
     /// The kernels for one row, two rows and so on.
     pub(crate) tiles: &'static [Tile<L, A, B>],
-    /// The same for the first vector of the columns only.
+    /// The same for only the first vector of columns.
     pub(crate) narrow: &'static [Tile<L, A, B>],
-    /// The kernels for one row, two rows and so on, of a right operand as it lies.
+    /// The kernels for one row, two rows and so on, with a right operand in place.
     pub(crate) thin: &'static [Thin<L, A, B>; THIN],
 }
 
@@ -68,23 +70,23 @@ pub(crate) trait Micro: Lane + Pod {
     }
 }
 
-/// A type that right operands keep while they are packed: it is widened in registers.
+/// A type that right operands keep when packed: it is widened in registers.
 pub(crate) trait Narrow: Element<Lane = f32> {
     /// The kernels for an instruction set.
     fn kernels_for(isa: Isa) -> &'static Kernels<f32, f32, Self>;
 }
 
-/// A type of one or two bytes, of which some machines multiply and add four bytes at once.
+/// A type of one or two bytes, for which some machines have dot products of four bytes.
 pub(crate) trait Dot: Element {
     /// The kernels of this machine, if it has such instructions.
     fn dots() -> Option<&'static Kernels<Self::Lane, u32, u32>>;
 }
 
-/// A register of sums, and how products are added to it.
+/// A register of sums, and the operands whose products are added to it.
 trait Vector: Copy {
-    /// What sums are in memory.
+    /// The type of sums in memory.
     type Lane: Copy;
-    /// What operands are packed as, and both in a register.
+    /// The types that operands are packed as, and the register of either.
     type Left: Copy;
     type Right: Copy;
     type Operand: Copy;
@@ -94,14 +96,14 @@ trait Vector: Copy {
     ///
     /// # Safety
     ///
-    /// The vector's instructions exist on this machine; so for all functions here.
+    /// The vector's instructions exist on this machine; likewise for all functions here.
     unsafe fn splat(from: Self::Left) -> Self::Operand;
 
     /// Elements from memory.
     ///
     /// # Safety
     ///
-    /// See `splat`; there are so many.
+    /// See `splat`; `from` is valid for reading `LANES` elements.
     unsafe fn fetch(from: *const Self::Right) -> Self::Operand;
 
     /// Zeros.
@@ -115,24 +117,24 @@ trait Vector: Copy {
     ///
     /// # Safety
     ///
-    /// See `splat`; there are so many lanes.
+    /// See `splat`; `from` is valid for reading `LANES` lanes.
     unsafe fn load(from: *const Self::Lane) -> Self;
 
     /// Sums to memory.
     ///
     /// # Safety
     ///
-    /// See `splat`; there is room for so many lanes.
+    /// See `splat`; `to` is valid for writing `LANES` lanes.
     unsafe fn store(self, to: *mut Self::Lane);
 
-    /// The sum with another.
+    /// Adds another register.
     ///
     /// # Safety
     ///
     /// See `splat`.
     unsafe fn add(self, other: Self) -> Self;
 
-    /// The sum with a product.
+    /// Adds a product.
     ///
     /// # Safety
     ///
@@ -148,7 +150,7 @@ impl<R: Register<Lane: Zeroable>> Vector for R {
     const LANES: usize = R::LANES;
     #[inline(always)]
     unsafe fn splat(from: R::Lane) -> R {
-        // SAFETY: the caller vouches; so for all.
+        // SAFETY: guaranteed by the caller; likewise below.
         unsafe { R::splat(from) }
     }
     #[inline(always)]
@@ -183,7 +185,7 @@ impl<R: Register<Lane: Zeroable>> Vector for R {
     }
 }
 
-/// A vector of floats whose right operands are narrower.
+/// A vector of floats whose right operands have a narrower type.
 #[derive(Clone, Copy)]
 struct Widened<V, B>(V, PhantomData<B>);
 
@@ -198,7 +200,7 @@ trait Widen<V>: Copy {
 impl<B: Element<Lane = f32>, const N: usize> Widen<Lanes<f32, N>> for B {
     #[inline(always)]
     unsafe fn widen(from: *const B) -> Lanes<f32, N> {
-        // SAFETY: the caller has so many elements there.
+        // SAFETY: the caller guarantees that the elements can be read.
         let narrow = unsafe { from.cast::<[B; N]>().read_unaligned() };
         Lanes(narrow.map(B::to_lane))
     }
@@ -212,7 +214,7 @@ impl<V: Register<Lane: Zeroable>, B: Widen<V>> Vector for Widened<V, B> {
     const LANES: usize = V::LANES;
     #[inline(always)]
     unsafe fn splat(from: V::Lane) -> V {
-        // SAFETY: the caller vouches; so for all.
+        // SAFETY: guaranteed by the caller; likewise below.
         unsafe { V::splat(from) }
     }
     #[inline(always)]
@@ -251,7 +253,7 @@ impl<V: Register<Lane: Zeroable>, B: Widen<V>> Vector for Widened<V, B> {
 ///
 /// # Safety
 ///
-/// The operands hold the depth and the tile its rows, and the vector's instructions exist.
+/// The operands can be read over the depth, the tile can be written, and the vector's instructions exist.
 #[inline(always)]
 unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     depth: usize,
@@ -260,7 +262,7 @@ unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     add: Option<(*const V::Lane, isize)>,
     (tile, stride): (*mut V::Lane, isize),
 ) {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [[V::zero(); N]; R];
         for p in 0..depth {
@@ -291,11 +293,12 @@ unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     }
 }
 
-/// See [`Thin`]. Four rows of the right operand pass at a time, each from left to right as memory likes it.
+/// See [`Thin`]. Four rows of the right operand are read at a time, each from left to right for the prefetcher.
 ///
 /// # Safety
 ///
-/// The operands hold the depth and the columns, and the vector's instructions exist.
+/// The operands can be read over the depth and the columns, the sums can be written, and the vector's instructions
+/// exist.
 #[inline(always)]
 unsafe fn thin<V: Vector, const R: usize>(
     depth: usize,
@@ -304,7 +307,7 @@ unsafe fn thin<V: Vector, const R: usize>(
     columns: usize,
     (sums, sums_stride): (*mut V::Lane, isize),
 ) {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut p = 0;
         while p < depth {
@@ -345,7 +348,7 @@ macro_rules! compiled {
             add: Option<(*const V::Lane, isize)>,
             to: (*mut V::Lane, isize),
         ) {
-            // SAFETY: the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe { tile::<V, R, N>(depth, left, right, add, to) }
         }
 
@@ -357,7 +360,7 @@ macro_rules! compiled {
             columns: usize,
             sums: (*mut V::Lane, isize),
         ) {
-            // SAFETY: the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe { thin::<V, R>(depth, left, right, columns, sums) }
         }
     };
@@ -365,7 +368,7 @@ macro_rules! compiled {
 #[cfg(target_arch = "x86_64")]
 use compiled;
 
-/// A table of kernels for a vector: as many rows as there are registers for.
+/// A table of kernels for a vector, with as many rows as there are registers for.
 macro_rules! kernels {
     ($vector:ty, $tile:ident, $thin:ident, $($rows:literal)*) => {
         const {
@@ -383,7 +386,7 @@ use kernels;
 
 compiled!(tile_plain thin_plain);
 
-/// The kernels of vectors that the compiler makes.
+/// Kernels that the compiler vectorizes.
 macro_rules! plain_kernels {
     ($vector:ty) => {
         kernels!($vector, tile_plain, thin_plain, 1 2 3 4)
@@ -391,7 +394,7 @@ macro_rules! plain_kernels {
 }
 use plain_kernels;
 
-/// Types whose kernels are what the compiler makes on every machine of this kind.
+/// Types whose kernels the compiler vectorizes on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 macro_rules! plain_lanes {
     ($($lane:ident)*) => {$(
@@ -403,7 +406,7 @@ macro_rules! plain_lanes {
     )*};
 }
 
-/// Types for which machines of this kind have no instructions of their own.
+/// Types without dot-product instructions on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 macro_rules! no_dots {
     ($($type:ident)*) => {$(

@@ -10,10 +10,10 @@ use crate::scratch::Line;
 use crate::simd::{Isa, versions};
 use crate::tile;
 
-/// How many columns are turned to rows together: each gives a cache line at a time, which is then never needed again.
-const TURNED: usize = 16;
+/// How many columns are transposed together: each is read one cache line at a time, which is then never needed again.
+const TRANSPOSED: usize = 16;
 
-/// A matrix in memory: where it starts, how far apart rows and columns lie in elements, and how many there are.
+/// A matrix in memory: its start, the strides of rows and columns in elements, and their numbers.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<T> {
     pub(crate) start: *const T,
@@ -22,7 +22,7 @@ pub(crate) struct Matrix<T> {
 }
 
 impl<T> Matrix<T> {
-    /// The part from a row and a column on, of a size.
+    /// The part of a size that starts at a row and a column.
     pub(crate) fn part(self, at: [usize; 2], size: [usize; 2]) -> Matrix<T> {
         let distance = at[0] as isize * self.strides[0] + at[1] as isize * self.strides[1];
         Matrix { start: self.start.wrapping_offset(distance), size, ..self }
@@ -39,20 +39,20 @@ impl<T> Matrix<T> {
 ///
 /// # Safety
 ///
-/// The matrix is readable, and the panels fit.
+/// The matrix can be read, and there is room for the panels.
 pub(crate) unsafe fn pack_right<T: Element>(kernels: &Kernels<T::Lane>, to: *mut T::Lane, matrix: Matrix<T>)
 where
     T::Lane: Micro,
 {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe { pack_right_rows(kernels, (to, matrix.size[0], 0), matrix) };
 }
 
-/// Packs some rows of a right operand, which has so many in all, from a row on.
+/// Packs some rows of a right operand that has `depth` rows in total, starting at row `top`.
 ///
 /// # Safety
 ///
-/// The matrix is readable, and the panels fit.
+/// The matrix can be read, and there is room for the panels.
 pub(crate) unsafe fn pack_right_rows<T: Element>(
     kernels: &Kernels<T::Lane>,
     (to, depth, top): (*mut T::Lane, usize, usize),
@@ -60,15 +60,15 @@ pub(crate) unsafe fn pack_right_rows<T: Element>(
 ) where
     T::Lane: Micro,
 {
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe { pack_panels::<T>(to.add(top * kernels.width), (kernels.width, depth * kernels.width), matrix) }
 }
 
-/// Packs a matrix as panels of so many columns, which lie so far apart; zeros fill the last.
+/// Packs a matrix as panels of `width` columns, `panel` elements apart; zeros fill the last.
 ///
 /// # Safety
 ///
-/// The matrix is readable, and the panels fit.
+/// The matrix can be read, and there is room for the panels.
 pub(crate) unsafe fn pack_panels<T: Element>(
     to: *mut T::Lane,
     (width, panel): (usize, usize),
@@ -76,13 +76,13 @@ pub(crate) unsafe fn pack_panels<T: Element>(
 ) {
     let [rows, columns] = matrix.size;
     let whole = columns / width;
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if matrix.strides[1] == 1
             && is_wide::<T>()
             && (width * size_of::<T>()).is_multiple_of(size_of::<Line>())
         {
-            // Row by row, as memory likes it.
+            // Row by row, for sequential reads.
             let lines = width * size_of::<T>() / size_of::<Line>();
             for i in 0..rows {
                 let from = matrix.start.offset(i as isize * matrix.strides[0]).cast::<Line>();
@@ -107,17 +107,17 @@ pub(crate) unsafe fn pack_panels<T: Element>(
     }
 }
 
-/// Packs a matrix as panels of so many columns, which lie so far apart in elements. Groups of elements below each
-/// other, four bytes of them, lie together; zeros fill the last group and the last panel.
+/// Packs a matrix as panels of `width` columns, `panel` elements apart. Four bytes of consecutive elements of a column
+/// are stored together as a group; zeros fill the last group and the last panel.
 ///
 /// # Safety
 ///
-/// The matrix is readable, and the panels fit.
+/// The matrix can be read, and there is room for the panels.
 pub(crate) unsafe fn pack_groups<T: Element>(to: *mut T, (width, panel): (usize, usize), matrix: Matrix<T>) {
     let group = size_of::<u32>() / size_of::<T>();
     let Matrix { start, strides: [down, along], size: [rows, columns] } = matrix;
     let whole = [rows - rows % group, columns - columns % width];
-    // SAFETY: the caller vouches. Elements need not be aligned.
+    // SAFETY: guaranteed by the caller. Elements need not be aligned.
     unsafe {
         if along == 1 {
             let size = [whole[0] / group, whole[1] / width, width];
@@ -135,11 +135,11 @@ pub(crate) unsafe fn pack_groups<T: Element>(to: *mut T, (width, panel): (usize,
             let done = if along == 1 && taken == width {
                 whole[0]
             } else if down == 1 && along % group as isize == 0 {
-                // Groups lie together already and are turned as a whole.
-                for j in (0..taken).step_by(TURNED) {
+                // Groups are contiguous already and are transposed as a whole.
+                for j in (0..taken).step_by(TRANSPOSED) {
                     let (to, from) = (to.add(j * group), start.offset(j as isize * along));
-                    let (turned, distance) = (TURNED.min(taken - j), along / group as isize);
-                    tile::transpose(4, to.cast(), width, from.cast(), distance, turned, whole[0] / group);
+                    let (count, distance) = (TRANSPOSED.min(taken - j), along / group as isize);
+                    tile::transpose(4, to.cast(), width, from.cast(), distance, count, whole[0] / group);
                 }
                 whole[0]
             } else {
@@ -154,12 +154,13 @@ pub(crate) unsafe fn pack_groups<T: Element>(to: *mut T, (width, panel): (usize,
 }
 
 trait Body {
-    /// Packs whole groups of whole panels of a matrix that lies row by row: the panels and their distance, the matrix and
-    /// the distance of its rows, and how many groups and panels there are, of how many columns.
+    /// Packs whole groups of whole panels of a matrix with contiguous rows. The arguments are the panels and the
+    /// distance between them, the matrix and the distance between its rows, and the numbers of groups, panels and
+    /// columns per panel.
     ///
     /// # Safety
     ///
-    /// The matrix is readable, and the panels fit.
+    /// The matrix can be read, and there is room for the panels.
     unsafe fn run<const FMA: bool>(to: *mut u8, panel: usize, from: *const u8, down: isize, size: [usize; 3]);
 }
 
@@ -178,20 +179,20 @@ impl<T: Element> Body for Groups<T> {
     ) {
         let (to, from) = (to.cast::<T>(), from.cast::<T>());
         let group = size_of::<u32>() / size_of::<T>();
-        // SAFETY: the caller vouches; panels are as wide as registers.
+        // SAFETY: guaranteed by the caller; the width of panels is a multiple of `TRANSPOSED`.
         unsafe {
             for i in 0..groups {
                 let from = from.offset((i * group) as isize * down);
-                for at in 0..panels * (width / TURNED) {
-                    let (number, j) = (at * TURNED / width, at * TURNED % width);
+                for at in 0..panels * (width / TRANSPOSED) {
+                    let (number, j) = (at * TRANSPOSED / width, at * TRANSPOSED % width);
                     let to = to.add(number * panel + (i * width + j) * group);
-                    let mut turns = [[T::zeroed(); TURNED]; 4];
-                    for (g, turn) in turns[..group].iter_mut().enumerate() {
-                        let row = from.offset(g as isize * down).add(at * TURNED);
-                        *turn = row.cast::<[T; TURNED]>().read_unaligned();
+                    let mut lines = [[T::zeroed(); TRANSPOSED]; 4];
+                    for (g, line) in lines[..group].iter_mut().enumerate() {
+                        let row = from.offset(g as isize * down).add(at * TRANSPOSED);
+                        *line = row.cast::<[T; TRANSPOSED]>().read_unaligned();
                     }
-                    for (g, turn) in turns[..group].iter().enumerate() {
-                        for (j, &element) in turn.iter().enumerate() {
+                    for (g, line) in lines[..group].iter().enumerate() {
+                        for (j, &element) in line.iter().enumerate() {
                             to.add(j * group + g).write_unaligned(element);
                         }
                     }
@@ -205,10 +206,10 @@ impl<T: Element> Body for Groups<T> {
 ///
 /// # Safety
 ///
-/// The matrix is readable, and the rows fit.
+/// The matrix can be read, and there is room for the rows.
 pub(crate) unsafe fn pack<T: Element>(to: *mut T::Lane, stride: usize, matrix: Matrix<T>) {
     let Matrix { start, strides: [down, along], size: [rows, columns] } = matrix;
-    // SAFETY: the caller vouches. Elements need not be aligned.
+    // SAFETY: guaranteed by the caller. Elements need not be aligned.
     unsafe {
         if along == 1 {
             for i in 0..rows {
@@ -217,10 +218,10 @@ pub(crate) unsafe fn pack<T: Element>(to: *mut T::Lane, stride: usize, matrix: M
             return;
         }
         if down == 1 && is_wide::<T>() {
-            // A few columns at a time: more, if far apart, would push each other out of the cache.
-            for j in (0..columns).step_by(TURNED) {
+            // A few columns at a time: more, if far apart, would evict each other from the cache.
+            for j in (0..columns).step_by(TRANSPOSED) {
                 let (to, from) = (to.add(j), start.offset(j as isize * along));
-                let taken = TURNED.min(columns - j);
+                let taken = TRANSPOSED.min(columns - j);
                 tile::transpose(size_of::<T>(), to.cast(), stride, from.cast(), along, taken, rows);
             }
             return;
@@ -232,19 +233,19 @@ pub(crate) unsafe fn pack<T: Element>(to: *mut T::Lane, stride: usize, matrix: M
     }
 }
 
-/// Whether elements need not be widened.
+/// Whether elements need no widening.
 pub(crate) fn is_wide<T: Element>() -> bool {
     TypeId::of::<T>() == TypeId::of::<T::Lane>()
 }
 
-/// Widens elements that lie side by side.
+/// Widens contiguous elements.
 ///
 /// # Safety
 ///
-/// Both hold so many elements.
+/// `count` elements can be read and written.
 #[inline(always)]
 unsafe fn widen<T: Element>(to: *mut T::Lane, from: *const T, count: usize) {
-    // SAFETY: the caller vouches; what is of one type is copied as bytes.
+    // SAFETY: guaranteed by the caller; elements that need no widening are copied as bytes.
     unsafe {
         if is_wide::<T>() {
             let bytes = count * size_of::<T>();
@@ -259,16 +260,16 @@ unsafe fn widen<T: Element>(to: *mut T::Lane, from: *const T, count: usize) {
     }
 }
 
-/// Copies a few bytes; a call would take longer than that.
+/// Copies a few bytes inline, which is faster than a call.
 ///
 /// # Safety
 ///
-/// Both hold so many bytes, and they do not overlap.
+/// `bytes` bytes can be read and written, and they do not overlap.
 #[inline(always)]
 unsafe fn copy_some(to: *mut u8, from: *const u8, bytes: usize) {
     const PIECE: usize = 16;
     let whole = bytes - bytes % PIECE;
-    // SAFETY: the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for at in (0..whole).step_by(PIECE) {
             let piece = from.add(at).cast::<[u8; PIECE]>().read_unaligned();

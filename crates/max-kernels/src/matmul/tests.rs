@@ -1,4 +1,4 @@
-//! Products against plain loops: every bit, for every type, layout and number of threads.
+//! Matmuls against plain loops: every bit, for every type, layout and number of threads.
 
 use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use max_core::kernel::{Instr, Kernel, Loop, Reg, Slot};
@@ -10,7 +10,7 @@ use super::*;
 use crate::simd::Isa;
 use crate::{prepare, prepare_with};
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -19,12 +19,12 @@ impl Random {
         (self.0 >> 33) % bound
     }
 
-    /// Elements that are small whole and half numbers where the type has them, and now and then anything else.
+    /// Elements that are small multiples of one half where the type has them, and occasionally anything else.
     pub(crate) fn elements<T: Element>(&mut self, count: usize) -> Vec<T> {
         (0..count).map(|_| T::from_f64((self.below(64) as f64 - 32.0) / 3.0)).collect()
     }
 
-    /// Some layout of a shape in a slot: any order of axes, gaps, axes that run backwards, batch axes that repeat.
+    /// A random layout of a shape in a slot: any order of axes, gaps, negative strides, broadcast batch axes.
     pub(crate) fn access(
         &mut self,
         slot: u32,
@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-/// A loop that stores what was computed, row-major.
+/// A loop that stores the result, row-major.
 pub(crate) fn store(slot: u32, dtype: DType, shape: &[i64]) -> Loop<i64> {
     let mut strides = vec![1; shape.len()];
     (1..shape.len()).rev().for_each(|axis| strides[axis - 1] = strides[axis] * shape[axis]);
@@ -73,7 +73,7 @@ pub(crate) fn sum<L: Lane>(count: usize, step: impl Fn(L, usize) -> L) -> L {
     (0..count).step_by(DEPTH).map(part).reduce(L::add).unwrap_or(L::splat(0.0))
 }
 
-/// A type with the step of its kernels on this machine.
+/// A type, with the multiply-add step of its kernels on this machine.
 pub(crate) trait Step: Element {
     fn step(sum: Self::Lane, x: Self::Lane, y: Self::Lane) -> Self::Lane {
         sum.add(x.mul(y))
@@ -105,7 +105,7 @@ steps! {
     fused: f32 f64 f16 bf16 F8E4M3FN F8E4M3FNUZ F8E5M2 F8E5M2FNUZ
 }
 
-/// The products of operands, in the type of sums.
+/// The matmul of operands, in the type of sums.
 fn products<T: Step>(
     batch: &[i64],
     [m, k, n]: [i64; 3],
@@ -132,8 +132,8 @@ fn products<T: Step>(
     products
 }
 
-/// Whether results are the expected bits; of bf16, where instructions that round in their own way may compute it,
-/// whether they are near.
+/// Whether results have the expected bits; for bf16, which instructions with their own rounding may compute, whether
+/// they are close.
 fn same<T: Element>(results: &[T], expected: &[T]) -> bool {
     let near = |(x, y): (&T, &T)| (x.to_f64() - y.to_f64()).abs() <= y.to_f64().abs() / 64.0 + 1e-2;
     if T::DTYPE == DType::BFloat16 && bf16::dots().is_some() {
@@ -142,7 +142,7 @@ fn same<T: Element>(results: &[T], expected: &[T]) -> bool {
     bytemuck::cast_slice::<T, u8>(results) == bytemuck::cast_slice::<T, u8>(expected)
 }
 
-/// Runs a product of some size, with operands laid out anyhow, on 1, 2 and 3 threads.
+/// Runs a matmul of some size, with operands in random layouts, on 1, 2 and 3 threads.
 fn check<T: Step>(random: &mut Random, batch: &[i64], [m, k, n]: [i64; 3]) {
     let shape = |last: [i64; 2]| [batch, &last].concat();
     let lhs = random.access(0, T::DTYPE, &shape([m, k]), true);
@@ -150,7 +150,7 @@ fn check<T: Step>(random: &mut Random, batch: &[i64], [m, k, n]: [i64; 3]) {
     check_layout::<T>(random, batch, [m, k, n], lhs, rhs);
 }
 
-/// Runs a product of operands that take so many elements, with a right operand that may change and one that never does.
+/// Runs a matmul with buffers of the given sizes, with a right operand that may change and with a constant one.
 fn check_layout<T: Step>(
     random: &mut Random,
     batch: &[i64],
@@ -176,7 +176,7 @@ fn check_layout<T: Step>(
     }
 }
 
-/// Batches with one right operand, whose left operands lie behind each other or not.
+/// Batches with one right operand, whose left operands are contiguous or not.
 #[test]
 fn batches_become_rows() {
     let mut random = Random(8);
@@ -201,7 +201,7 @@ fn batches_become_rows() {
 }
 
 #[test]
-fn small_products_of_every_type() {
+fn small_matmuls_of_every_type() {
     let mut random = Random(1);
     let sizes = [0, 1, 2, 3, 5, 17];
     for at in 0..sizes.len().pow(3) {
@@ -248,7 +248,7 @@ fn long_sums_and_many_blocks() {
     }
 }
 
-/// A bias for each column, then relu, stored with rows and columns exchanged.
+/// A bias for each column, then relu, stored transposed.
 fn check_epilogue<T: Step>(random: &mut Random, [m, k, n]: [i64; 3]) {
     let batch = [2];
     let access = |slot, offset, strides: &[i64]| Access {
@@ -292,7 +292,7 @@ fn check_epilogue<T: Step>(random: &mut Random, [m, k, n]: [i64; 3]) {
 }
 
 #[test]
-fn epilogues_run_on_what_is_computed() {
+fn epilogues_run_on_results() {
     let mut random = Random(4);
     for size in [[1, 3, 70], [4, 300, 1030], [20, 0, 33], [200, 9, 300]] {
         check_epilogue::<f32>(&mut random, size);

@@ -1,4 +1,4 @@
-//! The registers of 64-bit ARM: NEON, which all of them have.
+//! The registers of 64-bit ARM: NEON, which is always available.
 
 use std::arch::aarch64::*;
 

@@ -1,4 +1,4 @@
-//! Architectures whose vector units need not be asked for: NEON is part of every 64-bit ARM.
+//! Architectures whose vector units need no detection: NEON is part of every 64-bit ARM.
 
 use super::{Interleave, LINE};
 
@@ -9,7 +9,7 @@ pub(crate) enum Isa {
 }
 
 impl Isa {
-    /// Those of this machine, the best first.
+    /// The instruction sets of this machine, best first.
     pub(crate) fn available() -> Vec<Isa> {
         vec![Isa::Baseline]
     }
@@ -29,17 +29,17 @@ pub(crate) use versions;
 ///
 /// # Safety
 ///
-/// Both are valid for a line.
+/// `src` can be read and `dst` written for a line, and they do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn stream_line(dst: *mut u8, src: *const u8) {
-    // SAFETY: as for this function; a streamed line is never its own source.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, LINE) }
 }
 
 /// Makes streamed lines visible; ordinary stores need nothing.
 pub(crate) fn fence() {}
 
-/// Asks for a cache line that will be read; a hint, left to the hardware here.
+/// Prefetches a cache line; a hint, left to the hardware here.
 #[inline(always)]
 pub(crate) fn prefetch(_: *const u8) {}
 
@@ -55,12 +55,12 @@ macro_rules! interleave {
             fn interleave(a: Vector, b: Vector) -> [Vector; 2] {
                 const COUNT: usize = 16 / size_of::<$type>();
                 let [a, b]: [[$type; COUNT]; 2] = [a, b].map(|vector| bytemuck::cast(vector.0));
-                let mut turns = [[0; COUNT]; 2];
+                let mut interleaved = [[0; COUNT]; 2];
                 for i in 0..COUNT {
-                    turns[2 * i / COUNT][2 * i % COUNT] = a[i];
-                    turns[2 * i / COUNT][2 * i % COUNT + 1] = b[i];
+                    interleaved[2 * i / COUNT][2 * i % COUNT] = a[i];
+                    interleaved[2 * i / COUNT][2 * i % COUNT + 1] = b[i];
                 }
-                turns.map(|vector| Vector(bytemuck::cast(vector)))
+                interleaved.map(|vector| Vector(bytemuck::cast(vector)))
             }
         }
     )*};

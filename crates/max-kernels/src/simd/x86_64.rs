@@ -1,8 +1,8 @@
-//! x86-64: AVX-512, AVX2 with FMA, and what every such machine has.
+//! x86-64: AVX-512, AVX2 with FMA, and the baseline, SSE2.
 
 use std::arch::x86_64::*;
 
-use super::{Interleave, LINE, Turn};
+use super::{Interleave, LINE, TransposeBlock};
 
 /// An instruction set for which code is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) enum Isa {
 }
 
 impl Isa {
-    /// Those of this machine, the best first.
+    /// The instruction sets of this machine, best first.
     pub(crate) fn available() -> Vec<Isa> {
         let avx2 = std::arch::is_x86_feature_detected!("avx2")
             && std::arch::is_x86_feature_detected!("fma")
@@ -29,7 +29,7 @@ impl Isa {
 }
 
 /// Compiles `Body::run::<FMA>` for each instruction set: `versions!(name: Trait, fn(arg: type, ..))` makes a function
-/// `name::<Body>(isa)` that gives the version for one.
+/// `name::<Body>(isa)` that returns the version for one.
 macro_rules! versions {
     ($name:ident: $body:path, fn($($arg:ident: $type:ty),*)) => {
         fn $name<B: $body>(isa: $crate::simd::Isa) -> unsafe fn($($type),*) {
@@ -53,29 +53,29 @@ macro_rules! versions {
 }
 pub(crate) use versions;
 
-/// Copies a cache line past the caches. Others see it after a [`fence`].
+/// Copies a cache line past the caches. Other threads see it after a [`fence`].
 ///
 /// # Safety
 ///
-/// Both are valid for a line; `dst` is aligned to it.
+/// `src` can be read and `dst` written for a line; they do not overlap, and `dst` is aligned to a line.
 #[inline(always)]
 pub(crate) unsafe fn stream_line(dst: *mut u8, src: *const u8) {
     for part in (0..LINE).step_by(size_of::<__m128i>()) {
-        // SAFETY: the part is inside the line, and aligned because the line is; SSE2 is always there.
+        // SAFETY: the part is inside the line, and aligned because the line is; SSE2 is always available.
         unsafe { _mm_stream_si128(dst.add(part).cast(), _mm_loadu_si128(src.add(part).cast())) }
     }
 }
 
 /// Makes streamed lines visible before anything that is written later.
 pub(crate) fn fence() {
-    // SAFETY: SSE is always there.
+    // SAFETY: SSE is always available.
     unsafe { _mm_sfence() }
 }
 
-/// Asks for a cache line that will be read, into the second cache; any address will do.
+/// Prefetches a cache line into the L2 cache; the address may be invalid.
 #[inline(always)]
 pub(crate) fn prefetch(line: *const u8) {
-    // SAFETY: SSE is always there, and asking for memory that does not exist has no effect.
+    // SAFETY: SSE is always available, and prefetching an invalid address has no effect.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
 }
 
@@ -92,15 +92,15 @@ impl Default for Vector {
 }
 
 macro_rules! interleave {
-    ($($type:ident: $low:ident, $high:ident $(, $turn:ident)?;)*) => {$(
+    ($($type:ident: $low:ident, $high:ident $(, $transpose:ident)?;)*) => {$(
         impl Interleave for $type {
             #[inline(always)]
             fn interleave(a: Vector, b: Vector) -> [Vector; 2] {
-                // SAFETY: SSE2 is always there.
+                // SAFETY: SSE2 is always available.
                 unsafe { [Vector($low(a.0, b.0)), Vector($high(a.0, b.0))] }
             }
-            $(fn turn_lines() -> Option<Turn<$type>> {
-                (Isa::best() == Isa::Avx512).then_some($turn as Turn<$type>)
+            $(fn transpose_lines() -> Option<TransposeBlock<$type>> {
+                (Isa::best() == Isa::Avx512).then_some($transpose as TransposeBlock<$type>)
             })?
         }
     )*};
@@ -108,24 +108,24 @@ macro_rules! interleave {
 interleave! {
     u8: _mm_unpacklo_epi8, _mm_unpackhi_epi8;
     u16: _mm_unpacklo_epi16, _mm_unpackhi_epi16;
-    u32: _mm_unpacklo_epi32, _mm_unpackhi_epi32, turn_16;
+    u32: _mm_unpacklo_epi32, _mm_unpackhi_epi32, transpose_16;
     u64: _mm_unpacklo_epi64, _mm_unpackhi_epi64;
 }
 
-/// Turns sixteen lines of sixteen elements.
+/// Transposes a block of 16 x 16 elements.
 ///
 /// # Safety
 ///
-/// AVX-512 is there; the blocks can be read and written.
+/// AVX-512 is available; `src` can be read and `dst` written for a block.
 #[target_feature(enable = "avx512f")]
-unsafe fn turn_16(dst: *mut u32, dst_stride: usize, src: *const u32, src_stride: isize) {
+unsafe fn transpose_16(dst: *mut u32, dst_stride: usize, src: *const u32, src_stride: isize) {
     let zero = _mm512_setzero_ps();
     let mut rows = [zero; 16];
     for (r, row) in rows.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         *row = unsafe { _mm512_loadu_ps(src.offset(r as isize * src_stride).cast()) };
     }
-    // Quarters of four rows each: in every lane of four elements, one column of the four rows.
+    // Quarters of four rows each: every 128-bit lane has one column of the four rows.
     let mut quarters = [zero; 16];
     for g in 0..4 {
         let [a, b, c, d] = [rows[4 * g], rows[4 * g + 1], rows[4 * g + 2], rows[4 * g + 3]];
@@ -140,7 +140,7 @@ unsafe fn turn_16(dst: *mut u32, dst_stride: usize, src: *const u32, src_stride:
         quarters[4 * g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(halves[2], halves[3]));
         quarters[4 * g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(halves[2], halves[3]));
     }
-    // The lanes of one column from all quarters: even lanes, odd lanes, then each apart.
+    // The lanes of one column from all quarters: first even and odd lanes, then each column.
     for k in 0..4 {
         let even = [
             _mm512_shuffle_f32x4::<0x88>(quarters[k], quarters[4 + k]),
@@ -157,7 +157,7 @@ unsafe fn turn_16(dst: *mut u32, dst_stride: usize, src: *const u32, src_stride:
             (12 + k, _mm512_shuffle_f32x4::<0xdd>(odd[0], odd[1])),
         ];
         for (c, column) in columns {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { _mm512_storeu_ps(dst.add(c * dst_stride).cast(), column) };
         }
     }

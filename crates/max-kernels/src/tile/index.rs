@@ -21,7 +21,7 @@ impl IndexBody for Index {
         let dst = dst.cast::<i64>();
         let count = rows * cols;
         let mut last = start;
-        // SAFETY: the caller's promise: the tile has room for every group begun.
+        // SAFETY: the caller guarantees that the tile has room for whole groups.
         unsafe {
             for row in 0..rows {
                 let first = start.wrapping_add((row as i64).wrapping_mul(strides[0]));

@@ -17,10 +17,10 @@ pub(super) trait RealRegister: Register {
     /// As [`Register::On`].
     type RealOn<const FMA: bool>: FloatLane<Mask = Bool> + UnitLane;
 
-    /// Whether a function of `RealOn` does not hold for an operand.
+    /// Whether a function of `RealOn` is inaccurate for an operand.
     fn is_hard<const FMA: bool>(op: RealOp, operand: Self::RealOn<FMA>) -> bool;
 
-    /// The function for such operands, by the slow but sure way.
+    /// The function for such operands, slow but accurate.
     fn call_hard<const FMA: bool>(op: RealOp, operand: Self::RealOn<FMA>) -> Self::RealOn<FMA>;
 }
 

@@ -41,21 +41,21 @@ trait Function {
     /// The result; a function of one operand ignores the second.
     fn call<const FMA: bool>(operands: [Self::In<FMA>; 2]) -> Self::Out<FMA>;
 
-    /// Whether `call` does not hold for an operand.
+    /// Whether `call` is inaccurate for an operand.
     #[inline(always)]
     fn is_hard<const FMA: bool>(_: Self::In<FMA>) -> bool {
         false
     }
 
-    /// The result where `call` does not hold.
+    /// The result where `call` is inaccurate.
     #[inline(always)]
     fn call_hard<const FMA: bool>(operand: Self::In<FMA>) -> Self::Out<FMA> {
         Self::call([operand; 2])
     }
 }
 
-/// A function over whole tiles. Each group is complete before it is written, so that the compiler need not wonder
-/// whether the result overlaps an operand.
+/// A function over whole tiles. Each group is complete before it is written, so that a possible overlap of the result
+/// with an operand does not prevent vectorization.
 struct Map<F>(PhantomData<F>);
 
 impl<F: Function> Body for Map<F> {
@@ -67,7 +67,7 @@ impl<F: Function> Body for Map<F> {
             let mut out = [MaybeUninit::uninit(); GROUP];
             let mut hard = false;
             for (i, out) in out.iter_mut().enumerate() {
-                // SAFETY: the caller's promise: the element is inside the operands.
+                // SAFETY: the caller guarantees that the element is inside the operands.
                 let operands = unsafe { [x.add(i).read_unaligned(), y.add(i).read_unaligned()] };
                 out.write(F::call(operands));
                 hard |= F::is_hard(operands[0]);
@@ -81,13 +81,13 @@ impl<F: Function> Body for Map<F> {
                     }
                 }
             }
-            // SAFETY: the caller's promise: the group is inside the result.
+            // SAFETY: the caller guarantees that the group is inside the result.
             unsafe { dst.add(group).write_unaligned(out) }
         }
     }
 }
 
-/// Rows of the parts of the scalar table, each by its number.
+/// Ops of the parts of the scalar table, each by its number.
 struct Numeric<T, const OP: usize>(PhantomData<T>);
 struct Real<T, const OP: usize>(PhantomData<T>);
 struct Compare<T, const OP: usize>(PhantomData<T>);
@@ -182,7 +182,7 @@ pub(super) fn apply(isa: Isa, op: ScalarOp, dtype: DType) -> Result<TileFn> {
     Ok(scalar_table!(rows))
 }
 
-/// Random numbers of a distribution by its number: of seeds, at positions.
+/// Random numbers of a distribution, by its number: functions of a seed and a position.
 struct Random<T, const DISTRIBUTION: usize>(PhantomData<T>);
 
 impl<T: RealRegister, const DISTRIBUTION: usize> Function for Random<T, DISTRIBUTION> {
@@ -221,18 +221,18 @@ impl<T: Copy> Body for Select<T> {
             let [a, b] = [args[1], args[2]].map(|arg| arg.group::<T>(group));
             let mut out = [MaybeUninit::uninit(); GROUP];
             for (i, out) in out.iter_mut().enumerate() {
-                // SAFETY: the caller's promise. Both are read, so that there is no branch.
+                // SAFETY: guaranteed by the caller. Both are read, so that there is no branch.
                 let (chosen, [a, b]) =
                     unsafe { (condition.add(i).read() != 0, [a, b].map(|x| x.add(i).read_unaligned())) };
                 out.write(if chosen { a } else { b });
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { dst.add(group).write_unaligned(out) }
         }
     }
 }
 
-/// The function that selects elements of a dtype: only their size counts.
+/// The function that selects elements of a dtype: only their size matters.
 pub(super) fn select(isa: Isa, dtype: DType) -> TileFn {
     match super::register_size(dtype) {
         1 => tile_fn::<Select<u8>>(isa),
@@ -242,9 +242,9 @@ pub(super) fn select(isa: Isa, dtype: DType) -> TileFn {
     }
 }
 
-/// How an element in a register becomes one of another type.
+/// How an element in a register is converted to another type.
 trait To<T>: Copy {
-    /// How that is held in a register.
+    /// The register form of that type.
     type Register: Copy;
 
     fn to(self) -> Self::Register;
@@ -281,8 +281,8 @@ macro_rules! wrapping {
 }
 wrapping!(i8 i16 i32 i64 u8 u16 u32 u64);
 
-/// Truncates and saturates as `as` does, but so that it becomes vector code: what is out of range is replaced before
-/// the conversion and its result after it.
+/// Truncates and saturates as `as` does, but in a form that vectorizes: values out of range are replaced before the
+/// conversion, and their results after it.
 macro_rules! saturating {
     ($($to:ident)*) => {$(
         saturating!(f32 => $to);

@@ -1,4 +1,4 @@
-//! Between memory and register tiles: strides, and the forms that elements have in each.
+//! Between memory and register tiles: strides, and the representations of elements in each.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -11,8 +11,8 @@ use super::narrow::Narrow;
 use super::{GROUP, LoadFn, StoreFn};
 use crate::simd::{Isa, LINE, stream_line, versions};
 
-/// The two forms of an element.
-trait Form {
+/// The representations of an element in memory and in a register.
+trait Representation {
     type Memory: Pod;
     type Register: Pod;
 
@@ -23,7 +23,7 @@ trait Form {
 /// The same bits in both.
 struct Same<T>(PhantomData<T>);
 
-impl<T: Pod> Form for Same<T> {
+impl<T: Pod> Representation for Same<T> {
     type Memory = T;
     type Register = T;
 
@@ -37,10 +37,10 @@ impl<T: Pod> Form for Same<T> {
     }
 }
 
-/// Anything but zero is true in memory; true is one in a register.
+/// In memory any nonzero byte is true; in a register true is one.
 struct Truth;
 
-impl Form for Truth {
+impl Representation for Truth {
     type Memory = u8;
     type Register = Bool;
 
@@ -57,7 +57,7 @@ impl Form for Truth {
 /// Narrow in memory, f32 in a register.
 struct Widened<N>(PhantomData<N>);
 
-impl<N: Narrow> Form for Widened<N> {
+impl<N: Narrow> Representation for Widened<N> {
     type Memory = N;
     type Register = f32;
 
@@ -97,10 +97,10 @@ versions!(store_fn: StoreBody, fn(dst: *mut u8, stride: isize, src: *const u8, c
 ///
 /// A group can be read.
 #[inline(always)]
-unsafe fn load_group<F: Form>(src: *const F::Memory) -> [MaybeUninit<F::Register>; GROUP] {
+unsafe fn load_group<F: Representation>(src: *const F::Memory) -> [MaybeUninit<F::Register>; GROUP] {
     let mut group = [MaybeUninit::uninit(); GROUP];
     for (i, element) in group.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         element.write(F::load(unsafe { src.add(i).read_unaligned() }));
     }
     group
@@ -112,10 +112,10 @@ unsafe fn load_group<F: Form>(src: *const F::Memory) -> [MaybeUninit<F::Register
 ///
 /// A group can be read.
 #[inline(always)]
-unsafe fn store_group<F: Form>(src: *const F::Register) -> [F::Memory; GROUP] {
+unsafe fn store_group<F: Representation>(src: *const F::Register) -> [F::Memory; GROUP] {
     let mut group = [F::Memory::zeroed(); GROUP];
     for (i, element) in group.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         *element = F::store(unsafe { src.add(i).read_unaligned() });
     }
     group
@@ -123,13 +123,13 @@ unsafe fn store_group<F: Form>(src: *const F::Register) -> [F::Memory; GROUP] {
 
 struct Load<F>(PhantomData<F>);
 
-impl<F: Form> LoadBody for Load<F> {
+impl<F: Representation> LoadBody for Load<F> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, src: *const u8, stride: isize, count: usize) {
         let src = src.cast::<F::Memory>();
         let dst = dst.cast::<[MaybeUninit<F::Register>; GROUP]>();
         let whole = count / GROUP;
-        // SAFETY: the caller's promise: the elements can be read, and the tile has room for every group begun.
+        // SAFETY: the caller guarantees that the elements can be read, and the tile has room for whole groups.
         unsafe {
             for group in 0..whole {
                 let from = src.offset((group * GROUP) as isize * stride);
@@ -149,16 +149,16 @@ impl<F: Form> LoadBody for Load<F> {
     }
 }
 
-/// Elements that lie `stride` apart, the last of them repeated to a group.
+/// Elements `stride` apart, with the last of them repeated to fill a group.
 ///
 /// # Safety
 ///
-/// They can be read; there is at least one.
+/// The elements can be read; there is at least one.
 #[inline(always)]
 unsafe fn gather<M: Pod>(src: *const M, stride: isize, count: usize) -> [M; GROUP] {
     let mut group = [M::zeroed(); GROUP];
     for (i, element) in group.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         *element = unsafe { src.offset(i.min(count - 1) as isize * stride).read_unaligned() };
     }
     group
@@ -166,13 +166,13 @@ unsafe fn gather<M: Pod>(src: *const M, stride: isize, count: usize) -> [M; GROU
 
 struct Store<F>(PhantomData<F>);
 
-impl<F: Form> StoreBody for Store<F> {
+impl<F: Representation> StoreBody for Store<F> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, stride: isize, src: *const u8, count: usize) {
         let src = src.cast::<F::Register>();
         let dst = dst.cast::<F::Memory>();
         let whole = count - count % GROUP;
-        // SAFETY: the caller's promise: the elements can be read and written.
+        // SAFETY: the caller guarantees that the elements can be read and written.
         unsafe {
             for start in (0..whole).step_by(GROUP) {
                 let group = store_group::<F>(src.add(start));
@@ -193,12 +193,13 @@ impl<F: Form> StoreBody for Store<F> {
 
 struct Stream<F>(PhantomData<F>);
 
-impl<F: Form> StoreBody for Stream<F> {
+impl<F: Representation> StoreBody for Stream<F> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, stride: isize, src: *const u8, count: usize) {
         let size = size_of::<F::Memory>();
         let to_line = dst.align_offset(LINE);
-        // SAFETY: the caller's promise, divided into the elements before the first line, whole groups and the rest.
+        // SAFETY: guaranteed by the caller; the elements are split into those before the first line, whole groups and
+        // the rest.
         unsafe {
             if stride != 1 || !to_line.is_multiple_of(size) {
                 return Store::<F>::run::<FMA>(dst, stride, src, count);
@@ -222,10 +223,10 @@ impl<F: Form> StoreBody for Stream<F> {
     }
 }
 
-/// Calls a macro with the form of a dtype.
-macro_rules! with_form {
+/// Evaluates an expression with the representation of a dtype.
+macro_rules! with_representation {
     ($dtype:expr, $F:ident => $body:expr) => {
-        with_form!(@ $dtype, $F, $body,
+        with_representation!(@ $dtype, $F, $body,
             Bool = Truth,
             Int8 | UInt8 = Same<u8>,
             Int16 | UInt16 = Same<u16>,
@@ -244,12 +245,12 @@ macro_rules! with_form {
 }
 
 pub(super) fn load(isa: Isa, dtype: DType) -> LoadFn {
-    with_form!(dtype, F => load_fn::<Load<F>>(isa))
+    with_representation!(dtype, F => load_fn::<Load<F>>(isa))
 }
 
 pub(super) fn store(isa: Isa, dtype: DType, streaming: bool) -> StoreFn {
     match streaming {
-        false => with_form!(dtype, F => store_fn::<Store<F>>(isa)),
-        true => with_form!(dtype, F => store_fn::<Stream<F>>(isa)),
+        false => with_representation!(dtype, F => store_fn::<Store<F>>(isa)),
+        true => with_representation!(dtype, F => store_fn::<Stream<F>>(isa)),
     }
 }

@@ -42,7 +42,7 @@ struct Format {
     bias: u32,
     /// The largest finite magnitude, as bits.
     max: u32,
-    /// The magnitude of what exceeds it, as bits: infinity, or NaN where there is none.
+    /// The magnitude of what exceeds it, as bits: infinity, or NaN if there is no infinity.
     overflow: u32,
 }
 
@@ -50,7 +50,7 @@ impl Format {
     /// The value of finite magnitude bits.
     #[inline(always)]
     fn widen(&self, magnitude: u32) -> f32 {
-        // The exponent moves by a product, which makes subnormal numbers normal.
+        // A multiplication adjusts the exponent, which also normalizes subnormal numbers.
         f32::from_bits(magnitude << (23 - self.fraction)) * f32::from_bits((254 - self.bias) << 23)
     }
 
@@ -62,7 +62,7 @@ impl Format {
         let odd = (bits >> shift) & 1;
         let half = (1 << (shift - 1)) - 1 + odd;
         let normal = bits.wrapping_sub((127 - self.bias) << 23).wrapping_add(half) >> shift;
-        // Below the normal numbers: in the sum with this power of two, the last place is that of the format.
+        // For subnormal results: in the sum with this power of two, the last place is that of the format.
         let unit = f32::from_bits((127 + 24 - self.bias - self.fraction) << 23);
         let subnormal = (f32::from_bits(bits) + unit).to_bits().wrapping_sub(unit.to_bits());
         let finite = if bits < (128 - self.bias) << 23 { subnormal } else { normal };

@@ -1,4 +1,4 @@
-//! Every function against the plain meaning of what it does, on every instruction set of this machine.
+//! Every function against its definition, on every instruction set of this machine.
 
 use bytemuck::Zeroable;
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp, RealOp};
@@ -6,7 +6,7 @@ use max_core::{Bool, Number};
 
 use super::*;
 
-/// Numbers that follow no pattern, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Noise(u64);
 
 impl Noise {
@@ -47,13 +47,13 @@ fn run<A, O: Copy + Zeroable>(f: TileFn, a: &[A], b: &[A]) -> Vec<O> {
     out
 }
 
-/// Equal as a value that is stored: the same bits, or both NaN.
+/// Equal as stored values: the same bits, or both NaN.
 fn same<T: Element>(a: T, b: T) -> bool {
     bytemuck::bytes_of(&a) == bytemuck::bytes_of(&b) || (a.to_f64().is_nan() && b.to_f64().is_nan())
 }
 
 #[test]
-fn ops_mean_what_the_table_says() {
+fn ops_match_the_scalar_table() {
     for isa in Isa::available() {
         for &dtype in DType::ALL {
             dispatch!(dtype, T => {
@@ -118,15 +118,15 @@ fn ulps(value: f32, exact: f64, magnitude: f64) -> f64 {
     if value.is_nan() || rounded.is_nan() {
         return f64::INFINITY;
     }
-    // Infinity counts as the number that would follow the largest.
+    // Infinity counts as the number that would follow the largest finite one.
     let finite = |x: f64| x.clamp(-2f64.powi(128), 2f64.powi(128));
     let magnitude = finite(magnitude).abs().max(f64::from(f32::MIN_POSITIVE));
     let ulp = 2f64.powi((magnitude.log2().floor() as i32).min(127) - 23);
     (finite(value.into()) - finite(exact)).abs() / ulp
 }
 
-/// How far a function may be from the exact value, in units of the last place of a magnitude. Bodies of the table that
-/// subtract have the magnitude of what they subtract from, and those that scale the argument of exp its error.
+/// The allowed error of a function in units in the last place of a magnitude: for bodies of the table that subtract,
+/// the magnitude of what they subtract from. Bodies that scale the argument of exp inherit its error.
 fn allowed(op: RealOp, x: f64, exact: f64) -> (f64, f64) {
     match op {
         RealOp::Gelu | RealOp::GeluTanh => (4.0, exact.abs().max(x.abs())),
@@ -145,7 +145,7 @@ fn functions_of_real_numbers_are_accurate() {
     all.extend(edges.iter().flat_map(|&edge| [edge, -edge]));
     all.resize(all.len().next_multiple_of(GROUP), f32::NAN);
     for &op in RealOp::ALL.iter().filter(|op| op.arity() == 1) {
-        // Where exp overflows, the quotient is zero rather than tiny: the meaning of the table in f32.
+        // Where exp overflows, the quotient is zero rather than tiny, as the table defines it in f32.
         let bottom = match op {
             RealOp::Sigmoid | RealOp::Silu => -88.0,
             RealOp::GeluQuick => -51.0,
@@ -171,7 +171,7 @@ fn functions_of_real_numbers_are_accurate() {
 }
 
 #[test]
-fn casts_mean_what_numbers_say() {
+fn casts_match_number_conversions() {
     for isa in Isa::available() {
         for &from in DType::ALL {
             let (bytes, numbers): (Vec<u8>, Vec<Number>) = dispatch!(from, T => {
@@ -214,7 +214,7 @@ fn select_takes_one_or_the_other() {
                 let condition = registers(&samples::<Bool>(4));
                 let [a, b] = [5, 6].map(|seed| registers(&samples::<T>(seed)));
                 let mut out = a.clone();
-                // SAFETY: all are whole groups; the result is nobody's operand.
+                // SAFETY: all are whole groups; the result is not an operand.
                 unsafe {
                     let args = [arg(&condition), arg(&a), arg(&b)];
                     map::select(isa, dtype)(out.as_mut_ptr().cast(), args, COUNT / GROUP);
@@ -250,7 +250,7 @@ fn check_walk<T: Element<Lane: Element>>(isa: Isa, stride: isize, count: usize) 
 
     let mut tile = vec![T::from_f64(7.0).to_lane(); count.next_multiple_of(GROUP)];
     let from = memory[1 + first * size..].as_ptr();
-    // SAFETY: `span` elements lie behind the first byte, and the tile is whole groups.
+    // SAFETY: there are `span` elements after the first byte, and the tile is whole groups.
     unsafe { memory::load(isa, T::DTYPE)(tile.as_mut_ptr().cast(), from, stride, count) };
     let expected = registers(&elements);
     for (i, &element) in tile[..count].iter().enumerate() {
@@ -265,7 +265,7 @@ fn check_walk<T: Element<Lane: Element>>(isa: Isa, stride: isize, count: usize) 
             let mut stored = vec![guard; span * size + 64 + offset];
             let start = stored.as_ptr().align_offset(64) % 64 + offset;
             let start = if start + span * size <= stored.len() { start } else { offset };
-            // SAFETY: there is room for `span` elements behind the start.
+            // SAFETY: there is room for `span` elements from the start.
             unsafe {
                 let to = stored.as_mut_ptr().add(start + first * size);
                 memory::store(isa, T::DTYPE, streaming)(to, stride, tile.as_ptr().cast(), count);
@@ -301,7 +301,8 @@ fn check_reductions<T: Element<Lane: Element + std::fmt::Debug>>(isa: Isa) {
     for (kind, op) in kinds {
         let reducer = reduce::reducer(isa, kind, T::DTYPE).unwrap();
         for (count, repeat) in [(0, false), (1, false), (64, false), (200, false), (100, true)] {
-            // Small whole numbers, so that sums and products are exact in any order. Behind them NaN where there is one.
+            // Small whole numbers, so that sums and products are exact in any order. After them comes NaN, if the type
+            // has it.
             let value = |i: usize| {
                 if op == NumericOp::Mul { 1 + i128::from(i % 50 == 7) } else { (i as i128 * 7) % 11 - 5 }
             };
@@ -412,7 +413,7 @@ fn positions_are_counted_and_padded() {
     for isa in Isa::available() {
         for [rows, cols] in [[1usize, 1], [1, 64], [3, 5], [2, 100], [70, 1]] {
             let mut tile = vec![0i64; (rows * cols).next_multiple_of(GROUP)];
-            // SAFETY: the tile has room for every group begun.
+            // SAFETY: the tile has room for whole groups.
             unsafe { index::index(isa)(tile.as_mut_ptr().cast(), 10, [-100, 3], rows, cols) };
             let at = |i: usize| 10 - 100 * (i / cols) as i64 + 3 * (i % cols) as i64;
             let count = rows * cols;

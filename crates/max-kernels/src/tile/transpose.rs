@@ -1,12 +1,12 @@
-//! Transposition, block by block: a block is read row by row, turned over in registers and written row by row.
+//! Transposition, block by block: a block is read row by row, transposed in registers and written row by row.
 
-use crate::simd::{Interleave, LINE, Turn, Vector};
+use crate::simd::{Interleave, LINE, TransposeBlock, Vector};
 
 /// The most rows of a block, for elements of one byte.
 const MOST: usize = size_of::<Vector>();
 
-/// How many rows of the source are turned over together: their lines stay in the first cache even where rows lie a
-/// power of two apart and so compete for the same few places.
+/// How many rows of the source are transposed together: their lines stay in the L1 cache even if rows are a power of
+/// two apart and so compete for the same cache sets.
 const BAND: usize = 8;
 
 /// # Safety
@@ -20,8 +20,8 @@ pub(super) unsafe fn transpose<T: Interleave>(
     rows: usize,
     cols: usize,
 ) {
-    let (block, turn): (usize, Turn<T>) = match T::turn_lines() {
-        Some(turn) => (LINE / size_of::<T>(), turn),
+    let (block, transpose_block): (usize, TransposeBlock<T>) = match T::transpose_lines() {
+        Some(transpose_block) => (LINE / size_of::<T>(), transpose_block),
         None => (MOST / size_of::<T>(), whole_block),
     };
     let height = BAND.max(block);
@@ -32,10 +32,10 @@ pub(super) unsafe fn transpose<T: Interleave>(
                 let (height, width) = (block.min(bottom - top), block.min(cols - left));
                 let from = src.wrapping_offset(top as isize * src_stride).wrapping_add(left);
                 let to = dst.wrapping_add(left * dst_stride + top);
-                // SAFETY: the caller's promise: the block is inside both.
+                // SAFETY: the caller guarantees that the block is inside both.
                 unsafe {
                     if height == block && width == block {
-                        turn(to, dst_stride, from, src_stride);
+                        transpose_block(to, dst_stride, from, src_stride);
                     } else {
                         for (c, r) in (0..width).flat_map(|c| (0..height).map(move |r| (c, r))) {
                             let element = from.offset(r as isize * src_stride).add(c).read_unaligned();
@@ -55,10 +55,10 @@ unsafe fn whole_block<T: Interleave>(dst: *mut T, dst_stride: usize, src: *const
     let block = MOST / size_of::<T>();
     let mut rows = [Vector::default(); MOST];
     for (r, row) in rows[..block].iter_mut().enumerate() {
-        // SAFETY: the caller's promise; a row of a block is a vector.
+        // SAFETY: guaranteed by the caller; a row of a block is a vector.
         *row = unsafe { src.offset(r as isize * src_stride).cast::<Vector>().read_unaligned() };
     }
-    // Interleaving the first half of the rows with the second, over and over, turns the block.
+    // Repeatedly interleaving the first half of the rows with the second transposes the block.
     for _ in 0..block.ilog2() {
         let before = rows;
         for i in 0..block / 2 {
@@ -66,7 +66,7 @@ unsafe fn whole_block<T: Interleave>(dst: *mut T, dst_stride: usize, src: *const
         }
     }
     for (c, &row) in rows[..block].iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { dst.add(c * dst_stride).cast::<Vector>().write_unaligned(row) }
     }
 }

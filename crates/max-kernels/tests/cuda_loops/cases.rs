@@ -1,4 +1,4 @@
-//! Loops by hand: every op and dtype, rows of every length and direction, layouts, positions, loops in place.
+//! Hand-written loops: every op and dtype, rows of every length and direction, layouts, positions, loops in place.
 
 use max_core::kernel::{Access, Instr, Literal, Loop, Reduction, Reg, Slot};
 use max_core::scalar::{NumericOp, RealOp};
@@ -15,7 +15,7 @@ fn apply(op: impl Into<ScalarOp>, a: u32, b: u32) -> Instr<i64> {
     Instr::Apply(op.into(), [Reg(a), Reg(b)])
 }
 
-/// Elements of every kind: small, large, odd, and what is not a number.
+/// Elements of every kind: small, large, odd, and NaN.
 fn wild(dice: &mut Dice, dtype: DType, count: usize) -> Vec<u8> {
     let choices = [
         0.0,
@@ -64,7 +64,7 @@ fn zeros(dtype: DType, count: i64) -> Vec<u8> {
     vec![0; count as usize * dtype.size_in_bytes()]
 }
 
-/// A loop over two vectors with an odd end that stores what each of some instructions gives.
+/// A loop over two vectors of odd length that stores the result of each instruction.
 fn each(dice: &mut Dice, name: String, from: DType, given: &[(Instr<i64>, DType)]) -> Case {
     let count = 1003;
     let mut accesses = vec![access(0, from, &[1]), access(1, from, &[1])];
@@ -81,7 +81,7 @@ fn each(dice: &mut Dice, name: String, from: DType, given: &[(Instr<i64>, DType)
     case(name, loop_, memory, 8.0)
 }
 
-/// Every op on every dtype, several at a time; alone, as modules have them, on one dtype.
+/// Every op on every dtype, several at a time; alone, as in prebuilt modules, on one dtype.
 pub(crate) fn ops() -> Vec<Case> {
     let mut dice = Dice(3);
     let mut cases = Vec::new();
@@ -107,7 +107,7 @@ pub(crate) fn ops() -> Vec<Case> {
     cases
 }
 
-/// Every cast, those to elements of one size together; alone, as modules have them, of some dtypes.
+/// Every cast, those to elements of one size together; alone, as in prebuilt modules, for some dtypes.
 pub(crate) fn casts() -> Vec<Case> {
     let mut dice = Dice(5);
     let mut cases = Vec::new();
@@ -126,7 +126,7 @@ pub(crate) fn casts() -> Vec<Case> {
     cases
 }
 
-/// Reductions of a matrix, each with something of the row beside it.
+/// Reductions of a matrix, each followed by an op with another per-row value.
 fn reduction(dice: &mut Dice, kinds: &[Reduction], dtype: DType, shape: [i64; 2], axis: usize) -> Case {
     let rows = shape[1 - axis];
     let mut row = [1, 1];
@@ -166,7 +166,7 @@ pub(crate) fn reductions() -> Vec<Case> {
             }
         }
     }
-    // The first of equal elements, and what is not a number.
+    // The first of equal elements, and NaN.
     for (shape, axis) in [([40, 24], 0), ([40, 24], 1), ([5, 100], 1), ([3, 100_001], 1), ([100_001, 3], 0)] {
         for kinds in [&[ArgMax][..], &[Max, ArgMin], &[Min]] {
             let mut case = reduction(&mut dice, kinds, DType::Float32, shape, axis);
@@ -233,7 +233,7 @@ pub(crate) fn rows() -> Vec<Case> {
     cases
 }
 
-/// Rows that are cut into parts.
+/// Rows that are split into parts.
 pub(crate) fn long_rows() -> Vec<Case> {
     use Reduction::{ArgMax, ArgMin, Max, Sum};
     let mut dice = Dice(11);
@@ -254,7 +254,7 @@ pub(crate) fn long_rows() -> Vec<Case> {
     cases
 }
 
-/// Two operands in all the ways that they can lie to each other.
+/// Two operands in all combinations of layouts.
 pub(crate) fn layouts() -> Vec<Case> {
     let mut dice = Dice(13);
     let mut cases = Vec::new();
@@ -291,7 +291,7 @@ pub(crate) fn layouts() -> Vec<Case> {
     cases
 }
 
-/// Positions and random numbers of every walk.
+/// Positions and random numbers of every stride.
 pub(crate) fn positions() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in [[3, 5], [1, 1], [130, 70], [2, 5000], [300, 3], [256, 64]] {
@@ -328,7 +328,7 @@ pub(crate) fn positions() -> Vec<Case> {
     cases
 }
 
-/// Loops over what they read.
+/// Loops that write to what they read.
 pub(crate) fn in_place() -> Vec<Case> {
     let mut dice = Dice(17);
     let mut cases = Vec::new();
@@ -343,11 +343,11 @@ pub(crate) fn in_place() -> Vec<Case> {
     let code = vec![Instr::Load(0), Instr::Load(1), Instr::Store(0, Reg(1)), Instr::Store(1, Reg(0))];
     let swap = Loop { shape: vec![1001], reduce: None, accesses, code };
     let [a, b] = [(); 2].map(|()| mild(&mut dice, DType::Int32, 1001));
-    cases.push(case("two pieces change places".into(), swap, vec![a, b], 0.0));
+    cases.push(case("two pieces are swapped".into(), swap, vec![a, b], 0.0));
     cases
 }
 
-/// Loops that look random.
+/// Pseudo-random loops.
 pub(crate) fn random() -> Vec<Case> {
     let loops = (1..180).map(|seed| (seed, super::random::random_loop(seed)));
     loops.map(|(seed, (loop_, memory))| case(format!("seed {seed}"), loop_, memory, 64.0)).collect()

@@ -1,15 +1,15 @@
-//! What tests of kernels on a GPU share.
+//! Helpers of GPU kernel tests.
 
 use std::io::Write;
 
 use max_driver::Device;
 
-/// The GPU, or a line that says why there is none.
+/// The GPU; without one, prints a line that says why.
 pub fn gpu() -> Option<Device> {
     match Device::accelerator(None) {
         Ok(device) => Some(device),
         Err(error) => {
-            // Not by a macro, whose text tests keep to themselves.
+            // Not eprintln!, whose output tests capture.
             let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", error.message());
             None
         }

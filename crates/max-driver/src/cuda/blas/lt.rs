@@ -1,4 +1,4 @@
-//! cuBLASLt: its functions, and its descriptors as values that go when they are dropped.
+//! cuBLASLt: its functions, and its descriptors as values that are destroyed when dropped.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -15,9 +15,9 @@ type Layout = *mut c_void;
 type Preference = *mut c_void;
 
 library! {
-    /// The library of matrix products.
+    /// The matmul library.
     CublasLt = Wanted {
-        title: "cuBLASLt, the library of matrix products",
+        title: "cuBLASLt, NVIDIA's matmul library",
         files: by_driver(
             &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"],
             &["libcublasLt.so.12", "libcublasLt.so.11", "libcublasLt.so.13"],
@@ -41,12 +41,12 @@ library! {
     fn cublasLtMatmul(handle: Handle, description: Description, alpha: *const c_void, a: u64, a_layout: Layout, b: u64, b_layout: Layout, beta: *const c_void, c: u64, c_layout: Layout, d: u64, d_layout: Layout, algorithm: *const Algorithm, workspace: u64, workspace_bytes: usize, stream: StreamHandle) -> c_int;
 }
 
-/// A way to compute a product, which only the library understands.
+/// An algorithm for a matmul, opaque to everything but the library.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Algorithm([u64; 8]);
 
-/// A way that the library offers for a product.
+/// An algorithm that the library suggests for a matmul.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Choice {
@@ -67,11 +67,11 @@ impl Choice {
     };
 }
 
-/// The library's answers to what it cannot do.
+/// The library's status codes for what it does not support.
 pub(super) const NOT_SUPPORTED: c_int = 15;
 pub(super) const INVALID_VALUE: c_int = 7;
 
-/// In what it computes.
+/// Compute types.
 pub(super) mod compute {
     pub(in super::super) const F32: i32 = 68;
     pub(in super::super) const F32_BY_TF32: i32 = 77;
@@ -79,7 +79,7 @@ pub(super) mod compute {
     pub(in super::super) const I32: i32 = 72;
 }
 
-/// What happens to sums: these are bits.
+/// Epilogues, as bits.
 pub(super) mod epilogue {
     pub(in super::super) const NOTHING: u32 = 1;
     pub(in super::super) const RELU: u32 = 2;
@@ -87,8 +87,8 @@ pub(super) mod epilogue {
     pub(in super::super) const GELU: u32 = 32;
 }
 
-/// Attributes of a product.
-pub(super) mod product {
+/// Attributes of a matmul description.
+pub(super) mod matmul {
     pub(in super::super) const TRANSPOSE_A: i32 = 3;
     pub(in super::super) const TRANSPOSE_B: i32 = 4;
     pub(in super::super) const EPILOGUE: i32 = 7;
@@ -109,7 +109,7 @@ pub(super) mod prefer {
 const BATCH_COUNT: c_int = 5;
 const BATCH_STRIDE: c_int = 6;
 
-/// The number that stands for a type, if the library has it.
+/// The library's number for a type, if it supports it.
 pub(super) fn type_number(dtype: DType) -> Option<c_int> {
     Some(match dtype {
         DType::Float32 => 0,
@@ -124,7 +124,7 @@ pub(super) fn type_number(dtype: DType) -> Option<c_int> {
     })
 }
 
-/// The library, or why there is none. It is looked for again if it was missing.
+/// The library, or why there is none. If it was missing, the next call looks again.
 pub(super) fn library() -> Result<&'static CublasLt> {
     static LIBRARY: OnceLock<CublasLt> = OnceLock::new();
     if let Some(library) = LIBRARY.get() {
@@ -135,12 +135,12 @@ pub(super) fn library() -> Result<&'static CublasLt> {
 }
 
 impl CublasLt {
-    /// An error where a call was not answered with success.
+    /// An error unless the call succeeded.
     pub(super) fn check(&self, status: c_int, call: &str) -> Result<()> {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: answers with a text of its own for any number.
+        // SAFETY: returns a static string for any number.
         let (says, version) =
             unsafe { (CStr::from_ptr(self.cublasLtGetStatusString(status)), self.cublasLtGetVersion()) };
         let says = says.to_string_lossy();
@@ -157,14 +157,14 @@ macro_rules! descriptor {
             pub(super) handle: *mut c_void,
         }
 
-        // SAFETY: plain data of the library, which reads it in any thread; whoever writes it sees to it that nobody else
-        // uses it meanwhile.
+        // SAFETY: plain data that the library reads from any thread; whoever sets an attribute makes sure that no other
+        // thread uses it meanwhile.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
 
         impl $name {
-            /// Sets an attribute, whose type is the one that the library gives it.
+            /// Sets an attribute; `T` is the type that the library documents for it.
             pub(super) fn set<T: Copy>(&self, attribute: c_int, value: T) -> Result<()> {
                 let at = (&raw const value).cast();
                 // SAFETY: the value is copied by the call, which checks its size.
@@ -175,7 +175,7 @@ macro_rules! descriptor {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: nobody uses it any more.
+                // SAFETY: this is the last use of the handle.
                 let _ = unsafe { self.library.$destroy(self.handle) };
             }
         }
@@ -183,30 +183,30 @@ macro_rules! descriptor {
 }
 
 descriptor! {
-    /// What a product is, beside its matrices.
-    ProductDescription: cublasLtMatmulDescDestroy, cublasLtMatmulDescSetAttribute
+    /// What a matmul computes, apart from its matrices.
+    MatmulDescription: cublasLtMatmulDescDestroy, cublasLtMatmulDescSetAttribute
 }
 descriptor! {
-    /// How a matrix lies in memory.
+    /// The memory layout of a matrix.
     MatrixLayout: cublasLtMatrixLayoutDestroy, cublasLtMatrixLayoutSetAttribute
 }
 descriptor! {
-    /// What a way to compute a product must be like.
+    /// Requirements on the algorithm of a matmul.
     Preferences: cublasLtMatmulPreferenceDestroy, cublasLtMatmulPreferenceSetAttribute
 }
 
-impl ProductDescription {
+impl MatmulDescription {
     pub(super) fn new(library: &'static CublasLt, compute: c_int, scale: c_int) -> Result<Self> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: writes a handle.
         let status = unsafe { library.cublasLtMatmulDescCreate(&raw mut handle, compute, scale) };
         library.check(status, "cublasLtMatmulDescCreate")?;
-        Ok(ProductDescription { library, handle })
+        Ok(MatmulDescription { library, handle })
     }
 }
 
 impl MatrixLayout {
-    /// A batch of matrices, whose columns lie without gaps.
+    /// A batch of matrices with contiguous columns.
     pub(super) fn new(
         library: &'static CublasLt,
         dtype: c_int,

@@ -6,7 +6,7 @@ fn matrix(dtype: DType, leading: i64) -> Matrix {
     Matrix { dtype, transposed: false, leading, batch_stride: 0, alignment: 256 }
 }
 
-/// A product of matrices without gaps.
+/// A matmul of contiguous matrices.
 fn gemm(types: [DType; 3], [m, n, k]: [i64; 3], compute: Compute) -> Gemm {
     let [a, b, d] = types;
     Gemm {
@@ -20,7 +20,7 @@ fn gemm(types: [DType; 3], [m, n, k]: [i64; 3], compute: Compute) -> Gemm {
         d: matrix(d, n),
         compute,
         bias: false,
-        ending: Ending::None,
+        activation: Activation::None,
     }
 }
 
@@ -45,11 +45,11 @@ fn a_single_row_may_have_any_distance() {
     let shapes = Shapes::of(&single).unwrap();
     assert_eq!((shapes.a, shapes.d), (([5, 1], 5), ([3, 1], 3)));
     let broadcast = Gemm { m: 2, ..single };
-    assert_eq!(Shapes::of(&broadcast), None, "rows that are all the same memory are no matrix there");
+    assert_eq!(Shapes::of(&broadcast), None, "rows that share memory are not a matrix there");
 }
 
 #[test]
-fn what_has_no_shape_there_is_left_to_others() {
+fn unsupported_shapes_are_rejected() {
     let good = gemm([DType::Float32; 3], [2, 3, 5], Compute::F32);
     assert!(Shapes::of(&good).is_some());
     for empty in
@@ -72,7 +72,7 @@ fn what_has_no_shape_there_is_left_to_others() {
 }
 
 #[test]
-fn types_that_the_library_has() {
+fn types_that_the_library_supports() {
     use Compute::{F32, F64, I32, TF32};
     use DType::{BFloat16, Float8E4M3FN, Float16, Float32, Float64, Int8, Int32};
     let compute = |types: [DType; 3], compute| {
@@ -98,11 +98,11 @@ fn types_that_the_library_has() {
     }
     let mut other = gemm([BFloat16; 3], [2, 3, 5], F32);
     other.c = Some(matrix(Float32, 3));
-    assert_eq!(Types::of(&other, (9, 0)), None, "what is added has the type of the result");
+    assert_eq!(Types::of(&other, (9, 0)), None, "c has the type of the result");
 }
 
 #[test]
-fn eight_bit_floats_lie_along_the_sums() {
+fn float8_operands_are_contiguous_along_k() {
     let along = |result, capability| {
         let mut gemm = gemm([DType::Float8E4M3FN, DType::Float8E5M2, result], [16, 16, 16], Compute::F32);
         gemm.b.transposed = true;
@@ -120,12 +120,14 @@ fn eight_bit_floats_lie_along_the_sums() {
 fn the_library_takes_our_descriptors() {
     let library = match lt::library() {
         Ok(library) => library,
-        // Not the macro, whose lines are only shown when a test fails.
+        // Not eprintln!, whose output is only shown when a test fails.
         Err(error) => return drop(writeln!(std::io::stderr(), "skipped: no cuBLASLt: {error}")),
     };
     assert_eq!(size_of::<Choice>(), 96);
-    for (ending, bias) in [(Ending::None, false), (Ending::Relu, true), (Ending::GeluTanh, false)] {
-        let gemm = Gemm { bias, ending, ..gemm([DType::BFloat16; 3], [16, 32, 64], Compute::F32) };
+    for (activation, bias) in
+        [(Activation::None, false), (Activation::Relu, true), (Activation::GeluTanh, false)]
+    {
+        let gemm = Gemm { bias, activation, ..gemm([DType::BFloat16; 3], [16, 32, 64], Compute::F32) };
         let types = Types::of(&gemm, (9, 0)).unwrap();
         types.description(library, &gemm).unwrap();
     }

@@ -1,8 +1,8 @@
 //! Compiled code on disk, shared by all processes of a user.
 //!
-//! An entry is one file: a header, which says what the content is and how to check it, and the content. It is written
-//! under another name and then renamed, so that others see all of it or nothing. What is damaged, cut off or of
-//! another make is as good as missing. Without a folder that can be used there is no cache, and nobody has to care.
+//! An entry is one file: a header, which identifies the content and has its checksum, and the content. It is written
+//! under a temporary name and then renamed, so that other processes see all of it or nothing. Damaged, truncated or
+//! incompatible entries count as missing. Without a usable folder nothing is cached, which is not an error.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use super::digest::digest;
 
-/// What an entry is stored under: two hashes of everything that its content depends on. One is the name of the file,
-/// the other is in it.
+/// The key of an entry: two hashes of everything that its content depends on. One is the file name, the other is stored
+/// in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     name: u128,
@@ -30,23 +30,23 @@ impl Key {
 pub(crate) struct Cache {
     folder: Option<PathBuf>,
     limit: u64,
-    /// How many bytes may be written before somebody looks again how large the folder is.
+    /// How many bytes may be written before the size of the folder is checked again.
     unseen: AtomicU64,
 }
 
-/// How entries are laid out: an entry of another layout is not read.
+/// The version of the entry format: entries of other versions are not read.
 const FORMAT: u64 = 1;
 const MAGIC: &[u8; 8] = b"MAXCUBIN";
 const HEADER: usize = 64;
 const ENDING: &str = "kernel";
-/// How large the folder may become; then it is brought down to three quarters of that.
+/// The size limit of the folder; beyond it, the oldest entries are removed until three quarters of it are left.
 const LIMIT: u64 = 512 << 20;
-/// A file half written by a process that ended can go after this long.
+/// A temporary file left behind by a process that ended is removed after this long.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 impl Cache {
-    /// The cache of this process, in the folder that the environment says: `MAX_CACHE_DIR`, where an empty one means
-    /// none, or `max-rs/kernels` among the user's caches.
+    /// The cache of this process, in the folder that the environment names: `MAX_CACHE_DIR`, where an empty value
+    /// disables the cache, or `max-rs/kernels` in the user's cache directory.
     pub(crate) fn of_environment() -> Cache {
         Cache::new(folder(|name| std::env::var_os(name).map(PathBuf::from)), LIMIT)
     }
@@ -55,10 +55,10 @@ impl Cache {
         Cache { folder, limit, unseen: AtomicU64::new(0) }
     }
 
-    /// The content of an entry, if there is one and it is whole. Reading makes it young.
+    /// The content of an entry, if it exists and is intact. Reading marks it as recently used.
     pub(crate) fn get(&self, key: &Key) -> Option<Vec<u8>> {
         let path = self.path(key)?;
-        // Nothing this large was ever stored, and what is no file may have no end, or not even a beginning.
+        // Nothing this large is ever stored, and reading from something other than a regular file may never end.
         if !path.metadata().is_ok_and(|facts| facts.is_file() && facts.len() <= self.limit) {
             return None;
         }
@@ -70,7 +70,7 @@ impl Cache {
         if header != self::header(key, &content) {
             return None;
         }
-        // The time only decides what goes first when the folder is full.
+        // The time only decides what is removed first when the folder is full.
         let _ = file.set_modified(SystemTime::now());
         Some(content)
     }
@@ -104,7 +104,7 @@ impl Cache {
         Some(self.folder.as_ref()?.join(format!("{:032x}.{ENDING}", key.name)))
     }
 
-    /// Looks at the size of the folder, at the first entry and then rarely, and removes what is oldest.
+    /// Checks the size of the folder, at the first entry and rarely after that, and removes the oldest entries.
     fn make_room(&self, written: u64) {
         let left = |unseen: u64| unseen.checked_sub(written);
         if self.unseen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok() {
@@ -140,7 +140,7 @@ impl Cache {
     }
 }
 
-/// What comes before the content: magic, format, length, the checksum of the content and the other hash of the key.
+/// The header of an entry: magic, format, length, the checksum of the content and the second hash of the key.
 fn header(key: &Key, content: &[u8]) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(MAGIC);
@@ -151,7 +151,7 @@ fn header(key: &Key, content: &[u8]) -> [u8; HEADER] {
     header
 }
 
-/// The folder, by the variables of an environment.
+/// The folder, from environment variables.
 fn folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     if let Some(folder) = variable("MAX_CACHE_DIR") {
         return Some(folder).filter(|folder| !folder.as_os_str().is_empty());

@@ -1,6 +1,6 @@
-//! Hashes that stay the same from one process and one version to the next, for names of files and checksums.
+//! Hashes that are stable across processes and versions, for file names and checksums.
 
-/// The hash of a list of texts, and where one ends and the next begins. Seeds give independent hashes.
+/// The hash of a list of byte strings, including their boundaries. Different seeds give independent hashes.
 pub(crate) fn digest(seed: u128, parts: &[&[u8]]) -> u128 {
     let mut state = mix(seed ^ parts.len() as u128);
     for part in parts {
@@ -27,7 +27,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn different_texts_have_different_hashes() {
+    fn different_inputs_have_different_hashes() {
         let texts: Vec<String> = (0..1000).map(|n| format!("kernel {n}")).collect();
         let hashes: HashSet<u128> = texts.iter().map(|text| digest(0, &[text.as_bytes()])).collect();
         assert_eq!(hashes.len(), texts.len());

@@ -1,4 +1,4 @@
-//! The functions that a GPU has been given, and how it gets more.
+//! The functions loaded on a GPU, and how more are made.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -18,22 +18,22 @@ use crate::cuda::api::OUT_OF_MEMORY;
 #[derive(Default)]
 pub(crate) struct Modules {
     functions: RwLock<HashMap<Source, Function>>,
-    /// The programs that somebody is making now: others who want them wait.
-    making: Turns,
+    /// The programs being made now: other threads that need them wait.
+    making: KeyedLock,
 }
 
-/// Deep nesting in a source is deep recursion in the compiler.
+/// Deeply nested sources make the compiler recurse deeply.
 const STACK_BYTES: usize = 16 << 20;
 
 impl Modules {
-    /// The functions of sources, each a program.
+    /// The functions of sources, each a program of its own.
     pub(super) fn one_by_one(&self, gpu: &'static Gpu, sources: &[Source]) -> Result<Vec<Function>> {
         let missing = self.missing(sources);
         in_parallel(&missing, |source| self.make(gpu, std::slice::from_ref(*source)))?;
         self.all(sources)
     }
 
-    /// The functions of sources, all of one program.
+    /// The functions of sources, all in one program.
     pub(super) fn together(&self, gpu: &'static Gpu, sources: &[Source]) -> Result<Vec<Function>> {
         if !self.missing(sources).is_empty() {
             self.make(gpu, sources)?;
@@ -57,7 +57,7 @@ impl Modules {
         found.collect()
     }
 
-    /// Makes a program: from disk, or by compiling it.
+    /// Makes a program: loads it from the disk cache or compiles it.
     fn make(&self, gpu: &'static Gpu, sources: &[Source]) -> Result<()> {
         let text = program(sources);
         let _turn = self.making.take(&text);
@@ -78,7 +78,7 @@ impl Modules {
     }
 }
 
-/// The text of sources as one program: each prelude once, then the code of each.
+/// The text of sources as one program: each prelude once, then the code of each source.
 fn program(sources: &[Source]) -> String {
     let mut seen = HashSet::new();
     let preludes = sources.iter().map(|source| &*source.prelude).filter(|prelude| seen.insert(*prelude));
@@ -92,7 +92,7 @@ fn program(sources: &[Source]) -> String {
     text
 }
 
-/// The code of a program for a GPU.
+/// The compiled code of a program for a GPU.
 fn code(gpu: &Gpu, text: &str) -> Result<Vec<u8>> {
     static DISK: OnceLock<Cache> = OnceLock::new();
     let disk = DISK.get_or_init(Cache::of_environment);
@@ -107,13 +107,13 @@ fn code(gpu: &Gpu, text: &str) -> Result<Vec<u8>> {
     Ok(code)
 }
 
-/// Gives code to a GPU, for good.
+/// Loads code on a GPU; it is never unloaded.
 fn load(gpu: &'static Gpu, code: &[u8], sources: &[Source]) -> Result<Vec<Function>> {
     let _entered = gpu.enter()?;
     let mut module = std::ptr::null_mut();
-    // SAFETY: the image is whole: it is what the compiler made.
+    // SAFETY: the image is intact: it is what the compiler made.
     let mut read = || unsafe { gpu.api.cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
-    // Code does not come from the pool, which may have everything.
+    // Memory for code does not come from the pool, which may hold all of the device's memory.
     let status = match read() {
         OUT_OF_MEMORY if gpu.make_room() => read(),
         status => status,
@@ -121,7 +121,7 @@ fn load(gpu: &'static Gpu, code: &[u8], sources: &[Source]) -> Result<Vec<Functi
     gpu.api.check(status, "cuModuleLoadData")?;
     let functions = sources.iter().map(|source| {
         let name = CString::new(source.name.as_str()).map_err(|_| {
-            Error::internal(format!("the name {:?} of a kernel has a zero byte", source.name))
+            Error::internal(format!("the name {:?} of a kernel contains a zero byte", source.name))
         })?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: writes a handle; the module is alive, and the name ends with a zero.
@@ -132,7 +132,7 @@ fn load(gpu: &'static Gpu, code: &[u8], sources: &[Source]) -> Result<Vec<Functi
     functions.collect()
 }
 
-/// Does something for each of many, on as many threads as there are cores; the first failure in order is the answer.
+/// Runs all jobs on as many threads as there are cores; returns the first failure in the order of the jobs.
 fn in_parallel<T: Sync>(jobs: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
     if threads <= 1 {
@@ -150,42 +150,42 @@ fn in_parallel<T: Sync>(jobs: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> R
     };
     thread::scope(|scope| {
         for _ in 0..threads {
-            // Where the system gives no more threads, those that there are do the work.
+            // If the system refuses more threads, the existing ones do the work.
             if thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, worker).is_err() {
                 break;
             }
         }
     });
-    // Nothing is left unless there was no thread at all.
+    // Nothing is left to do here unless no thread could be started.
     worker();
     let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
     failures.into_iter().min_by_key(|(number, _)| *number).map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// Names that one thread at a time may have.
+/// A lock per name.
 #[derive(Default)]
-struct Turns {
+struct KeyedLock {
     taken: Mutex<HashSet<String>>,
     given_back: Condvar,
 }
 
-/// A name that is taken until this is dropped.
-struct Turn<'a> {
-    turns: &'a Turns,
+/// Holds the lock of a name until dropped.
+struct KeyedGuard<'a> {
+    turns: &'a KeyedLock,
     name: &'a str,
 }
 
-impl Turns {
-    /// Takes a name, when nobody else has it.
-    fn take<'a>(&'a self, name: &'a str) -> Turn<'a> {
+impl KeyedLock {
+    /// Locks a name, waiting while another thread holds it.
+    fn take<'a>(&'a self, name: &'a str) -> KeyedGuard<'a> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.given_back.wait_while(taken, |taken| taken.contains(name));
         waited.unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
-        Turn { turns: self, name }
+        KeyedGuard { turns: self, name }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for KeyedGuard<'_> {
     fn drop(&mut self) {
         self.turns.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(self.name);
         self.turns.given_back.notify_all();
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_has_a_name() {
-        let (turns, start, inside) = (Turns::default(), Barrier::new(8), AtomicUsize::new(0));
+        let (turns, start, inside) = (KeyedLock::default(), Barrier::new(8), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

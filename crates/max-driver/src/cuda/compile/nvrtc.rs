@@ -13,7 +13,7 @@ type Program = *mut c_void;
 library! {
     /// The compiler.
     Nvrtc = Wanted {
-        title: "NVRTC, the compiler of GPU code",
+        title: "NVRTC, the compiler for GPU code",
         files: by_driver(
             &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"],
             &["libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so", "libnvrtc.so.13"],
@@ -36,24 +36,24 @@ library! {
     fn nvrtcDestroyProgram(program: *mut Program) -> c_int;
 }
 
-/// NVRTC, and what it can do.
+/// NVRTC, and the architectures it supports.
 pub(crate) struct Compiler {
     nvrtc: Nvrtc,
     version: (c_int, c_int),
-    /// The architectures it knows, as numbers such as 90, in order.
+    /// The supported architectures, as numbers such as 90, in ascending order.
     architectures: Vec<c_int>,
 }
 
-/// What code is made for.
+/// What code is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// The code of an architecture.
+    /// Machine code for an architecture.
     Real(c_int),
-    /// Code of a virtual architecture, which the driver translates when it is loaded: for GPUs newer than the compiler.
+    /// PTX for a virtual architecture, which the driver compiles when it is loaded: for GPUs newer than the compiler.
     Virtual(c_int),
 }
 
-/// The compiler, or why there is none. It is looked for again if it was missing.
+/// The compiler, or why there is none. If it was missing, the next call looks again.
 pub(crate) fn compiler() -> Result<&'static Compiler> {
     static COMPILER: OnceLock<Compiler> = OnceLock::new();
     if let Some(compiler) = COMPILER.get() {
@@ -75,7 +75,7 @@ impl Compiler {
             compiler.check(status, "nvrtcGetNumSupportedArchs")?;
         }
         let mut architectures = vec![0; count.max(0) as usize];
-        // SAFETY: writes as many numbers as it said.
+        // SAFETY: writes as many numbers as it announced.
         let status = unsafe { nvrtc.nvrtcGetSupportedArchs(architectures.as_mut_ptr()) };
         compiler.check(status, "nvrtcGetSupportedArchs")?;
         architectures.sort_unstable();
@@ -84,7 +84,7 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// What to compile for, so that a GPU of this capability can run it.
+    /// What to compile for, so that a GPU of this compute capability can run it.
     pub(crate) fn target(&self, (major, minor): (u32, u32)) -> Result<Target> {
         let wanted = (major * 10 + minor) as c_int;
         match self.architectures.iter().rev().find(|&&known| known <= wanted) {
@@ -99,12 +99,12 @@ impl Compiler {
         }
     }
 
-    /// What code depends on beside its source.
+    /// What compiled code depends on besides its source.
     pub(crate) fn facts(&self, target: Target) -> String {
         format!("NVRTC {}.{} {}", self.version.0, self.version.1, options(target).join(" "))
     }
 
-    /// Compiles a source: the code is what the driver loads.
+    /// Compiles a source to an image that the driver can load.
     pub(crate) fn compile(&self, source: &str, target: Target) -> Result<Vec<u8>> {
         let program = OpenProgram::new(self, source)?;
         let options = options(target);
@@ -112,7 +112,7 @@ impl Compiler {
             options.into_iter().map(|option| CString::new(option).unwrap_or_default()).collect();
         let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         let nvrtc = &self.nvrtc;
-        // SAFETY: the texts are alive and end with zeros.
+        // SAFETY: the strings are alive and zero-terminated.
         let status =
             unsafe { nvrtc.nvrtcCompileProgram(program.handle, pointers.len() as c_int, pointers.as_ptr()) };
         if status != 0 {
@@ -138,7 +138,7 @@ impl Compiler {
     }
 
     fn says(&self, status: c_int) -> String {
-        // SAFETY: answers with a text of its own for any number.
+        // SAFETY: returns a static string for any number.
         unsafe { CStr::from_ptr(self.nvrtc.nvrtcGetErrorString(status)) }.to_string_lossy().into_owned()
     }
 
@@ -147,7 +147,7 @@ impl Compiler {
     }
 }
 
-/// A program of the library, which goes when it is dropped.
+/// A program of the library, destroyed when dropped.
 struct OpenProgram<'a> {
     compiler: &'a Compiler,
     handle: Program,
@@ -156,10 +156,10 @@ struct OpenProgram<'a> {
 impl OpenProgram<'_> {
     fn new<'a>(compiler: &'a Compiler, source: &str) -> Result<OpenProgram<'a>> {
         let Ok(text) = CString::new(source) else {
-            bail!(internal, "a kernel has a zero byte in its source")
+            bail!(internal, "the source of a kernel contains a zero byte")
         };
         let mut handle = std::ptr::null_mut();
-        // SAFETY: writes a handle; the texts end with zeros, and there are no headers.
+        // SAFETY: writes a handle; the strings are zero-terminated, and there are no headers.
         let status = unsafe {
             let (name, none) = (c"kernel.cu".as_ptr(), std::ptr::null());
             compiler.nvrtc.nvrtcCreateProgram(&raw mut handle, text.as_ptr(), name, 0, none, none)
@@ -168,7 +168,7 @@ impl OpenProgram<'_> {
         Ok(OpenProgram { compiler, handle })
     }
 
-    /// Bytes of the program that the library tells by a pair of functions.
+    /// Bytes of the program, which the library returns through a pair of functions: size, then content.
     fn read(
         &self,
         size: unsafe fn(&Nvrtc, Program, *mut usize) -> c_int,
@@ -179,12 +179,12 @@ impl OpenProgram<'_> {
         // SAFETY: writes a number; the handle is alive.
         self.compiler.check(unsafe { size(nvrtc, self.handle, &raw mut len) }, call)?;
         let mut content = vec![0u8; len];
-        // SAFETY: there is as much room as it said.
+        // SAFETY: there is as much room as it announced.
         self.compiler.check(unsafe { bytes(nvrtc, self.handle, content.as_mut_ptr().cast()) }, call)?;
         Ok(content)
     }
 
-    /// What the compiler has to say.
+    /// The compiler's log.
     fn log(&self) -> String {
         let log = self.read(Nvrtc::nvrtcGetProgramLogSize, Nvrtc::nvrtcGetProgramLog, "nvrtcGetProgramLog");
         let log = log.unwrap_or_default();
@@ -194,13 +194,13 @@ impl OpenProgram<'_> {
 
 impl Drop for OpenProgram<'_> {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: this is the last use of the handle.
         let _ = unsafe { self.compiler.nvrtc.nvrtcDestroyProgram(&raw mut self.handle) };
     }
 }
 
-/// Sums and products round one by one, as on the host: what is fused gives the bits of what is not. Functions that want
-/// both in one say so.
+/// Multiplications and additions round separately, as on the host, so that fused and unfused code give the same bits.
+/// Functions that want a fused multiply-add call it explicitly.
 fn options(target: Target) -> [String; 4] {
     let architecture = match target {
         Target::Real(number) => format!("--gpu-architecture=sm_{number}"),
@@ -209,7 +209,7 @@ fn options(target: Target) -> [String; 4] {
     [architecture, "--std=c++17".into(), "-default-device".into(), "--fmad=false".into()]
 }
 
-/// A source with the numbers of its lines, which messages name.
+/// A source with line numbers, which the compiler's messages refer to.
 fn numbered(source: &str) -> String {
     source.lines().enumerate().map(|(line, text)| format!("{:4} | {text}\n", line + 1)).collect()
 }
@@ -226,7 +226,7 @@ mod tests {
         if (i < n) x[i] *= 2.0f;
     }"#;
 
-    /// The compiler, or one line that says why tests do nothing, which is shown even though they pass.
+    /// The compiler, or one line that says why tests are skipped, which is shown even though they pass.
     fn found() -> Option<&'static Compiler> {
         static SAID: Once = Once::new();
         let say = |error| SAID.call_once(|| drop(writeln!(std::io::stderr(), "skipped: no NVRTC: {error}")));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_becomes_code_of_the_architecture() {
+    fn a_source_becomes_code_for_the_architecture() {
         let Some(compiler) = found() else { return };
         let target = compiler.target((9, 0)).unwrap();
         assert_eq!(target, Target::Real(90));
@@ -251,11 +251,11 @@ mod tests {
         let code = compiler.compile(GOOD, target).unwrap();
         let text = String::from_utf8(code).unwrap();
         assert!(text.contains(&format!(".target sm_{newest}")) && text.contains("twice"), "{text}");
-        assert!(text.ends_with('\0'), "the driver wants a text to end with a zero");
+        assert!(text.ends_with('\0'), "the driver needs a zero-terminated string");
     }
 
     #[test]
-    fn an_architecture_from_before_is_an_error() {
+    fn an_outdated_architecture_is_an_error() {
         let Some(compiler) = found() else { return };
         let error = compiler.target((2, 0)).unwrap_err();
         assert!(error.message().contains("sm_20") && error.message().contains("install"), "{error}");

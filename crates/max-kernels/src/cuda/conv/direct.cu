@@ -1,5 +1,5 @@
-// Convolutions of small groups: a thread computes one element, along filters where those are neighbours in memory and
-// along columns elsewhere.
+// Convolutions of small groups: each thread computes one element; neighbouring threads go along filters if those are
+// contiguous in the result, else along columns.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
     const long long positions = batch * out_height * out_width, all = positions * filters;

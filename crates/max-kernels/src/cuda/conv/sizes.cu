@@ -1,7 +1,6 @@
-// The sizes of a convolution, as its functions take them. A window is what the taps see from one position, in the order
-// of rows, columns and channels; positions are numbered through batch, height and width. Where windows are long and
-// positions few, the second axis of the grid cuts windows into parts, whose sums are results of their own, one after the
-// other in memory.
+// The parameters of a convolution. A window is what the taps see from one position, in the order of rows, columns and
+// channels; positions are numbered through batch, height and width. Where windows are long and positions few, the
+// second axis of the grid splits windows into parts, whose sums are separate results, one after the other in memory.
 
 #define PARAMETERS \
     const IN *input, const IN *filter, OUT *out, long long batch, long long out_height, long long out_width, \
@@ -13,7 +12,7 @@
         long long out_across, long long out_filter, long long whole_input, long long whole_filter, \
         long long part, long long part_size
 
-// A quotient and what is left; most numbers have 32 bits, which divide much faster.
+// Quotient and remainder; most numbers fit in 32 bits, which divide much faster.
 __device__ __forceinline__ long long divide(long long number, long long by, long long &rest) {
     if ((((unsigned long long)number | (unsigned long long)by) >> 32) == 0) {
         const unsigned int quotient = (unsigned int)number / (unsigned int)by;
@@ -25,7 +24,7 @@ __device__ __forceinline__ long long divide(long long number, long long by, long
     return quotient;
 }
 
-// A position that no tap reaches the image from.
+// A position whose taps are all outside the image.
 #define NOWHERE (-(1ll << 62))
 
 // Where the window of a position starts: its image, its row and its column.

@@ -1,6 +1,6 @@
-// Convolutions of 16-bit floats by tensor cores, as products of windows and filters: a block of eight warps computes
-// tiles of 128 positions and WIDE filters of a group, from slices of 32 along the windows. While a slice is multiplied,
-// the next one is on its way to registers. Elements are read eight at a time where they are neighbours.
+// Convolutions of 16-bit floats on tensor cores, as implicit GEMMs of windows and filters: a block of eight warps
+// computes tiles of 128 positions and WIDE filters of a group, from slices of 32 along the windows. While a slice is
+// multiplied, the next one is loaded into registers. Contiguous elements are read eight at a time.
 
 #define TALL 128
 #define DEPTH 32
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
         const IN *image = input + group * group_channels * in_channel;
         const IN *weights = filter + group * group_filters * tap_filter;
 
-        // What this thread reads of a slice: eight neighbours of two windows, and of some taps.
+        // What this thread reads of a slice: eight consecutive elements of two windows, and of some taps.
         int left_row[2], left_depth[2];
         Window windows[2];
 #pragma unroll

@@ -1,5 +1,5 @@
-// Convolutions as products of windows and filters, for every type: a block of 256 threads computes tiles of 64
-// positions and 64 filters of a group, sixteen elements a thread, from slices of 16 along the windows.
+// Convolutions as implicit GEMMs of windows and filters, for every type: a block of 256 threads computes tiles of 64
+// positions and 64 filters of a group, sixteen elements per thread, from slices of 16 along the windows.
 
 #define TILE 64
 #define DEPTH 16
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
         SUM sums[4][4] = {};
         for (long long start = begin; start < depth; start += DEPTH) {
             if (threadIdx.x < DEPTH) {
-                // How far each tap of the slice lies from the start of a window, and from that of the filter.
+                // The offsets of each tap of the slice from the start of a window and of the filter.
                 const long long p = start + threadIdx.x;
                 long long channel, j;
                 const long long tap = divide(p, group_channels, channel);
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
             }
             __syncthreads();
             for (int at = threadIdx.x; at < TILE * DEPTH; at += 256) {
-                // Neighbouring threads read neighbouring elements: of channels, or of columns.
+                // Neighbouring threads read neighbouring elements: along channels, or along columns.
                 const bool runs = in_channel == 1;
                 const int i = runs ? at / DEPTH : at % TILE, p = runs ? at % DEPTH : at / TILE;
                 const long long line = windows[i].y + taps[p][0], place = windows[i].x + taps[p][1];

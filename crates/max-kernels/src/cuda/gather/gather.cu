@@ -1,9 +1,9 @@
 // out[o, p, i] = source[o, indices[p], i], moved in units of UNIT; strides are in units too.
 //
-// So many lanes, a power of two, walk a slice together, and a block has as many slices as fit. The second axis of the
-// grid cuts long slices. An index out of range is reported, and its slice is zero.
+// 2^lanes_log2 threads copy a slice together, and a block has as many slices as fit. The second axis of the grid splits
+// long slices. An index out of range is reported, and its slice is filled with zeros.
 
-// One report is enough: the first who finds the place free fills it, and says so last.
+// One report is enough: the first thread that finds it free fills it in, and marks it as complete last.
 __device__ __noinline__ void complain(unsigned long long *report, long long found, long long size, long long axis) {
     if (atomicCAS(report, 0ull, 2ull) == 0ull) {
         volatile long long *fields = (volatile long long *)report;
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(
     if (places % sizeof(UNIT) == 0 || source_inner != 1 || out_inner != 1) {
         gather<UNIT>(source, indices, out, report, s);
     } else {
-        // Memory that starts anywhere is moved as bytes.
+        // Memory that is not aligned to UNIT is moved as bytes.
         s.inner *= sizeof(UNIT);
         s.source_outer *= sizeof(UNIT);
         s.source_row *= sizeof(UNIT);

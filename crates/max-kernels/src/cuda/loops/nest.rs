@@ -1,4 +1,5 @@
-//! A loop as it is written down: only what is used, axes in the order of the first store, neighbours merged.
+//! A loop in the simplified form that is written as text: without unused code, axes in the order of the first store,
+//! neighbouring axes merged.
 
 use max_core::kernel::{Access, Instr, Level, Literal, Loop};
 use max_core::scalar::NumericOp;
@@ -6,7 +7,7 @@ use max_core::{DType, Result, ScalarOp};
 
 use crate::loops::{Axis, args, live, merge, register};
 
-/// A way through the axes that accesses share. Positions are counted in 64 bits where they are asked for themselves.
+/// Strides over the axes that several accesses share. Positions that are values themselves are computed in 64 bits.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
     pub(super) counted: bool,
@@ -26,7 +27,7 @@ pub(super) struct Nest {
     pub(super) dtypes: Vec<DType>,
     pub(super) live: Vec<bool>,
     pub(super) levels: Vec<Level>,
-    /// The pass over the elements after which a value can be had.
+    /// The pass over the elements after which a value is available.
     pub(super) ready: Vec<usize>,
     /// Whether positions and counts need more than 31 bits.
     pub(super) wide: bool,
@@ -79,7 +80,7 @@ impl Nest {
         Ok(nest)
     }
 
-    /// How many results a reduction has, or elements where there is none.
+    /// How many results a reduction has, or elements if there is no reduction.
     pub(super) fn rows(&self) -> i64 {
         self.kept.iter().fold(1, |product, axis| product.saturating_mul(axis.size))
     }
@@ -104,7 +105,7 @@ impl Nest {
         positions || self.rows().max(self.row_length()) > MOST
     }
 
-    /// Whether a value is better kept for a later pass than computed again.
+    /// Whether a value is better kept for a later pass than recomputed.
     pub(super) fn is_costly(&self, at: usize) -> bool {
         match self.code[at] {
             Instr::Random(..) => true,
@@ -119,7 +120,7 @@ impl Nest {
         }
     }
 
-    /// What is stored, without a rounding to the dtype of the store, which the store does itself.
+    /// The stored value without a rounding to the dtype of the store, which the store does itself.
     pub(super) fn unrounded(&self, at: usize) -> usize {
         match self.code[at] {
             Instr::Cast(arg, to) if register(to) == DType::Float32 && to != DType::Float32 => {
@@ -134,7 +135,7 @@ impl Nest {
         }
     }
 
-    /// The live instructions that touch memory: the place in the code, the access, and whether it is written.
+    /// The live instructions that access memory: index in the code, access, and whether it is written.
     pub(super) fn touches(&self) -> impl Iterator<Item = (usize, usize, bool)> {
         self.code.iter().enumerate().filter(|(at, _)| self.live[*at]).filter_map(|(at, instr)| match instr {
             Instr::Load(access) => Some((at, *access as usize, false)),
@@ -159,7 +160,7 @@ impl Nest {
         }
     }
 
-    /// Whether a store happens once a row.
+    /// Whether a store happens once per row.
     pub(super) fn stores_once(&self, at: usize) -> bool {
         let Instr::Store(access, _) = self.code[at] else { return false };
         let walk = self.walk_of[access as usize];
@@ -167,8 +168,7 @@ impl Nest {
     }
 }
 
-/// The loop with its accesses in the order in which they are used, and none that is not: text that does the same is the
-/// same.
+/// The loop with its accesses in order of use and without unused ones, so that equivalent loops give the same text.
 fn in_order(loop_: &Loop<i64>, live: &[bool]) -> Loop<i64> {
     let mut ordered = loop_.clone();
     let mut numbers: Vec<u32> = Vec::new();
@@ -183,7 +183,7 @@ fn in_order(loop_: &Loop<i64>, live: &[bool]) -> Loop<i64> {
         };
     }
     ordered.accesses = numbers.iter().map(|&number| loop_.accesses[number as usize].clone()).collect();
-    // What is not used names no access that is there.
+    // Unused instructions must not name an access that was removed.
     for (instr, _) in ordered.code.iter_mut().zip(live).filter(|(_, live)| !**live) {
         if let Instr::Load(_) | Instr::Index(_) = instr {
             *instr = Instr::Literal(Literal { dtype: DType::Bool, bits: 0 });
@@ -192,7 +192,7 @@ fn in_order(loop_: &Loop<i64>, live: &[bool]) -> Loop<i64> {
     ordered
 }
 
-/// The walks of the accesses that are used, the walk of each access, and an access of each walk.
+/// The walks of the used accesses, the walk of each access, and one access of each walk.
 fn walks(loop_: &Loop<i64>, live: &[bool]) -> (Vec<Walk>, Vec<usize>, Vec<usize>) {
     let (mut walks, mut examples) = (Vec::<Walk>::new(), Vec::<usize>::new());
     let mut walk_of = vec![0; loop_.accesses.len()];

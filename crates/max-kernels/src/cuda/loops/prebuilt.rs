@@ -1,4 +1,4 @@
-//! Modules of loops of one op, for code that runs op by op: after the first op of a kind on a dtype, the others are there.
+//! Modules of single-op loops, for code that runs op by op: the first op of a kind on a dtype compiles the others too.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,10 +21,10 @@ const COMMON: [DType; 7] = [
     DType::Bool,
 ];
 
-/// Few elements and many, which have functions of their own.
+/// A small and a large number of elements, which have different functions.
 const COUNTS: [i64; 2] = [1024, 1 << 26];
 
-/// What there is of the modules of a GPU and a dtype: their sources, and the functions of those that are built.
+/// The modules of GPUs and dtypes: their sources, and the functions of those built so far.
 #[derive(Default)]
 struct Modules {
     lists: HashMap<(u32, DType), Vec<Vec<Source>>>,
@@ -33,7 +33,7 @@ struct Modules {
 
 static MODULES: Mutex<Option<Modules>> = Mutex::new(None);
 
-/// The function of a source, if it is one of a module.
+/// The function of a source, if it belongs to a module.
 pub(super) fn function(gpu: &'static Gpu, source: &Source) -> Result<Option<Function>> {
     let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
     let Modules { lists, built } = modules.get_or_insert_default();
@@ -55,7 +55,7 @@ pub(super) fn function(gpu: &'static Gpu, source: &Source) -> Result<Option<Func
     Ok(built.get(&wanted).cloned())
 }
 
-/// The modules of a dtype: arithmetic and questions, functions of real numbers, casts.
+/// The modules of a dtype: arithmetic and predicates, functions of real numbers, casts.
 pub(super) fn lists(dtype: DType, multiprocessors: u32) -> Result<Vec<Vec<Source>>> {
     let of = |real: bool| {
         let fits = move |op: &ScalarOp| match op {
@@ -74,7 +74,7 @@ pub(super) fn lists(dtype: DType, multiprocessors: u32) -> Result<Vec<Vec<Source
         for &(operands, to, op) in kind {
             let loop_ = one(operands, dtype, to, op, count);
             for call in super::calls(&loop_, multiprocessors, &mut |_, _| Ok(0))? {
-                // Some ops read the same on some dtypes.
+                // Some ops have the same text on some dtypes.
                 if list.iter().all(|other| other.name != call.source.name) {
                     list.push(call.source);
                 }
@@ -87,7 +87,7 @@ pub(super) fn lists(dtype: DType, multiprocessors: u32) -> Result<Vec<Vec<Source
     Ok(lists)
 }
 
-/// A loop of one op, or a cast, on contiguous elements.
+/// A loop of a single op or cast on contiguous elements.
 fn one(operands: usize, from: DType, to: DType, op: Option<ScalarOp>, count: i64) -> Loop<i64> {
     let access = |slot: usize, dtype| Access { slot: Slot(slot as u32), dtype, offset: 0, strides: vec![1] };
     let mut accesses: Vec<Access<i64>> = (0..operands).map(|slot| access(slot, from)).collect();

@@ -1,4 +1,4 @@
-//! Loops as text: some by heart, and many through the compiler where there is one.
+//! Loops as text: some compared literally, and many compiled where there is a compiler.
 
 use std::collections::BTreeMap;
 
@@ -204,7 +204,7 @@ fn rows_read_well() {
     );
 }
 
-/// Text and names are those of the structure: other sizes need no other functions.
+/// Text and names depend on the structure only: other sizes need no other functions.
 #[test]
 fn sizes_are_parameters() {
     let names = |loop_: &Loop<i64>| calls(loop_).into_iter().map(|call| call.source.name).collect::<Vec<_>>();
@@ -214,8 +214,8 @@ fn sizes_are_parameters() {
     assert_ne!(names(&softmax(f32, [8192, 1000], 1)), names(&softmax(f32, [8192, 1001], 1)));
 }
 
-/// A loop that stores what instructions on two loads give, each in a place of its own. Nothing is contiguous, so that each
-/// instruction is compiled once only.
+/// A loop that stores the results of instructions on two loads, each to its own slot. Nothing is contiguous, so that
+/// each instruction is compiled only once.
 fn every(dtype: DType, instrs: &[(Instr<i64>, DType)]) -> Loop<i64> {
     let mut loop_ = add(dtype, [64, 1000], [1000, 1]);
     loop_.accesses.iter_mut().for_each(|access| access.strides = vec![2000, 2]);
@@ -309,7 +309,7 @@ fn rows() -> Vec<Loop<i64>> {
     loops
 }
 
-/// Many axes, and more elements than 32 bits count.
+/// Many axes, and more elements than 32 bits can count.
 fn shapes() -> Vec<Loop<i64>> {
     let mut loops = Vec::new();
     for rank in 1..9usize {
@@ -333,7 +333,7 @@ fn shapes() -> Vec<Loop<i64>> {
     loops
 }
 
-/// What is written is CUDA C++, also for GPUs that round to bfloat16 by hand.
+/// The text is valid CUDA C++, also for GPUs without an instruction that rounds to bfloat16.
 #[test]
 fn every_text_compiles() {
     let loops = [ops(), sources(), rows(), shapes()].concat();

@@ -20,7 +20,7 @@ pub(super) fn memory_type(dtype: DType) -> &'static str {
     }
 }
 
-/// A literal as it is held.
+/// A literal in register form.
 pub(super) fn literal_text(literal: Literal) -> String {
     let of = register_type(literal.dtype);
     let bytes = literal.bits.to_le_bytes();
@@ -60,7 +60,7 @@ pub(super) fn cast_text(from: DType, to: DType, value: &str) -> String {
     format!("lane::Cast<{}>::of({value})", register_type(to))
 }
 
-/// What combines the elements of a reduction.
+/// The type that combines the elements of a reduction.
 pub(super) fn combiner(kind: Reduction) -> &'static str {
     match kind {
         Reduction::Sum => "lane::Sum",
@@ -72,7 +72,7 @@ pub(super) fn combiner(kind: Reduction) -> &'static str {
     }
 }
 
-/// A factor and how far to shift, by which numbers below 2^31 are divided.
+/// The factor and the shift that replace a division of numbers below 2^31.
 pub(super) fn divisor(size: i64) -> u64 {
     let shift = 64 - (size.max(1) as u64 - 1).leading_zeros();
     let factor = (1u128 << (31 + shift)).div_ceil(size.max(1) as u128) as u64;

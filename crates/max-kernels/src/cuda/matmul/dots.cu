@@ -1,5 +1,5 @@
-// Products of few rows with columns that lie without gaps: so many warps of a block share COLUMNS columns, and each lane
-// reads sixteen bytes of each at a time. Lanes add up in pairs, warps in order.
+// Matmuls of few rows with a matrix of contiguous columns: `share` warps of a block share COLUMNS columns, and each
+// lane reads sixteen bytes of each at a time. Sums of lanes are added in pairs, those of warps in order.
 
 #define COLUMNS 2
 

@@ -1,7 +1,7 @@
-// c[b, i, j] = sum over p of a[b, i, p] * b[b, p, j], for operands that lie anyhow.
+// c[b, i, j] = sum over p of a[b, i, p] * b[b, p, j], for operands with any strides.
 //
-// A block of 256 threads computes tiles of 64 x 64, sixteen elements a thread, from slices of 16 along the sums that
-// all of them read into shared memory. Sums run in the order of p.
+// A block of 256 threads computes tiles of 64 x 64, sixteen elements per thread, from slices of 16 along p that the
+// block reads into shared memory. Sums are added in the order of p.
 
 #define TILE 64
 #define DEPTH 16
@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(
         SUM sums[4][4] = {};
         for (long long start = 0; start < k; start += DEPTH) {
             for (int at = threadIdx.x; at < TILE * DEPTH; at += 256) {
-                // Neighbouring threads read neighbouring elements, whichever axis those are along.
+                // Neighbouring threads read neighbouring elements, along whichever axis is contiguous.
                 const int i = a_row == 1 ? at % TILE : at / DEPTH, p = a_row == 1 ? at / TILE : at % DEPTH;
                 const bool inside = row + i < m && start + p < k;
                 left[p][i] =

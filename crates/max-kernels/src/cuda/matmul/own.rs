@@ -1,18 +1,18 @@
-//! Products by our own function, for what the library has none for: integers, bools, and floats that it refuses.
+//! Matmuls by our own function, for what the library does not support: integers, bools, and some layouts of floats.
 
 use max_core::kernel::{Access, Matmul};
 use max_core::{DType, Result};
 use max_driver::cuda::Source;
 
 use super::super::text::typed;
-use super::super::{Address, Call, Param, Plan, Step};
+use super::super::{Address, Call, Param, Plan, PlannedLaunch};
 
-/// The rows and the columns of a tile, as `gemm.cu` has them.
+/// The rows and columns of a tile of `gemm.cu`.
 const TILE: u64 = 64;
 
 impl Plan {
-    /// Adds a product with at most one batch axis that is stored as it is.
-    pub(super) fn own_product(&mut self, k: &Matmul<i64>, store: &Access<i64>) -> Result<()> {
+    /// Adds a matmul with at most one batch axis, stored without an epilogue.
+    pub(super) fn own_matmul(&mut self, k: &Matmul<i64>, store: &Access<i64>) -> Result<()> {
         let batch = k.batch.first().copied().unwrap_or(1);
         let tiles = [k.m, k.n].map(|size| (size as u64).div_ceil(TILE));
         let tiles = tiles[0].saturating_mul(tiles[1]).saturating_mul(batch as u64);
@@ -22,7 +22,7 @@ impl Plan {
             let [outer @ .., down, along] = access.strides.as_slice() else { continue };
             params.extend([outer.first().copied().unwrap_or(0), *down, *along].map(Param::Number));
         }
-        self.steps.push(Step::Function(Call {
+        self.launches.push(PlannedLaunch::Function(Call {
             source: source(k.lhs.dtype, store.dtype),
             grid: [tiles.clamp(1, 1 << 30) as u32, 1, 1],
             block: [256, 1, 1],
@@ -33,7 +33,7 @@ impl Plan {
     }
 }
 
-/// The function for operands and results of some dtypes.
+/// The function for the dtypes of operands and result.
 pub(super) fn source(from: DType, to: DType) -> Source {
     typed(&format!("gemm_{from}_{to}"), &[("IN", from), ("OUT", to)], &[], include_str!("gemm.cu"))
 }

@@ -1,5 +1,5 @@
-// Products of few rows with a matrix whose rows lie without gaps: a block has strips of ACROSS times sixteen bytes, and its
-// threads walk down the rows side by side. They add up in pairs, then warps in order.
+// Matmuls of few rows with a matrix of contiguous rows: a block has strips of ACROSS times sixteen bytes, and its
+// threads walk down the rows side by side. Sums of lanes are added in pairs, those of warps in order.
 
 #define ACROSS 4
 #define DOWN (256 / ACROSS)

@@ -1,4 +1,4 @@
-//! What is decided for products, without a GPU.
+//! The decisions for matmuls, without a GPU.
 
 use max_core::kernel::{Literal, Slot};
 use max_core::scalar::{NumericOp, RealOp};
@@ -13,8 +13,8 @@ fn access(slot: u32, dtype: DType, offset: i64, strides: &[i64]) -> Access<i64> 
     Access { slot: Slot(slot), dtype, offset, strides: strides.to_vec() }
 }
 
-/// A product of operands without gaps that is stored without gaps.
-fn product(dtype: DType, batch: &[i64], [m, n, k]: [i64; 3]) -> Matmul<i64> {
+/// A matmul with contiguous operands and a contiguous result.
+fn matmul(dtype: DType, batch: &[i64], [m, n, k]: [i64; 3]) -> Matmul<i64> {
     let place = |slot, last: [i64; 2]| {
         let (strides, _) = row_major(&[batch, &last].concat()).unwrap();
         access(slot, dtype, 0, &strides)
@@ -35,99 +35,99 @@ fn product(dtype: DType, batch: &[i64], [m, n, k]: [i64; 3]) -> Matmul<i64> {
     }
 }
 
-fn way(k: &Matmul<i64>) -> Way {
+fn method(k: &Matmul<i64>) -> MatmulMethod {
     decide(&simplify(k).unwrap()).unwrap()
 }
 
-/// The product that the library is asked for.
-fn library(k: &Matmul<i64>) -> Product {
-    match way(k) {
-        Way::Library(product) => *product,
-        way => panic!("{way:?} for {k:?}"),
+/// The matmul that the library is asked for.
+fn library(k: &Matmul<i64>) -> LibraryGemm {
+    match method(k) {
+        MatmulMethod::Library(gemm) => *gemm,
+        method => panic!("{method:?} for {k:?}"),
     }
 }
 
 #[test]
-fn plain_products_are_one_call() {
-    let Product { gemm, .. } = library(&product(F32, &[], [4, 6, 8]));
+fn plain_matmuls_are_one_call() {
+    let LibraryGemm { gemm, .. } = library(&matmul(F32, &[], [4, 6, 8]));
     assert_eq!((gemm.batch, gemm.m, gemm.n, gemm.k), (1, 4, 6, 8));
     assert_eq!((gemm.a.leading, gemm.b.leading, gemm.d.leading), (8, 6, 6));
     assert!(!gemm.a.transposed && !gemm.b.transposed);
 
-    let Product { gemm, .. } = library(&product(DType::BFloat16, &[2, 1, 3], [4, 6, 8]));
+    let LibraryGemm { gemm, .. } = library(&matmul(DType::BFloat16, &[2, 1, 3], [4, 6, 8]));
     assert_eq!((gemm.batch, gemm.a.batch_stride, gemm.b.batch_stride, gemm.d.batch_stride), (6, 32, 48, 24));
 }
 
 #[test]
-fn transposed_operands_are_read_as_they_lie() {
-    let mut k = product(F32, &[5], [12, 6, 8]);
+fn transposed_operands_are_read_in_place() {
+    let mut k = matmul(F32, &[5], [12, 6, 8]);
     k.rhs.strides = vec![48, 1, 8];
-    let Product { gemm, .. } = library(&k);
+    let LibraryGemm { gemm, .. } = library(&k);
     assert!(gemm.b.transposed && gemm.b.leading == 8 && !gemm.a.transposed);
     k.lhs.strides = vec![0, 1, 16];
-    let Product { gemm, .. } = library(&k);
+    let LibraryGemm { gemm, .. } = library(&k);
     assert!(gemm.a.transposed && gemm.a.leading == 16 && gemm.a.batch_stride == 0);
 }
 
 #[test]
-fn a_shared_right_operand_makes_rows_of_batches() {
-    let mut k = product(F32, &[2, 3], [4, 6, 8]);
+fn batches_with_a_shared_right_operand_become_rows() {
+    let mut k = matmul(F32, &[2, 3], [4, 6, 8]);
     k.rhs.strides = vec![0, 0, 6, 1];
-    let Product { gemm, .. } = library(&k);
+    let LibraryGemm { gemm, .. } = library(&k);
     assert_eq!((gemm.batch, gemm.m), (1, 24));
 }
 
 #[test]
 fn operands_that_cannot_be_read_are_copied() {
-    let mut k = product(F32, &[5], [4, 6, 8]);
+    let mut k = matmul(F32, &[5], [4, 6, 8]);
     k.lhs.strides = vec![64, 16, 2];
-    assert_eq!(way(&k), Way::Copies([true, false]));
+    assert_eq!(method(&k), MatmulMethod::Copies([true, false]));
     // Rows that overlap, and rows that run backwards.
     k.lhs.strides = vec![64, 7, 1];
-    assert_eq!(way(&k), Way::Copies([true, false]));
+    assert_eq!(method(&k), MatmulMethod::Copies([true, false]));
     k.lhs.strides = vec![32, -8, 1];
     k.rhs.strides = vec![0, 0, 1];
-    assert_eq!(way(&k), Way::Copies([true, true]));
+    assert_eq!(method(&k), MatmulMethod::Copies([true, true]));
     // An odd start.
-    let mut k = product(F32, &[], [4, 6, 8]);
+    let mut k = matmul(F32, &[], [4, 6, 8]);
     k.rhs.offset = 1;
-    assert_eq!(way(&k), Way::Copies([false, true]));
+    assert_eq!(method(&k), MatmulMethod::Copies([false, true]));
     // A single row may have any stride.
-    let mut k = product(DType::Float64, &[], [1, 6, 8]);
+    let mut k = matmul(DType::Float64, &[], [1, 6, 8]);
     k.lhs.strides = vec![-3, 1];
     assert_eq!(library(&k).gemm.a.leading, 8);
 }
 
 #[test]
-fn batches_that_are_not_one_axis_are_cut_or_copied() {
+fn batches_that_are_not_one_axis_are_split_or_copied() {
     // Heads side by side in each row, of two batches and of many.
     let heads = |batch: i64| {
-        let mut k = product(F32, &[batch, 5], [4, 8, 8]);
+        let mut k = matmul(F32, &[batch, 5], [4, 8, 8]);
         k.rhs.strides = vec![8 * 5 * 8, 8, 40, 1];
         k.epilogue.accesses[0].strides = vec![4 * 5 * 8, 8, 40, 1];
         k
     };
-    match way(&heads(2)) {
-        Way::Others(products) => {
-            assert_eq!(products.len(), 2);
-            let second = library(&products[1]);
+    match method(&heads(2)) {
+        MatmulMethod::Others(matmuls) => {
+            assert_eq!(matmuls.len(), 2);
+            let second = library(&matmuls[1]);
             assert_eq!(
                 (second.store.offset, second.gemm.d.leading, second.gemm.d.batch_stride),
                 (160, 40, 8)
             );
-            assert_eq!((products[1].rhs.offset, second.gemm.b.leading), (320, 40));
+            assert_eq!((matmuls[1].rhs.offset, second.gemm.b.leading), (320, 40));
         }
-        way => panic!("{way:?}"),
+        method => panic!("{method:?}"),
     }
-    assert_eq!(way(&heads(20)), Way::Scratch);
+    assert_eq!(method(&heads(20)), MatmulMethod::Scratch);
     let mut k = heads(20);
-    k.epilogue = product(F32, &[20, 5], [4, 8, 8]).epilogue;
-    assert_eq!(way(&k), Way::Copies([false, true]));
+    k.epilogue = matmul(F32, &[20, 5], [4, 8, 8]).epilogue;
+    assert_eq!(method(&k), MatmulMethod::Copies([false, true]));
 }
 
 /// An epilogue of some code, with a bias and a residual to load.
 fn ended(code: &[Instr<i64>], dtype: DType) -> Matmul<i64> {
-    let mut k = product(dtype, &[], [4, 6, 8]);
+    let mut k = matmul(dtype, &[], [4, 6, 8]);
     k.epilogue.accesses.push(access(3, dtype, 0, &[0, 1]));
     k.epilogue.accesses.push(access(4, dtype, 4, &[8, 1]));
     k.epilogue.code = code.to_vec();
@@ -135,7 +135,7 @@ fn ended(code: &[Instr<i64>], dtype: DType) -> Matmul<i64> {
 }
 
 #[test]
-fn bias_residual_and_activation_are_the_library_s() {
+fn the_library_fuses_bias_residual_and_activation() {
     let add = |a, b| Instr::Apply(NumericOp::Add.into(), [Reg(a), Reg(b)]);
     let f32 = |code: &[Instr<i64>]| ended(code, F32);
     let code = [Instr::Load(1), Instr::Product(F32), add(0, 1), Instr::Store(0, Reg(2))];
@@ -153,16 +153,19 @@ fn bias_residual_and_activation_are_the_library_s() {
         Instr::Store(0, Reg(5)),
     ];
     let all = library(&f32(&code));
-    assert_eq!((all.gemm.bias, all.gemm.ending, all.gemm.c.unwrap().leading), (true, Ending::Relu, 8));
+    assert_eq!(
+        (all.gemm.bias, all.gemm.activation, all.gemm.c.unwrap().leading),
+        (true, Activation::Relu, 8)
+    );
     assert_eq!(all.residual.unwrap().slot, Slot(4));
 
     let gelu = Instr::Apply(RealOp::GeluTanh.into(), [Reg(0), Reg(0)]);
     let code = [Instr::Product(F32), gelu, Instr::Store(0, Reg(1))];
-    assert_eq!(library(&f32(&code)).gemm.ending, Ending::GeluTanh);
+    assert_eq!(library(&f32(&code)).gemm.activation, Activation::GeluTanh);
 }
 
 #[test]
-fn all_other_endings_are_loops() {
+fn all_other_epilogues_are_loops() {
     let add = |a, b| Instr::Apply(NumericOp::Add.into(), [Reg(a), Reg(b)]);
     let relu = |a| Instr::Apply(NumericOp::Relu.into(), [Reg(a), Reg(a)]);
     let after = [Instr::Product(F32), relu(0), Instr::Load(1), add(1, 2), Instr::Store(0, Reg(3))];
@@ -172,35 +175,35 @@ fn all_other_endings_are_loops() {
     let exp =
         [Instr::Product(F32), Instr::Apply(RealOp::Exp.into(), [Reg(0), Reg(0)]), Instr::Store(0, Reg(1))];
     for code in [&after[..], &twice, &itself, &used_later, &exp] {
-        assert_eq!(way(&ended(code, F32)), Way::Scratch, "{code:?}");
+        assert_eq!(method(&ended(code, F32)), MatmulMethod::Scratch, "{code:?}");
     }
-    // Integers have no library.
+    // The library does not support integers.
     let code = [Instr::Product(DType::Int8), relu(0), Instr::Store(0, Reg(1))];
-    assert_eq!(way(&ended(&code, DType::Int8)), Way::Scratch);
-    assert!(matches!(way(&product(DType::Int8, &[7], [3, 4, 5])), Way::Own(_)));
+    assert_eq!(method(&ended(&code, DType::Int8)), MatmulMethod::Scratch);
+    assert!(matches!(method(&matmul(DType::Int8, &[7], [3, 4, 5])), MatmulMethod::Own(_)));
 }
 
 #[test]
 fn results_may_be_slices_transposed_or_wider() {
-    let mut k = product(F32, &[], [5, 6, 8]);
+    let mut k = matmul(F32, &[], [5, 6, 8]);
     k.epilogue.accesses[0] = access(2, F32, 4, &[20, 1]);
     let slice = library(&k);
     assert_eq!((slice.gemm.d.leading, slice.store.offset), (20, 4));
     k.epilogue.accesses[0] = access(2, F32, 0, &[1, 5]);
-    match way(&k) {
-        Way::Others(products) => {
-            let turned = library(&products[0]);
-            assert_eq!((turned.gemm.m, turned.gemm.n, turned.gemm.d.leading), (6, 5, 5));
-            assert!(turned.gemm.a.transposed && turned.gemm.b.transposed);
+    match method(&k) {
+        MatmulMethod::Others(matmuls) => {
+            let swapped = library(&matmuls[0]);
+            assert_eq!((swapped.gemm.m, swapped.gemm.n, swapped.gemm.d.leading), (6, 5, 5));
+            assert!(swapped.gemm.a.transposed && swapped.gemm.b.transposed);
         }
-        way => panic!("{way:?}"),
+        method => panic!("{method:?}"),
     }
     k.epilogue.accesses[0] = access(2, F32, 0, &[12, 2]);
-    assert_eq!(way(&k), Way::Scratch);
+    assert_eq!(method(&k), MatmulMethod::Scratch);
     k.epilogue.accesses[0] = access(2, F32, 1, &[6, 1]);
-    assert_eq!(way(&k), Way::Scratch);
+    assert_eq!(method(&k), MatmulMethod::Scratch);
 
-    let mut k = product(DType::BFloat16, &[], [4, 6, 8]);
+    let mut k = matmul(DType::BFloat16, &[], [4, 6, 8]);
     k.epilogue.accesses[0].dtype = F32;
     k.epilogue.code =
         vec![Instr::Product(DType::BFloat16), Instr::Cast(Reg(0), F32), Instr::Store(0, Reg(1))];
@@ -210,16 +213,16 @@ fn results_may_be_slices_transposed_or_wider() {
 #[test]
 fn float8_goes_through_wider_types() {
     let float8 = DType::Float8E4M3FN;
-    let mut k = product(float8, &[], [16, 32, 64]);
-    assert_eq!(way(&k), Way::Scratch);
+    let mut k = matmul(float8, &[], [16, 32, 64]);
+    assert_eq!(method(&k), MatmulMethod::Scratch);
     k.epilogue.accesses[0].dtype = F32;
     k.epilogue.code = vec![Instr::Product(float8), Instr::Cast(Reg(0), F32), Instr::Store(0, Reg(1))];
-    assert_eq!(way(&k), Way::Widened);
+    assert_eq!(method(&k), MatmulMethod::Widened);
     k.rhs.strides = vec![1, 64];
     assert_eq!(library(&k).gemm.d.dtype, F32);
     k.lhs.dtype = DType::Float8E5M2FNUZ;
     k.rhs.dtype = DType::Float8E5M2FNUZ;
-    assert_eq!(way(&k), Way::Widened);
+    assert_eq!(method(&k), MatmulMethod::Widened);
 
     let scratch = access(9, F32, 0, &[32, 1]);
     let relu = Instr::Apply(NumericOp::Relu.into(), [Reg(1), Reg(1)]);
@@ -236,7 +239,7 @@ fn float8_goes_through_wider_types() {
     whole.dtypes().unwrap();
 }
 
-/// Follows a product through all that is decided for it, as a plan does, and counts the steps until it can run.
+/// Follows a matmul through all decisions, as a plan does, and counts the steps until it can run.
 fn steps(k: &Matmul<i64>, before: usize) -> usize {
     assert!(before < 8, "no end: {k:?}");
     let k = simplify(k).unwrap();
@@ -246,9 +249,15 @@ fn steps(k: &Matmul<i64>, before: usize) -> usize {
     };
     let (mut next, dtype) = (k.clone(), k.lhs.dtype);
     match decide(&k).unwrap() {
-        Way::Nothing | Way::Zeros | Way::Own(_) | Way::Thin(..) | Way::Library(_) => return before,
-        Way::Others(others) => return others.iter().map(|other| steps(other, before + 1)).max().unwrap(),
-        Way::Copies(copies) => {
+        MatmulMethod::Nothing
+        | MatmulMethod::Zeros
+        | MatmulMethod::Own(_)
+        | MatmulMethod::Thin(..)
+        | MatmulMethod::Library(_) => return before,
+        MatmulMethod::Others(others) => {
+            return others.iter().map(|other| steps(other, before + 1)).max().unwrap();
+        }
+        MatmulMethod::Copies(copies) => {
             assert!(copies.contains(&true), "copies of nothing: {k:?}");
             // A batch of one matrix stays one.
             let copy = |from: &Access<i64>, last| {
@@ -262,12 +271,12 @@ fn steps(k: &Matmul<i64>, before: usize) -> usize {
             next.lhs = if copies[0] { copy(&k.lhs, [k.m, k.k]) } else { next.lhs };
             next.rhs = if copies[1] { copy(&k.rhs, [k.k, k.n]) } else { next.rhs };
         }
-        Way::Widened => {
+        MatmulMethod::Widened => {
             next.lhs = contiguous([k.m, k.k], DType::BFloat16);
             next.rhs = contiguous([k.k, k.n], DType::BFloat16);
             next.epilogue.code[0] = Instr::Product(DType::BFloat16);
         }
-        Way::Scratch => {
+        MatmulMethod::Scratch => {
             let wide = if dtype.is_float8() { F32 } else { dtype };
             next.epilogue.accesses = vec![contiguous([k.m, k.n], wide)];
             next.epilogue.code = match wide == dtype {
@@ -280,7 +289,7 @@ fn steps(k: &Matmul<i64>, before: usize) -> usize {
 }
 
 #[test]
-fn every_product_gets_to_run() {
+fn every_matmul_ends_in_a_launch() {
     let mut random = crate::matmul::tests::Random(21);
     for round in 0..4000 {
         let dtype = DType::ALL[round % DType::ALL.len()];
@@ -290,7 +299,7 @@ fn every_product_gets_to_run() {
         let shape = |last: [i64; 2]| [batch.as_slice(), &last].concat();
         let (lhs, _) = random.access(0, dtype, &shape([m, k]), true);
         let (rhs, _) = random.access(1, dtype, &shape([k, n]), true);
-        let mut kernel = product(dtype, &batch, [m, n, k]);
+        let mut kernel = matmul(dtype, &batch, [m, n, k]);
         if round % 3 == 0 {
             kernel.epilogue.accesses[0] = random.access(2, dtype, &shape([m, n]), false).0;
         }
@@ -316,36 +325,36 @@ fn parts_add_up_in_order() {
 }
 
 #[test]
-fn nothing_gives_nothing_or_zeros() {
-    assert_eq!(way(&product(F32, &[0], [4, 6, 8])), Way::Nothing);
-    assert_eq!(way(&product(F32, &[], [4, 0, 8])), Way::Nothing);
-    let k = product(F32, &[], [4, 6, 0]);
-    assert_eq!(way(&k), Way::Zeros);
+fn empty_matmuls_give_nothing_or_zeros() {
+    assert_eq!(method(&matmul(F32, &[0], [4, 6, 8])), MatmulMethod::Nothing);
+    assert_eq!(method(&matmul(F32, &[], [4, 0, 8])), MatmulMethod::Nothing);
+    let k = matmul(F32, &[], [4, 6, 0]);
+    assert_eq!(method(&k), MatmulMethod::Zeros);
     assert_eq!(of_zeros(&k.epilogue).code[0], Instr::Literal(Literal { dtype: F32, bits: 0 }));
 }
 
 #[test]
-fn thin_products_read_the_right_operand_once() {
-    use thin::Lies;
-    let lies = |k: &Matmul<i64>| match way(k) {
-        Way::Thin(lies, _) => Some(lies),
+fn thin_matmuls_read_the_right_operand_once() {
+    use thin::RightLayout;
+    let thin_layout = |k: &Matmul<i64>| match method(k) {
+        MatmulMethod::Thin(layout, _) => Some(layout),
         _ => None,
     };
-    assert_eq!(lies(&product(F32, &[], [1, 4096, 512])), Some(Lies::Rows));
-    assert_eq!(lies(&product(F32, &[], [5, 4096, 512])), None);
-    assert_eq!(lies(&product(DType::Float64, &[], [1, 4096, 512])), None);
+    assert_eq!(thin_layout(&matmul(F32, &[], [1, 4096, 512])), Some(RightLayout::Rows));
+    assert_eq!(thin_layout(&matmul(F32, &[], [5, 4096, 512])), None);
+    assert_eq!(thin_layout(&matmul(DType::Float64, &[], [1, 4096, 512])), None);
     // Too few strips for a GPU.
-    assert_eq!(lies(&product(DType::BFloat16, &[], [1, 512, 4096])), None);
-    let mut k = product(DType::BFloat16, &[], [4, 512, 4096]);
+    assert_eq!(thin_layout(&matmul(DType::BFloat16, &[], [1, 512, 4096])), None);
+    let mut k = matmul(DType::BFloat16, &[], [4, 512, 4096]);
     k.rhs.strides = vec![1, 4096];
-    assert_eq!(lies(&k), Some(Lies::Columns));
-    // Rows of a batch are rows, and a column is a row of the transposed product.
-    let mut k = product(F32, &[2], [1, 4096, 512]);
+    assert_eq!(thin_layout(&k), Some(RightLayout::Columns));
+    // Rows of a batch are rows, and a column is a row of the transposed matmul.
+    let mut k = matmul(F32, &[2], [1, 4096, 512]);
     k.rhs.strides = vec![0, 4096, 1];
-    assert_eq!(lies(&k), Some(Lies::Rows));
-    match way(&product(F32, &[], [300, 1, 64])) {
-        Way::Others(products) => assert_eq!(lies(&products[0]), Some(Lies::Columns)),
-        way => panic!("{way:?}"),
+    assert_eq!(thin_layout(&k), Some(RightLayout::Rows));
+    match method(&matmul(F32, &[], [300, 1, 64])) {
+        MatmulMethod::Others(matmuls) => assert_eq!(thin_layout(&matmuls[0]), Some(RightLayout::Columns)),
+        method => panic!("{method:?}"),
     }
 }
 
@@ -353,17 +362,19 @@ fn thin_products_read_the_right_operand_once() {
 fn thin_functions_compile() {
     let mut sources = Vec::new();
     for (dtype, to) in [(F32, F32), (DType::BFloat16, DType::BFloat16), (DType::Float16, F32)] {
-        for (at, lies) in [thin::Lies::Columns, thin::Lies::Rows].into_iter().cycle().take(8).enumerate() {
-            let mut k = product(dtype, &[], [[1, 2, 3, 4][at / 2], 4096, 512]);
+        for (at, layout) in
+            [thin::RightLayout::Columns, thin::RightLayout::Rows].into_iter().cycle().take(8).enumerate()
+        {
+            let mut k = matmul(dtype, &[], [[1, 2, 3, 4][at / 2], 4096, 512]);
             k.epilogue.accesses[0].dtype = to;
             let store = k.epilogue.accesses[0].clone();
-            let ending = ending::Ending {
+            let fused = fused::FusedEpilogue {
                 bias: (at % 3 == 0).then(|| store.clone()),
                 residual: (at % 2 == 0).then(|| store.clone()),
-                activation: [Ending::None, Ending::Relu, Ending::GeluTanh][at % 3],
+                activation: [Activation::None, Activation::Relu, Activation::GeluTanh][at % 3],
                 store,
             };
-            sources.push(thin::source(&k, lies, &ending));
+            sources.push(thin::source(&k, layout, &fused));
         }
     }
     nvrtc::check(&sources);

@@ -1,4 +1,4 @@
-// What the functions for products of few rows share: out[b, r, j] = ending(sum over p of x[b, r, p] * w[b, p, j]), for
+// What the functions for matmuls of few rows share: out[b, r, j] = epilogue(sum over p of x[b, r, p] * w[b, p, j]), for
 // up to ROWS rows with unit stride along p.
 
 #define PARAMETERS \
@@ -7,7 +7,7 @@
         long long out_row, long long out_col, long long residual_batch, long long residual_row, \
         long long residual_col, long long share
 
-// The elements of sixteen bytes.
+// The number of elements in sixteen bytes.
 #define LANES ((int)(16 / sizeof(IN)))
 
 union Vector {
@@ -15,7 +15,7 @@ union Vector {
     IN each[16 / sizeof(IN)];
 };
 
-// Elements from a place on, as many as there are before an end; zeros for the rest.
+// LANES elements from index `at` on; zeros from index `end` on.
 __device__ __forceinline__ Vector load(const IN *from, long long at, long long end, bool wide) {
     Vector read;
     if (wide && at + LANES <= end) {

@@ -1,36 +1,36 @@
-//! Products of few rows, which are as fast as the right operand is read: functions that read it once, and end as the
-//! library's products end.
+//! Matmuls of few rows, which are bound by reading the right operand: functions that read it once, with the same fused
+//! epilogues as the library's.
 
 use max_core::kernel::Matmul;
 use max_core::{DType, Result};
 use max_driver::cuda::{self, Source};
 
 use super::super::text::typed;
-use super::super::{Address, Call, Param, Plan, Step};
-use super::ending::Ending;
+use super::super::{Address, Call, Param, Plan, PlannedLaunch};
+use super::fused::FusedEpilogue;
 
-/// The most rows.
+/// The most rows of a thin matmul.
 const ROWS: i64 = 4;
 
-/// The columns that warps of `dots.cu` share, and the blocks worth having.
+/// The columns that warps of `dots.cu` share, and the number of blocks that is enough for a GPU.
 const COLUMNS: u64 = 2;
 const BLOCKS: u64 = 256;
 
-/// The strips of `strips.cu` in bytes, and the fewest that use the GPU well.
+/// The width of a strip of `strips.cu` in bytes, and the fewest strips that use the GPU well.
 const STRIP: u64 = 64;
 const STRIPS: u64 = 64;
 
-/// How the right operand lies.
+/// The layout of the right operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lies {
-    /// Columns without gaps.
+pub(super) enum RightLayout {
+    /// Contiguous columns.
     Columns,
-    /// Rows without gaps.
+    /// Contiguous rows.
     Rows,
 }
 
-/// How the right operand of a product lies that is thin: few rows, at most one batch axis.
-pub(super) fn lies(k: &Matmul<i64>) -> Option<Lies> {
+/// The layout of the right operand of a thin matmul; `None` if it has many rows, several batch axes or another layout.
+pub(super) fn thin_layout(k: &Matmul<i64>) -> Option<RightLayout> {
     let dtype = k.lhs.dtype;
     if !(dtype.is_half() || dtype == DType::Float32) || k.m > ROWS || k.batch.len() > 1 {
         return None;
@@ -41,21 +41,26 @@ pub(super) fn lies(k: &Matmul<i64>) -> Option<Lies> {
         return None;
     }
     if *down == 1 || k.k == 1 {
-        return Some(Lies::Columns);
+        return Some(RightLayout::Columns);
     }
     let batch = k.batch.first().map_or(1, |&size| size as u64);
     let strips = (k.n as u64).div_ceil(STRIP / dtype.size_in_bytes() as u64).saturating_mul(batch);
-    ((*across == 1 || k.n == 1) && strips >= STRIPS).then_some(Lies::Rows)
+    ((*across == 1 || k.n == 1) && strips >= STRIPS).then_some(RightLayout::Rows)
 }
 
 impl Plan {
-    /// Adds a thin product.
-    pub(super) fn thin_product(&mut self, k: &Matmul<i64>, lies: Lies, ending: &Ending) -> Result<()> {
+    /// Adds a thin matmul.
+    pub(super) fn thin_matmul(
+        &mut self,
+        k: &Matmul<i64>,
+        layout: RightLayout,
+        fused: &FusedEpilogue,
+    ) -> Result<()> {
         let batch = k.batch.first().copied().unwrap_or(1);
         let size = k.lhs.dtype.size_in_bytes() as u64;
-        let (blocks, share) = match lies {
-            Lies::Rows => ((k.n as u64).div_ceil(STRIP / size), 1),
-            Lies::Columns => {
+        let (blocks, share) = match layout {
+            RightLayout::Rows => ((k.n as u64).div_ceil(STRIP / size), 1),
+            RightLayout::Columns => {
                 let groups = (k.n as u64).div_ceil(COLUMNS);
                 // Warps share columns until there are enough blocks, or too little for each to do.
                 let all = groups.saturating_mul(batch as u64);
@@ -69,19 +74,19 @@ impl Plan {
             [outer @ .., down, along] => [outer.first().copied().unwrap_or(0), *down, *along],
             _ => [0; 3],
         };
-        let [x, w, out] = [&k.lhs, &k.rhs, &ending.store].map(|access| strides(&access.strides));
-        let residual = ending.residual.as_ref().map_or([0; 3], |access| strides(&access.strides));
-        let leading = if lies == Lies::Columns { w[2] } else { w[1] };
+        let [x, w, out] = [&k.lhs, &k.rhs, &fused.store].map(|access| strides(&access.strides));
+        let residual = fused.residual.as_ref().map_or([0; 3], |access| strides(&access.strides));
+        let leading = if layout == RightLayout::Columns { w[2] } else { w[1] };
         let addend = |access: &Option<_>| {
             access.as_ref().map_or(Param::Number(0), |it| Param::Address(Address::of(it)))
         };
         let mut params =
-            [&k.lhs, &k.rhs, &ending.store].map(|access| Param::Address(Address::of(access))).to_vec();
-        params.extend([addend(&ending.bias), addend(&ending.residual)]);
+            [&k.lhs, &k.rhs, &fused.store].map(|access| Param::Address(Address::of(access))).to_vec();
+        params.extend([addend(&fused.bias), addend(&fused.residual)]);
         params.extend([batch, k.m, k.n, k.k, x[0], x[1], w[0], leading].map(Param::Number));
         params.extend(out.into_iter().chain(residual).chain([share as i64]).map(Param::Number));
-        self.steps.push(Step::Function(Call {
-            source: source(k, lies, ending),
+        self.launches.push(PlannedLaunch::Function(Call {
+            source: source(k, layout, fused),
             grid: [blocks.clamp(1, 1 << 30) as u32, batch.clamp(1, 1 << 15) as u32, 1],
             block: [256, 1, 1],
             shared: 0,
@@ -91,9 +96,9 @@ impl Plan {
     }
 }
 
-/// The function for a thin product.
-pub(super) fn source(k: &Matmul<i64>, lies: Lies, ending: &Ending) -> Source {
-    let (from, to) = (k.lhs.dtype, ending.store.dtype);
+/// The function for a thin matmul.
+pub(super) fn source(k: &Matmul<i64>, layout: RightLayout, fused: &FusedEpilogue) -> Source {
+    let (from, to) = (k.lhs.dtype, fused.store.dtype);
     let (rows, count) = match k.m {
         1 => ("1", 1),
         2 => ("2", 2),
@@ -102,16 +107,16 @@ pub(super) fn source(k: &Matmul<i64>, lies: Lies, ending: &Ending) -> Source {
     let flag = |on: bool| if on { "true" } else { "false" };
     let words = [
         ("ROWS", rows),
-        ("HAS_BIAS", flag(ending.bias.is_some())),
-        ("HAS_RESIDUAL", flag(ending.residual.is_some())),
-        ("IS_RELU", flag(ending.activation == cuda::Ending::Relu)),
-        ("IS_GELU", flag(ending.activation == cuda::Ending::GeluTanh)),
+        ("HAS_BIAS", flag(fused.bias.is_some())),
+        ("HAS_RESIDUAL", flag(fused.residual.is_some())),
+        ("IS_RELU", flag(fused.activation == cuda::Activation::Relu)),
+        ("IS_GELU", flag(fused.activation == cuda::Activation::GeluTanh)),
     ];
-    let (name, text) = match lies {
-        Lies::Columns => ("dots", include_str!("dots.cu")),
-        Lies::Rows => ("strips", include_str!("strips.cu")),
+    let (name, text) = match layout {
+        RightLayout::Columns => ("dots", include_str!("dots.cu")),
+        RightLayout::Rows => ("strips", include_str!("strips.cu")),
     };
-    let endings: String = words[1..].iter().map(|(_, on)| if *on == "true" { '1' } else { '0' }).collect();
+    let flags: String = words[1..].iter().map(|(_, on)| if *on == "true" { '1' } else { '0' }).collect();
     let text = [include_str!("thin.cu"), text].concat();
-    typed(&format!("{name}{count}_{from}_{to}_{endings}"), &[("IN", from), ("OUT", to)], &words, &text)
+    typed(&format!("{name}{count}_{from}_{to}_{flags}"), &[("IN", from), ("OUT", to)], &words, &text)
 }

@@ -1,10 +1,10 @@
-//! Loops that look random, the same in every run, with their memory.
+//! Pseudo-random loops, the same in every run, with their memory.
 
 use max_core::kernel::{Access, Instr, Level, Literal, Loop, Reduction, Reg, Slot};
 use max_core::scalar::{CompareOp, NumericOp};
 use max_core::{DType, Distribution, Element, ScalarOp, dispatch};
 
-/// Numbers that look random, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -113,7 +113,7 @@ impl Maker {
         }
     }
 
-    /// Positions, walked in some way.
+    /// Positions with some strides.
     fn index(&mut self) -> Reg {
         let (access, _) = random_access(&mut self.dice, &self.loop_.shape.clone(), false, None);
         self.loop_.accesses.push(Access { slot: Slot::NONE, dtype: DType::Int64, ..access });
@@ -162,7 +162,7 @@ impl Maker {
     }
 }
 
-/// A loop of a seed, and its memory.
+/// The loop of a seed, and its memory.
 pub(crate) fn random_loop(seed: u64) -> (Loop<i64>, Vec<Vec<u8>>) {
     let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     (0..8).for_each(|_| _ = dice.roll(2));

@@ -1,4 +1,4 @@
-//! Loops one element at a time: slow, plain, and nothing shared with what it is the measure of.
+//! Loops one element at a time: slow, plain, and independent of the code under test.
 
 use max_core::kernel::{Instr, Level, Literal, Loop, Reduction};
 use max_core::scalar::{Lane, MaskLane};
@@ -91,7 +91,7 @@ fn reduce(kind: Reduction, dtype: DType, row: &[Bits]) -> Bits {
     })
 }
 
-/// Where each access goes at an index of the kept axes.
+/// All indices of the kept axes.
 fn indices(loop_: &Loop<i64>) -> Vec<Vec<i64>> {
     let mut all = vec![vec![]];
     for (axis, &size) in loop_.shape.iter().enumerate() {
@@ -104,7 +104,8 @@ fn indices(loop_: &Loop<i64>) -> Vec<Vec<i64>> {
     all
 }
 
-/// Runs a loop on bytes, one piece a slot; `products` are what an epilogue is given, element by element.
+/// Runs a loop on bytes, one piece per slot; `products` are the kernel results that an epilogue takes, element by
+/// element.
 pub(super) fn run(loop_: &Loop<i64>, memory: &mut [Vec<u8>], products: &[Bits]) {
     let before = memory.to_vec();
     let (dtypes, levels) = (loop_.dtypes().unwrap(), loop_.levels(|stride| *stride == 0));
@@ -132,7 +133,7 @@ pub(super) fn run(loop_: &Loop<i64>, memory: &mut [Vec<u8>], products: &[Bits]) 
                 }
                 _ => 0,
             };
-            // Per-row values exist where there are no elements, too.
+            // Per-row values exist for rows without elements, too.
             let row: Vec<Bits> = (0..len.max(1))
                 .map(|j| {
                     let reg = |reg: &max_core::kernel::Reg| registers[reg.0 as usize][j];
@@ -184,7 +185,7 @@ pub(super) fn run(loop_: &Loop<i64>, memory: &mut [Vec<u8>], products: &[Bits]) 
     }
 }
 
-/// Whether two elements are the same up to what the order of sums may change.
+/// Whether two elements are equal up to what the order of sums may change.
 pub(super) fn close(dtype: DType, a: &[u8], b: &[u8]) -> bool {
     let tolerance = match dtype {
         DType::Float8E5M2 | DType::Float8E5M2FNUZ => 0.3,

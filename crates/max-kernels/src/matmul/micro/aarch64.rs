@@ -1,4 +1,4 @@
-//! The vectors of 64-bit ARM: NEON, which all of them have.
+//! The vectors of 64-bit ARM: NEON, which is always available.
 
 use std::arch::aarch64::*;
 
@@ -16,7 +16,7 @@ macro_rules! neon {
 impl Widen<float32x4_t> for bf16 {
     #[inline(always)]
     unsafe fn widen(from: *const bf16) -> float32x4_t {
-        // SAFETY: NEON is always there, and the caller has so many elements there.
+        // SAFETY: NEON is always available, and the caller guarantees that the elements can be read.
         unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.cast()))) }
     }
 }

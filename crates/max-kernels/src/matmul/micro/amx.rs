@@ -1,7 +1,7 @@
-//! Tiles of products by AMX: a unit of eight registers, each a matrix of up to sixteen rows of sixty-four bytes.
+//! Tiles of matmuls by AMX: a unit with eight registers, each a matrix of up to sixteen rows of sixty-four bytes.
 //!
-//! Instructions multiply tiles of whole matrices: they have no names in stable Rust, so they are written in assembly. A
-//! program has to ask the system once before it may use them.
+//! Its instructions multiply whole registers. They have no intrinsics in stable Rust, so they are written in assembly.
+//! A process has to ask the system once before it may use them.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
@@ -9,15 +9,15 @@ use std::sync::OnceLock;
 
 use super::{Kernels, THIN, Thin, Tile};
 
-/// The rows of a register, and the groups of four bytes that a row of it holds.
+/// The rows of a register, and the groups of four bytes in each row.
 const SIDE: usize = 16;
 
 /// The rows and the columns of a tile of sums: two registers each way.
 const ROWS: usize = 2 * SIDE;
 
-/// A type of sums in memory, from the bits of a sum in a register.
+/// A type of sums in memory, converted from the bits of a sum in a register.
 pub(super) trait Sums: Copy + 'static {
-    /// Whether they are sums of products of bf16, not of bytes.
+    /// Whether operands are bf16 rather than bytes.
     const BF16: bool;
     fn from_bits(bits: u32) -> Self;
     fn plus(self, other: Self) -> Self;
@@ -52,7 +52,7 @@ macro_rules! bytes {
 }
 bytes!(i8 u8);
 
-/// Whether this machine multiplies tiles of bf16 and of bytes, and the system lets this program do so.
+/// Whether this machine has AMX for bf16 and bytes, and the system lets this process use it.
 pub(super) fn is_there() -> bool {
     static THERE: OnceLock<bool> = OnceLock::new();
     *THERE.get_or_init(|| {
@@ -62,22 +62,22 @@ pub(super) fn is_there() -> bool {
     })
 }
 
-/// Whether the system keeps the state of tiles.
+/// Whether the system saves the state of tiles.
 fn is_kept() -> bool {
     let low: u32;
-    // SAFETY: the system has enabled the instruction, as `is_there` has found out.
+    // SAFETY: the system has enabled the instruction, as `is_there` has checked.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack)) };
     low >> 17 & 3 == 3
 }
 
-/// Asks Linux for the use of tiles.
+/// Asks Linux for permission to use tiles.
 #[cfg(target_os = "linux")]
 fn permitted() -> bool {
     const ARCH_PRCTL: isize = 158;
     const REQUEST: isize = 0x1023;
     const TILE_DATA: isize = 18;
     let mut result = ARCH_PRCTL;
-    // SAFETY: the call changes what this process may do and touches no memory.
+    // SAFETY: the call changes the permissions of this process and accesses no memory.
     unsafe {
         asm!("syscall", inout("rax") result, in("rdi") REQUEST, in("rsi") TILE_DATA,
             out("rcx") _, out("r11") _, options(nostack));
@@ -101,7 +101,7 @@ struct Shapes {
 }
 
 impl Shapes {
-    /// For sums of so many rows: registers 0 to 3 are sums, 4 and 5 the rows of the left operand, 6 and 7 columns of the
+    /// For sums of `rows` rows: registers 0 to 3 are sums, 4 and 5 rows of the left operand, 6 and 7 columns of the
     /// right one.
     const fn new(rows: usize) -> Shapes {
         let top = if rows < SIDE { rows } else { SIDE } as u8;
@@ -118,7 +118,7 @@ impl Shapes {
     }
 }
 
-/// The steps of a tile of so many rows, over whole registers of the depth; strides are in bytes.
+/// One step of a tile of `R` rows, over a whole register of the depth; strides are in bytes.
 ///
 /// # Safety
 ///
@@ -130,7 +130,7 @@ unsafe fn step<L: Sums, const R: usize>(
     right: *const u8,
     right_stride: isize,
 ) {
-    // SAFETY: the caller vouches; no memory is written.
+    // SAFETY: guaranteed by the caller; no memory is written.
     unsafe {
         asm!("tileloadd tmm4, [{} + {}*1]", in(reg) left, in(reg) left_stride, options(nostack, readonly, preserves_flags));
         asm!("tileloadd tmm6, [{} + {}*1]", in(reg) right, in(reg) right_stride, options(nostack, readonly, preserves_flags));
@@ -172,7 +172,7 @@ unsafe fn step<L: Sums, const R: usize>(
 ///
 /// # Safety
 ///
-/// AMX is there; the operands hold the depth and the tile its rows.
+/// AMX is available; the operands can be read over the depth, and the tile can be written.
 unsafe fn tile<L: Sums, const R: usize>(
     depth: usize,
     (left, left_stride): (*const u32, isize),
@@ -184,7 +184,8 @@ unsafe fn tile<L: Sums, const R: usize>(
     struct Sums([[u32; ROWS]; ROWS]);
     let shapes = const { &Shapes::new(R) };
     let mut sums = Sums([[0; ROWS]; ROWS]);
-    // SAFETY: the caller vouches; what is left of the depth is copied to where whole registers can be read.
+    // SAFETY: guaranteed by the caller; the remainder of the depth is copied to a buffer from which whole registers can
+    // be read.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) shapes, options(nostack, readonly, preserves_flags));
         asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem, preserves_flags));
@@ -232,7 +233,7 @@ unsafe fn tile<L: Sums, const R: usize>(
     }
 }
 
-/// See [`Thin`]: operands of several elements in one never lie as they are packed.
+/// See [`Thin`]: operands packed in groups are never read in place.
 unsafe fn thin<L>(_: usize, _: (*const u32, isize), _: (*const u32, isize), _: usize, _: (*mut L, isize)) {
     unreachable!("groups of elements are packed")
 }

@@ -29,13 +29,13 @@ macro_rules! avx2 {
     };
 }
 
-/// How narrow floats become registers of f32.
+/// How narrow floats are widened to registers of f32.
 macro_rules! widened {
     ($($narrow:ident to $register:ident: |$from:ident| $body:expr;)*) => {$(
         impl Widen<$register> for $narrow {
             #[inline(always)]
             unsafe fn widen($from: *const $narrow) -> $register {
-                // SAFETY: the caller has checked that the instructions exist, and has so many elements there.
+                // SAFETY: the caller has checked that the instructions exist, and that the elements can be read.
                 unsafe { $body }
             }
         }
@@ -84,7 +84,7 @@ macro_rules! narrow {
 
 narrow!(bf16 f16);
 
-/// Integers and bools: what the compiler makes.
+/// Integers and bools, vectorized by the compiler.
 macro_rules! integers {
     ($($lane:ident)*) => {$(
         impl Micro for $lane {
@@ -100,7 +100,7 @@ macro_rules! integers {
 
 integers!(i8 i16 i32 i64 u8 u16 u32 u64 Bool);
 
-/// Sums of sixteen lanes whose steps multiply and add several elements of the depth, four bytes of each operand.
+/// Sums of sixteen lanes whose steps multiply and add several elements along the depth, four bytes of each operand.
 #[derive(Clone, Copy)]
 struct Dots<R, L>(R, PhantomData<L>);
 
@@ -114,12 +114,12 @@ macro_rules! dots {
             const LANES: usize = 16;
             #[inline(always)]
             unsafe fn splat(from: u32) -> __m512i {
-                // SAFETY: the caller has checked that the instruction exists; so for all.
+                // SAFETY: the caller has checked that the instruction exists; likewise below.
                 unsafe { _mm512_set1_epi32(from.cast_signed()) }
             }
             #[inline(always)]
             unsafe fn fetch(from: *const u32) -> __m512i {
-                // SAFETY: see `splat`; and the caller has so many elements there.
+                // SAFETY: see `splat`; and the caller guarantees that the elements can be read.
                 unsafe { _mm512_loadu_si512(from.cast()) }
             }
             #[inline(always)]
@@ -129,12 +129,12 @@ macro_rules! dots {
             }
             #[inline(always)]
             unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: see `splat`; and the caller has so many lanes there.
+                // SAFETY: see `splat`; and the caller guarantees that the lanes can be read.
                 Dots(unsafe { $load(from.cast()) }, PhantomData)
             }
             #[inline(always)]
             unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: see `splat`; and the caller has room for so many lanes there.
+                // SAFETY: see `splat`; and the caller guarantees that the lanes can be written.
                 unsafe { $store(to.cast(), self.0) }
             }
             #[inline(always)]
@@ -151,7 +151,7 @@ macro_rules! dots {
     )+)*};
 }
 
-// Sums of integers wrap around, so their low bits are right whatever the signs of operands are taken for.
+// Sums of integers wrap, so their low bits are right whether operands are treated as signed or not.
 dots! {
     __m512 as f32: _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, dot_bf16;
     __m512i as i16 u16: _mm512_setzero_si512, load_shorts, store_shorts, _mm512_add_epi32, _mm512_dpwssd_epi32;
@@ -172,7 +172,7 @@ unsafe fn dot_bf16(sum: __m512, x: __m512i, y: __m512i) -> __m512 {
 
 #[inline(always)]
 unsafe fn load_shorts(from: *const __m256i) -> __m512i {
-    // SAFETY: the caller vouches for the instructions and the memory; so below.
+    // SAFETY: the caller guarantees the instructions and the memory; so below.
     unsafe { _mm512_cvtepi16_epi32(_mm256_loadu_si256(from)) }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use std::sync::Barrier;
 
-/// A folder for one test, which goes when the test is over.
+/// A folder for one test, removed when the test is over.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -27,7 +27,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn what_was_stored_is_there_for_the_next_process() {
+fn stored_entries_are_there_for_the_next_process() {
     let folder = Folder::new("stored");
     let (one, two) = (Key::of(&[b"source", b"sm_90"]), Key::of(&[b"source", b"sm_80"]));
     assert_eq!(folder.cache().get(&one), None);
@@ -37,7 +37,7 @@ fn what_was_stored_is_there_for_the_next_process() {
     assert_eq!(folder.cache().get(&two).as_deref(), Some(&b""[..]));
     folder.cache().put(&one, b"newer code");
     assert_eq!(folder.cache().get(&one).as_deref(), Some(&b"newer code"[..]));
-    assert_eq!(folder.files().len(), 2, "only entries stay: {:?}", folder.files());
+    assert_eq!(folder.files().len(), 2, "only entries remain: {:?}", folder.files());
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_damaged_entry_is_missing_and_can_be_stored_again() {
         assert_eq!(cache.get(&key), None, "only {byte} bytes are left");
     }
     fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
-    assert_eq!(cache.get(&key), None, "there is more than there was");
+    assert_eq!(cache.get(&key), None, "there are extra bytes");
     cache.put(&key, b"some code");
     assert_eq!(cache.get(&key).as_deref(), Some(&b"some code"[..]));
 }
@@ -71,14 +71,14 @@ fn an_entry_of_another_key_is_missing() {
     fs::remove_file(cache.path(&key).unwrap()).unwrap();
     fs::create_dir(cache.path(&key).unwrap()).unwrap();
     cache.put(&key, b"code");
-    assert_eq!(cache.get(&key), None, "a folder is no entry");
-    assert_eq!(folder.files().len(), 1, "what could not be renamed is gone");
+    assert_eq!(cache.get(&key), None, "a folder is not an entry");
+    assert_eq!(folder.files().len(), 1, "a temporary file that could not be renamed is removed");
     #[cfg(unix)]
     for endless in ["/dev/zero", "/dev/tty"] {
         let _ = fs::remove_dir(cache.path(&key).unwrap());
         let _ = fs::remove_file(cache.path(&key).unwrap());
         std::os::unix::fs::symlink(endless, cache.path(&key).unwrap()).unwrap();
-        assert_eq!(cache.get(&key), None, "{endless} is no entry");
+        assert_eq!(cache.get(&key), None, "{endless} is not an entry");
     }
 }
 
@@ -107,8 +107,8 @@ fn many_may_read_and_write_an_entry_at_once() {
                 start.wait();
                 for _ in 0..50 {
                     cache.put(&key, content);
-                    let found = cache.get(&key).expect("an entry is there from the first one on");
-                    assert!(contents.contains(&found), "an entry is one of those that were stored, whole");
+                    let found = cache.get(&key).expect("an entry exists once the first is stored");
+                    assert!(contents.contains(&found), "an entry is one of the stored contents, intact");
                 }
             });
         }
@@ -130,7 +130,7 @@ fn the_oldest_entries_go_when_the_folder_is_full() {
         let file = File::create(folder.0.join(name)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
     }
-    // Reading an entry makes it young: the oldest is now the second.
+    // Reading an entry marks it as recently used: the oldest is now the second.
     assert!(cache.get(&keys[0]).is_some());
     // Ten entries of a little more than 1,000 bytes are over the limit of 10,000, seven fit into three quarters of it.
     let full = Cache::new(Some(folder.0.clone()), 10_000);
@@ -142,7 +142,7 @@ fn the_oldest_entries_go_when_the_folder_is_full() {
 }
 
 #[test]
-fn a_folder_is_looked_at_again_as_it_grows() {
+fn a_folder_is_checked_again_as_it_grows() {
     let folder = Folder::new("grows");
     let cache = Cache::new(Some(folder.0.clone()), 100_000);
     for n in 0..1000u32 {
@@ -153,7 +153,7 @@ fn a_folder_is_looked_at_again_as_it_grows() {
 }
 
 #[test]
-fn the_environment_says_where() {
+fn the_environment_names_the_folder() {
     let folder = |variables: &[(&str, &str)]| {
         let found =
             |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());

@@ -18,12 +18,12 @@ struct Shape {
     groups: usize,
 }
 
-/// How operands and results lie.
+/// The layout of operands and results.
 #[derive(Clone, Copy, PartialEq)]
 enum Layout {
-    /// Operands lie anyhow; results row by row.
+    /// Operands in random layouts; results row-major.
     Any,
-    /// Everything row by row, channels last.
+    /// Everything row-major, channels last.
     Rows,
     /// Channels before rows, and filters before everything in the filter.
     Planes,
@@ -64,7 +64,7 @@ impl Shape {
         };
         let order: &[usize] = if layout == Layout::Planes { &[2, 1, 3, 0] } else { &[3, 2, 1, 0] };
         let (store, count) = ordered(3, dtype, &out, order);
-        // Every third ends in a bias and relu.
+        // One in three has an epilogue of bias and relu.
         let ended = random.below(3) == 0;
         let bias = Access { strides: vec![0, 0, 0, 1], ..row_major(2, dtype, &[filters]).0 };
         let (product, store_it) = (Instr::Product(dtype), |reg| Instr::Store(0, Reg(reg)));
@@ -132,7 +132,7 @@ pub(crate) fn small() -> Vec<Case> {
     cases
 }
 
-/// Long windows, many positions, many filters, and taps far from each other.
+/// Long windows, many positions, many filters, and large dilations.
 pub(crate) fn large() -> Vec<Case> {
     let mut random = Random(8);
     let (none, far) = ([[0; 2]; 2], 1 << 40);

@@ -8,7 +8,7 @@ use max_kernels::cuda::{self, Options};
 
 use super::case::{Case, Random, row_major, run_on, untouched};
 
-/// Indices from minus the size of the axis to before its end, none of them negative in an unsigned type.
+/// Indices from minus the size of the axis up to its end, non-negative for unsigned types.
 fn indices(random: &mut Random, dtype: DType, size: i64, count: usize) -> Buffer {
     let signed = dtype.is_signed_integral();
     let index = |random: &mut Random| match signed {
@@ -45,7 +45,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let sizes = [shapes[at % 6], [400, 3, 9, 2], [1, 100, 1000, 768], [2, 4, 0, 8]][(at / 6 + at) % 4];
         let (mut k, mut count) = (gather(dtype, index, sizes), 0);
         if at % 3 == 0 {
-            // Anyhow in memory.
+            // Random layouts.
             (k.source, count) = random.access(0, dtype, &[sizes[0], sizes[1], sizes[3]], false);
             k.indices.strides = vec![2];
         }
@@ -60,7 +60,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Indices out of range become an error when the device is waited for, once, and zeros.
+/// Indices out of range give zeros, and one error when the host waits for the device.
 pub(crate) fn bad_indices(device: &Device) -> Vec<String> {
     let mut failures = Vec::new();
     for (index, size) in [(4i64, 4i64), (-5, 4), (i64::MAX, 4), (0, 0)] {
@@ -77,14 +77,14 @@ pub(crate) fn bad_indices(device: &Device) -> Vec<String> {
             Ok(_) => failures.push(format!("{message}, but there was no error")),
         }
         if let Err(error) = device.synchronize() {
-            failures.push(format!("{message}, told twice: {}", error.message()));
+            failures.push(format!("{message}, reported twice: {}", error.message()));
         }
     }
     failures
 }
 
-/// Slices of sixteen bytes in memory that starts at a multiple of four.
-pub(crate) fn memory_that_starts_anywhere(device: &Device) -> Option<String> {
+/// Slices of sixteen bytes in memory that is only aligned to four.
+pub(crate) fn unaligned_memory(device: &Device) -> Option<String> {
     let run = || -> Result<Vec<f32>> {
         let elements: Vec<f32> = (0..41).map(|i| i as f32).collect();
         let source = Buffer::from(elements).to(device)?;
@@ -106,6 +106,6 @@ pub(crate) fn memory_that_starts_anywhere(device: &Device) -> Option<String> {
     let expected = [77.0, 25.0, 26.0, 27.0, 28.0, 33.0, 34.0, 35.0, 36.0];
     match run() {
         Ok(got) if got == expected => None,
-        other => Some(format!("memory that starts anywhere: {other:?}, not {expected:?}")),
+        other => Some(format!("unaligned memory: {other:?}, not {expected:?}")),
     }
 }

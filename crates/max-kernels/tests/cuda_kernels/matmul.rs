@@ -1,4 +1,4 @@
-//! Products.
+//! Matmuls.
 
 use max_core::kernel::{Access, Instr, Kernel, Literal, Loop, Matmul, Reg, Slot};
 use max_core::scalar::{NumericOp, RealOp};
@@ -9,7 +9,7 @@ use super::case::{Case, Random, ordered, row_major, untouched};
 
 const FLOATS: [DType; 4] = [DType::Float32, DType::Float64, DType::Float16, DType::BFloat16];
 
-/// A product of two operands, each with how many elements it takes, that is stored somewhere.
+/// A matmul of two operands, each with the number of elements it spans, stored to an access.
 fn stored(
     random: &mut Random,
     batch: &[i64],
@@ -30,7 +30,7 @@ fn stored(
     Case::new(Kernel::Matmul(kernel), buffers, 1)
 }
 
-/// Operands row by row and column by column, of sizes that are round and that are not.
+/// Row-major and column-major operands, of even and odd sizes.
 pub(crate) fn plain() -> Vec<Case> {
     let mut random = Random(1);
     let mut cases = Vec::new();
@@ -53,7 +53,7 @@ pub(crate) fn plain() -> Vec<Case> {
     cases
 }
 
-/// Operands that lie anyhow, of every type.
+/// Operands in random layouts, of every type.
 pub(crate) fn layouts() -> Vec<Case> {
     let mut random = Random(2);
     let mut cases = Vec::new();
@@ -102,7 +102,7 @@ pub(crate) fn heads() -> Vec<Case> {
     cases
 }
 
-/// An instruction for each way to end: bias in access 1, residual in access 2, a second result in access 3.
+/// The code of many epilogues: bias in access 1, residual in access 2, a second result in access 3.
 fn codes(dtype: DType) -> Vec<Vec<Instr<i64>>> {
     let apply = |op: NumericOp, a, b| Instr::Apply(op.into(), [Reg(a), Reg(b)]);
     let real = |op: RealOp, a| Instr::Apply(op.into(), [Reg(a), Reg(a)]);
@@ -122,7 +122,7 @@ fn codes(dtype: DType) -> Vec<Vec<Instr<i64>>> {
     if dtype.is_float() {
         codes.push(vec![product.clone(), bias.clone(), add(0, 1), real(RealOp::GeluTanh, 2), store(3)]);
         codes.push(vec![product.clone(), bias, add(0, 1), real(RealOp::Gelu, 2), store(3)]);
-        // Not a number stays that, whatever comes after it.
+        // NaN stays NaN, whatever comes after it.
         let nan = Literal { dtype: DType::Float32, bits: u64::from(f32::NAN.to_bits()) };
         let nan =
             vec![Instr::Literal(nan), Instr::Cast(Reg(0), dtype), product, add(1, 2), relu(3), store(4)];
@@ -131,7 +131,7 @@ fn codes(dtype: DType) -> Vec<Vec<Instr<i64>>> {
     codes
 }
 
-pub(crate) fn endings() -> Vec<Case> {
+pub(crate) fn epilogues() -> Vec<Case> {
     let mut random = Random(4);
     let mut cases = Vec::new();
     for dtype in FLOATS.into_iter().chain([DType::Int32, DType::UInt8]) {
@@ -154,12 +154,12 @@ pub(crate) fn endings() -> Vec<Case> {
         }
     }
     cases.extend([DType::BFloat16, DType::Float16].map(|dtype| widened(&mut random, dtype)));
-    cases.extend(FLOATS.map(|dtype| of_not_a_number(dtype, 16)));
-    cases.extend(FLOATS.map(|dtype| of_not_a_number(dtype, 256)));
+    cases.extend(FLOATS.map(|dtype| of_nan(dtype, 16)));
+    cases.extend(FLOATS.map(|dtype| of_nan(dtype, 256)));
     cases
 }
 
-/// A product of narrow floats that is stored as float32.
+/// A matmul of narrow floats that is stored as float32.
 fn widened(random: &mut Random, dtype: DType) -> Case {
     let (lhs, rhs) = (row_major(0, dtype, &[24, 32]), row_major(1, dtype, &[32, 40]));
     let (out, count) = row_major(2, DType::Float32, &[24, 40]);
@@ -175,8 +175,8 @@ fn widened(random: &mut Random, dtype: DType) -> Case {
     Case::new(Kernel::Matmul(kernel), buffers, 1)
 }
 
-/// The relu of what is not a number is not a number.
-fn of_not_a_number(dtype: DType, size: i64) -> Case {
+/// The relu of NaN is NaN.
+fn of_nan(dtype: DType, size: i64) -> Case {
     let [lhs, rhs, (out, count)] = [0, 1, 2].map(|slot| row_major(slot, dtype, &[size, size]));
     let epilogue = Loop {
         shape: vec![size, size],
@@ -199,7 +199,7 @@ fn of_not_a_number(dtype: DType, size: i64) -> Case {
     Case::new(Kernel::Matmul(kernel), buffers, 1)
 }
 
-/// Products of few rows or few columns with long sums.
+/// Matmuls of few rows or few columns with long sums.
 pub(crate) fn thin() -> Vec<Case> {
     let mut random = Random(5);
     let mut cases = Vec::new();
@@ -217,7 +217,7 @@ pub(crate) fn thin() -> Vec<Case> {
     cases
 }
 
-/// Float8 with sums along memory, as the library wants it, and otherwise.
+/// Float8 operands contiguous along k, as the library needs them, and other layouts.
 pub(crate) fn float8() -> Vec<Case> {
     let mut random = Random(6);
     let types = DType::ALL.iter().copied().filter(|dtype| dtype.is_float8());

@@ -1,8 +1,8 @@
-//! Convolutions as products: windows are the rows of a matrix, filters the columns of another.
+//! Convolutions as implicit GEMMs: windows are the rows of a matrix, filters the columns of another.
 //!
-//! Windows are read where they lie, in the image or in a band of it; they overlap and are never laid out one by one.
-//! Filters are packed as panels of a tile's width, once for all tasks or, where only one task needs them, by that. Long
-//! sums are cut into chunks of taps and channels, by shape alone; what else is cut never shows in results.
+//! Windows are read in place, in the image or in a band of it; they overlap and are never copied one by one. Filters
+//! are packed as panels of a tile's width, once for all tasks, or by the task itself if only one needs them. Long sums
+//! are split into chunks of taps and channels, by shape alone; all other splits do not affect results.
 
 use std::ops::Range;
 
@@ -16,24 +16,24 @@ use crate::matmul::{Cut, Matrix, pack_right_rows};
 use crate::scratch::{bytes, pieces};
 use crate::{Memory, Pool};
 
-/// About how many panels of filters are multiplied with the same windows: they stay in the second cache.
+/// Roughly how many panels of filters are multiplied with the same windows: they stay in the L2 cache.
 const PANELS: usize = 4;
 
 /// The most elements of packed filters that all tasks share. Larger ones are packed by tasks, chunk by chunk.
 pub(super) const SHARED: usize = 1 << 22;
 
-/// The filters below which one thread packs them.
+/// Below this many elements, one thread packs all filters.
 const SMALL: usize = 1 << 14;
 
-/// Positions a multiple of so many bytes apart share one set of the first cache.
+/// Positions a multiple of this many bytes apart share one set of the L1 cache.
 const CONFLICT: isize = 4096;
 
-/// Positions at the edges of an image see less than others and are computed down the rows, unless those between them
-/// are fewer than a tile has, less so many: then the image is copied.
+/// Positions at the edges of an image have fewer taps in bounds and are computed down the rows, unless the interior is
+/// narrower than a tile by more than this: then the image is copied.
 const EDGES: usize = 2;
 
-/// A convolution that runs: how it is cut, and what it runs on.
-struct Products<'a, L: 'static> {
+/// A running convolution: how it is split, and its memory.
+struct ImplicitGemm<'a, L: 'static> {
     k: &'a PreparedConv,
     tiles: &'static Tiles<L>,
     memory: &'a [Memory<'a>],
@@ -57,44 +57,44 @@ impl<L> Packed<L> {
     }
 }
 
-// SAFETY: it is only an address; tasks write to parts of their own, and read after all has been written.
+// SAFETY: it is only an address; tasks write separate parts, and read after everything has been written.
 unsafe impl<L> Send for Packed<L> {}
 // SAFETY: as above.
 unsafe impl<L> Sync for Packed<L> {}
 
 /// # Safety
 ///
-/// The memory was checked for the kernel, whose operands have this type.
+/// The memory was checked for the kernel, whose operands have type `T`.
 pub(super) unsafe fn run<T: Element>(k: &PreparedConv, memory: &[Memory], pool: &Pool)
 where
     T::Lane: Tiled,
 {
     let tiles = T::Lane::tiles();
     let apart = k.input_strides[1].wrapping_mul(k.stride[1] as isize).wrapping_mul(size_of::<T>() as isize);
-    let inner = k.inner(1, &(0..k.out[2])).len();
+    let inner = k.interior(1, &(0..k.out[2])).len();
     let in_place = k.reads_lanes::<T>(memory)
-        && (inner == k.out[2] || inner >= tiles.products[1].len() - EDGES)
+        && (inner == k.out[2] || inner >= tiles.shared[1].len() - EDGES)
         && apart % CONFLICT != 0;
     let chunks = Chunks::new(k);
     let (rows, columns, filters) = cuts::<T::Lane>(k, &chunks, in_place, pool.threads());
-    let mut products = Products { k, tiles, memory, chunks, rows, columns, filters, in_place, packed: None };
-    let elements = k.groups.saturating_mul(products.group());
-    let tasks_a_filter = k.out[0] * rows.parts() * columns.parts();
-    // SAFETY: the caller vouches; scratch memory has the size asked for.
+    let mut gemm = ImplicitGemm { k, tiles, memory, chunks, rows, columns, filters, in_place, packed: None };
+    let elements = k.groups.saturating_mul(gemm.group());
+    let tasks_per_filter = k.out[0] * rows.parts() * columns.parts();
+    // SAFETY: guaranteed by the caller; scratch memory has the requested size.
     unsafe {
-        if tasks_a_filter == 1 || elements > SHARED {
-            return products.tasks::<T>(pool);
+        if tasks_per_filter == 1 || elements > SHARED {
+            return gemm.tasks::<T>(pool);
         }
         pieces(bytes::<T::Lane>(elements), |scratch| {
-            products.packed = Some(Packed(scratch.take::<T::Lane>(elements)));
-            products.pack_all::<T>(pool);
-            products.tasks::<T>(pool);
+            gemm.packed = Some(Packed(scratch.take::<T::Lane>(elements)));
+            gemm.pack_all::<T>(pool);
+            gemm.tasks::<T>(pool);
         });
     }
 }
 
-impl<L: Tiled> Products<'_, L> {
-    /// The filters of a panel.
+impl<L: Tiled> ImplicitGemm<'_, L> {
+    /// The number of filters of a panel.
     fn width(&self) -> usize {
         2 * self.tiles.lanes
     }
@@ -103,7 +103,7 @@ impl<L: Tiled> Products<'_, L> {
         self.k.filters.div_ceil(self.width())
     }
 
-    /// The elements of the packed filters of a group.
+    /// The number of elements of the packed filters of a group.
     fn group(&self) -> usize {
         let depth = self.k.filter_size[0] * self.k.filter_size[1] * self.k.channels;
         depth.saturating_mul(self.panels() * self.width())
@@ -113,7 +113,7 @@ impl<L: Tiled> Products<'_, L> {
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this type, and the panels fit.
+    /// The memory was checked for the kernel, whose operands have type `T`, and there is room for the panels.
     unsafe fn pack<T: Element<Lane = L>>(
         &self,
         to: *mut L,
@@ -134,14 +134,14 @@ impl<L: Tiled> Products<'_, L> {
                     + chunk.channels.start as isize * deep
                     + (group * k.filters + first) as isize * across;
                 let matrix = Matrix { start: filter.wrapping_offset(here), strides: [deep, across], size };
-                // SAFETY: the caller vouches.
+                // SAFETY: guaranteed by the caller.
                 unsafe { pack_right_rows(L::kernels(), (to, depth, top), matrix) };
                 top += size[0];
             }
         }
     }
 
-    /// Where the panel of a chunk lies among all packed filters.
+    /// The offset of the panel of a chunk among all packed filters.
     fn offset(&self, group: usize, chunk: &Chunk, panel: usize) -> usize {
         let before = self.panels() * chunk.before + panel * chunk.depth();
         group * self.group() + before * self.width()
@@ -158,7 +158,7 @@ impl<L: Tiled> Products<'_, L> {
         let all = |task: usize| {
             let (task, panel) = (task / panels, task % panels);
             let (group, chunk) = (task / chunks, self.chunks.get(task % chunks));
-            // SAFETY: the caller vouches; no other task packs this panel.
+            // SAFETY: guaranteed by the caller; no other task packs this panel.
             unsafe {
                 let to = packed.address().add(self.offset(group, &chunk, panel));
                 self.pack::<T>(to, group, &chunk, panel..panel + 1);
@@ -170,7 +170,7 @@ impl<L: Tiled> Products<'_, L> {
 
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this type; packed filters are packed.
+    /// The memory was checked for the kernel, whose operands have type `T`; packed filters are packed.
     unsafe fn tasks<T: Element<Lane = L>>(&self, pool: &Pool) {
         let (rows, columns, filters) = (self.rows.parts(), self.columns.parts(), self.filters.parts());
         pool.run(self.k.out[0] * rows * columns * self.k.groups * filters, &|task| {
@@ -178,7 +178,7 @@ impl<L: Tiled> Products<'_, L> {
             let (task, group) = (task / self.k.groups, task % self.k.groups);
             let (task, column) = (task / columns, self.columns.range(task % columns));
             let (image, row) = (task / rows, self.rows.range(task % rows));
-            // SAFETY: the caller vouches; no other task has this block.
+            // SAFETY: guaranteed by the caller; no other task writes this block.
             unsafe { self.block::<T>(image, group, [row, column], filter) };
         });
     }
@@ -187,7 +187,7 @@ impl<L: Tiled> Products<'_, L> {
     ///
     /// # Safety
     ///
-    /// As for `tasks`; nobody else has this block.
+    /// As for `tasks`; no other task writes this block.
     unsafe fn block<T: Element<Lane = L>>(
         &self,
         image: usize,
@@ -219,7 +219,7 @@ impl<L: Tiled> Products<'_, L> {
                 let aside = sums.wrapping_add((row - rows.start) * columns.len() * stride);
                 place(row).unwrap_or((aside, stride as isize))
             };
-            // SAFETY: the caller vouches for the operands and the places; scratch memory has the sizes asked for.
+            // SAFETY: the caller guarantees the operands and the destinations; scratch memory has the requested sizes.
             unsafe {
                 for (number, chunk) in chunks().enumerate() {
                     let first = group * k.channels;
@@ -262,7 +262,7 @@ impl<L: Tiled> Products<'_, L> {
     ///
     /// # Safety
     ///
-    /// Windows and panels can be read; the places of rows can be written.
+    /// Windows and panels can be read; the destinations of rows can be written.
     unsafe fn lines(
         &self,
         left: &Left<L>,
@@ -273,42 +273,43 @@ impl<L: Tiled> Products<'_, L> {
         add: bool,
     ) {
         let k = self.k;
-        let inner = if self.in_place { k.inner(1, columns) } else { columns.clone() };
-        let seen = |axis: usize, position: usize| {
-            let (seen, first) = (k.seen(axis, position, &taps[axis]), taps[axis].start);
-            seen.start - first..seen.end - first
+        let inner = if self.in_place { k.interior(1, columns) } else { columns.clone() };
+        let in_bounds = |axis: usize, position: usize| {
+            let (in_bounds, first) = (k.taps_in_bounds(axis, position, &taps[axis]), taps[axis].start);
+            in_bounds.start - first..in_bounds.end - first
         };
         let ((first, stride), count) = (to(rows.start), inner.len());
-        // Rows lie evenly where they are so many bytes apart.
+        // Rows are evenly spaced if all are `down` bytes apart.
         let (down, size) =
             (to(rows.start + 1).0.addr().wrapping_sub(first.addr()) as isize, size_of::<L>() as isize);
         let even = |row: usize| {
             let here = first.wrapping_byte_offset((row - rows.start) as isize * down);
             down % size == 0 && to(row).0 == here
         };
-        // Those that follow each other without gaps and from which the same is seen are one long row.
+        // Rows that are contiguous and have the same taps in bounds are one long row.
         let joined = left.line == left.position * count as isize
             && count == columns.len()
             && down == stride * count as isize * size
-            && rows.clone().all(|row| even(row) && seen(0, row) == seen(0, rows.start));
+            && rows.clone().all(|row| even(row) && in_bounds(0, row) == in_bounds(0, rows.start));
         let (lines, count) = if joined { (1, rows.len() * count) } else { (rows.len(), count) };
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             for line in 0..lines {
                 let row = rows.start + line;
-                let (left, before) = left.below(line, &seen(0, row));
+                let (left, before) = left.below(line, &in_bounds(0, row));
                 let (left, _) = left.beside(inner.start - columns.start, &(0..taps[1].len()));
                 let to = to(row).0.wrapping_offset((inner.start - columns.start) as isize * stride);
                 self.strips(&left.joined(), count, &right.from(before * self.width()), (to, stride), add);
             }
-            // What is seen from the edges is the same down the rows, as far as these see the same.
+            // At the edges, consecutive rows with the same taps in bounds are computed together.
             let mut start = if inner.len() == columns.len() { rows.end } else { rows.start };
             while start < rows.end {
-                let like = |row: &usize| even(start) && even(*row) && seen(0, *row) == seen(0, start);
+                let like =
+                    |row: &usize| even(start) && even(*row) && in_bounds(0, *row) == in_bounds(0, start);
                 let end = start + 1 + (start + 1..rows.end).take_while(like).count();
-                let (left, above) = left.below(start - rows.start, &seen(0, start));
+                let (left, above) = left.below(start - rows.start, &in_bounds(0, start));
                 for column in (columns.start..inner.start).chain(inner.end..columns.end) {
-                    let (left, before) = left.beside(column - columns.start, &seen(1, column));
+                    let (left, before) = left.beside(column - columns.start, &in_bounds(1, column));
                     let left = Left { position: left.line, ..left.joined() };
                     let right = right.from((above + before) * self.width());
                     let to = to(start).0.wrapping_offset((column - columns.start) as isize * stride);
@@ -323,7 +324,7 @@ impl<L: Tiled> Products<'_, L> {
     ///
     /// # Safety
     ///
-    /// Windows and panels can be read; the place can be written.
+    /// Windows and panels can be read; the destination can be written.
     unsafe fn strips(
         &self,
         left: &Left<L>,
@@ -332,7 +333,7 @@ impl<L: Tiled> Products<'_, L> {
         (to, stride): (*mut L, isize),
         add: bool,
     ) {
-        let (width, strips) = (self.width(), positions.div_ceil(self.tiles.products[1].len()));
+        let (width, strips) = (self.width(), positions.div_ceil(self.tiles.shared[1].len()));
         for strip in 0..strips {
             let some = strip * positions / strips..(strip + 1) * positions / strips;
             let from = (left.start.wrapping_offset(some.start as isize * left.position), left.position);
@@ -340,10 +341,10 @@ impl<L: Tiled> Products<'_, L> {
             for column in (0..right.filters).step_by(width) {
                 let taken = width.min(right.filters - column);
                 let registers = taken.div_ceil(self.tiles.lanes);
-                let tile = self.tiles.products[registers - 1][some.len() - 1];
+                let tile = self.tiles.shared[registers - 1][some.len() - 1];
                 let right = (right.start.wrapping_add(column / width * right.panel), width as isize);
                 let to = (to.wrapping_add(column), stride);
-                // SAFETY: the caller vouches; a tile that would stick out is computed aside.
+                // SAFETY: guaranteed by the caller; a tile that exceeds the destination is computed in a temporary.
                 unsafe {
                     if taken == registers * self.tiles.lanes {
                         tile(&left.window, from, right, to, add);
@@ -359,7 +360,7 @@ impl<L: Tiled> Products<'_, L> {
     }
 }
 
-/// Panels of filters: where they start, how far apart they lie, and how many filters they have.
+/// Panels of filters: their start, the distance between them, and the number of filters.
 struct Right<L> {
     start: *const L,
     panel: usize,

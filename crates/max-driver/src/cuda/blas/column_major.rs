@@ -1,13 +1,13 @@
-//! A product as the library sees it: types by its numbers, matrices by columns.
+//! A matmul in the library's terms: types by number, matrices column-major.
 
 use std::ffi::c_int;
 
 use max_core::{DType, Result};
 
-use super::lt::{CublasLt, ProductDescription, compute, epilogue, product, type_number};
-use super::{BIAS_ALIGNMENT, Compute, Ending, Gemm, Matrix};
+use super::lt::{CublasLt, MatmulDescription, compute, epilogue, matmul, type_number};
+use super::{Activation, BIAS_ALIGNMENT, Compute, Gemm, Matrix};
 
-/// In what the library computes a product, and what its factors are.
+/// The library's compute type for a matmul, and the type of its factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Types {
     pub(super) compute: i32,
@@ -15,7 +15,7 @@ pub(super) struct Types {
 }
 
 impl Types {
-    /// The types of a product, unless the library has none for it on a GPU of this capability.
+    /// The types of a matmul, if the library supports it on a GPU of this compute capability.
     pub(super) fn of(gemm: &Gemm, capability: (u32, u32)) -> Option<Types> {
         use DType::{Float32, Float64, Int8, Int32};
         let (a, b, d) = (gemm.a.dtype, gemm.b.dtype, gemm.d.dtype);
@@ -27,7 +27,7 @@ impl Types {
             Compute::F64 => [a, b, d] == [Float64; 3],
             Compute::I32 => [a, b, d] == [Int8, Int8, Int32],
             Compute::F32 | Compute::TF32 if float8(a) && float8(b) => {
-                // Both operands lie along the sums, and a bias of float32 is not to be had.
+                // Both operands must be contiguous along k, and a float32 bias is not supported.
                 let along = gemm.b.transposed && !gemm.a.transposed;
                 capability >= (8, 9) && along && (d.is_half() || (d == Float32 && !gemm.bias))
             }
@@ -41,35 +41,35 @@ impl Types {
             Compute::TF32 if a == Float32 => Types { compute: compute::F32_BY_TF32, scale: Float32 },
             Compute::F32 | Compute::TF32 => Types { compute: compute::F32, scale: Float32 },
         };
-        // The library's gelu has the precision of float32.
-        let exact = gemm.ending != Ending::GeluTanh || gemm.compute != Compute::F64;
+        // The library's gelu only has float32 precision.
+        let exact = gemm.activation != Activation::GeluTanh || gemm.compute != Compute::F64;
         (possible && exact).then_some(types)
     }
 
-    pub(super) fn description(self, library: &'static CublasLt, gemm: &Gemm) -> Result<ProductDescription> {
+    pub(super) fn description(self, library: &'static CublasLt, gemm: &Gemm) -> Result<MatmulDescription> {
         let scale = type_number(self.scale).unwrap_or(-1);
-        let description = ProductDescription::new(library, self.compute, scale)?;
-        description.set(product::TRANSPOSE_A, c_int::from(gemm.b.transposed))?;
-        description.set(product::TRANSPOSE_B, c_int::from(gemm.a.transposed))?;
-        let (bias, ending) = (if gemm.bias { epilogue::BIAS } else { 0 }, gemm.ending);
+        let description = MatmulDescription::new(library, self.compute, scale)?;
+        description.set(matmul::TRANSPOSE_A, c_int::from(gemm.b.transposed))?;
+        description.set(matmul::TRANSPOSE_B, c_int::from(gemm.a.transposed))?;
+        let (bias, activation) = (if gemm.bias { epilogue::BIAS } else { 0 }, gemm.activation);
         description.set(
-            product::EPILOGUE,
-            match (bias, ending) {
-                (0, Ending::None) => epilogue::NOTHING,
-                (_, Ending::None) => bias,
-                (_, Ending::Relu) => bias | epilogue::RELU,
-                (_, Ending::GeluTanh) => bias | epilogue::GELU,
+            matmul::EPILOGUE,
+            match (bias, activation) {
+                (0, Activation::None) => epilogue::NOTHING,
+                (_, Activation::None) => bias,
+                (_, Activation::Relu) => bias | epilogue::RELU,
+                (_, Activation::GeluTanh) => bias | epilogue::GELU,
             },
         )?;
         if gemm.bias {
-            // While choosing, the library only looks at how the address is aligned.
-            description.set(product::BIAS_POINTER, BIAS_ALIGNMENT)?;
+            // While choosing an algorithm, the library only looks at the alignment of the address.
+            description.set(matmul::BIAS_POINTER, BIAS_ALIGNMENT)?;
         }
         Ok(description)
     }
 }
 
-/// The matrices as the library sees them: rows, columns and the distance of columns.
+/// The matrices in column-major terms: rows, columns and the distance between columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shapes {
     pub(super) batch: i32,
@@ -80,7 +80,7 @@ pub(super) struct Shapes {
 }
 
 impl Shapes {
-    /// The shapes of a product, unless it is empty or its memory is none that the library can describe.
+    /// The shapes of a matmul, unless it is empty or the library cannot describe its memory.
     pub(super) fn of(gemm: &Gemm) -> Option<Shapes> {
         let (m, n, k) = (gemm.m, gemm.n, gemm.k);
         let known = |matrix: &Matrix| {
@@ -101,22 +101,22 @@ impl Shapes {
         }
         Some(Shapes {
             batch: i32::try_from(gemm.batch).ok().filter(|&batch| batch > 0)?,
-            b: seen(&gemm.b, [k, n])?,
-            a: seen(&gemm.a, [m, k])?,
+            b: column_major(&gemm.b, [k, n])?,
+            a: column_major(&gemm.a, [m, k])?,
             c: match &gemm.c {
-                Some(c) => Some(seen(c, [m, n])?),
+                Some(c) => Some(column_major(c, [m, n])?),
                 None => None,
             },
-            d: seen(&gemm.d, [m, n])?,
+            d: column_major(&gemm.d, [m, n])?,
         })
     }
 }
 
-/// A matrix of rows and columns as the library sees its memory: what is a row here, or a column if it is transposed, is
-/// a column there. Nothing where those overlap.
-fn seen(matrix: &Matrix, [rows, columns]: [i64; 2]) -> Option<([i64; 2], i64)> {
+/// The same memory as a column-major matrix: a contiguous row here, or column if it is transposed, is a column there.
+/// `None` if those overlap.
+fn column_major(matrix: &Matrix, [rows, columns]: [i64; 2]) -> Option<([i64; 2], i64)> {
     let (length, count) = if matrix.transposed { (rows, columns) } else { (columns, rows) };
-    // Of a single one the distance to the next says nothing, but it is looked at.
+    // The distance is meaningless for a single column, but the library checks it.
     let leading = if count == 1 { matrix.leading.max(length) } else { matrix.leading };
     (leading >= length).then_some(([length, count], leading))
 }

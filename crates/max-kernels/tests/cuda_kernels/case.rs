@@ -6,7 +6,7 @@ use max_driver::{Buffer, CPU, Device};
 use max_kernels::cuda::{self, Options, Prepared};
 use max_kernels::{Memory, Pool};
 
-/// A kernel, one buffer of the host for each slot, and which of them are results.
+/// A kernel, one host buffer per slot, and which of them are results.
 pub(crate) struct Case {
     pub(crate) kernel: Kernel<i64>,
     pub(crate) buffers: Vec<Buffer>,
@@ -21,7 +21,7 @@ impl Case {
     }
 }
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -34,8 +34,8 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Eighths between minus two and two, so that sums of their products are exact in any order; whole numbers of
-    /// integers.
+    /// Eighths between minus two and two, so that sums of their products are exact in any order; integers for integer
+    /// types.
     pub(crate) fn buffer(&mut self, dtype: DType, count: usize) -> Buffer {
         fn fill<T: Element>(random: &mut Random, count: usize) -> Buffer {
             let step = if T::DTYPE.is_float() { 8.0 } else { 1.0 };
@@ -45,8 +45,8 @@ impl Random {
         dispatch!(dtype, T => fill::<T>(self, count))
     }
 
-    /// Some layout of a shape in a slot, and how many elements it takes: any order of axes, gaps, axes that run backwards,
-    /// and, if they may, axes before the last two that repeat.
+    /// A random layout of a shape in a slot, and how many elements it spans: any order of axes, gaps, negative strides,
+    /// and, if allowed, broadcast axes before the last two.
     pub(crate) fn access(
         &mut self,
         slot: u32,
@@ -71,7 +71,7 @@ impl Random {
     }
 }
 
-/// An access without gaps, its axes in some order from the innermost on, and how many elements it takes.
+/// A contiguous access with its axes in some order, innermost first, and how many elements it spans.
 pub(crate) fn ordered(slot: u32, dtype: DType, shape: &[i64], order: &[usize]) -> (Access<i64>, usize) {
     let (mut strides, mut step) = (vec![0; shape.len()], 1);
     for &axis in order {
@@ -81,24 +81,24 @@ pub(crate) fn ordered(slot: u32, dtype: DType, shape: &[i64], order: &[usize]) -
     (Access { slot: Slot(slot), dtype, offset: 0, strides }, step as usize)
 }
 
-/// An access without gaps, row by row.
+/// A contiguous row-major access.
 pub(crate) fn row_major(slot: u32, dtype: DType, shape: &[i64]) -> (Access<i64>, usize) {
     ordered(slot, dtype, shape, &(0..shape.len()).rev().collect::<Vec<_>>())
 }
 
-/// A buffer of elements that no result has by chance.
+/// A buffer filled with an element that results do not have by chance.
 pub(crate) fn untouched(dtype: DType, count: usize) -> Buffer {
     dispatch!(dtype, T => Buffer::from(vec![T::from_f64(77.0); count]))
 }
 
-/// Runs all cases on both devices; what went wrong.
+/// Runs all cases on both devices; returns the failures.
 pub(crate) fn check_all(device: &Device, cases: &[Case]) -> Vec<String> {
     let kernels: Vec<&Kernel<i64>> = cases.iter().map(|case| &case.kernel).collect();
     let together = cuda::prepare(&kernels, device, Options::default());
     let mut failures = Vec::new();
     let mut prepared = together.unwrap_or_default().into_iter();
     for (number, case) in cases.iter().enumerate() {
-        // Where not all could be prepared together, each alone says which could not.
+        // If preparing all together fails, preparing each alone shows which one fails.
         let outcome = match prepared.next() {
             Some(prepared) => check(device, case, &prepared),
             None => cuda::prepare(&[&case.kernel], device, Options::default())
@@ -118,7 +118,7 @@ pub(crate) fn check_all(device: &Device, cases: &[Case]) -> Vec<String> {
     failures
 }
 
-/// Copies buffers to a device and lets a kernel run on them there.
+/// Copies buffers to a device and runs a kernel on them there.
 pub(crate) fn run_on(device: &Device, case: &Case, prepared: &Prepared) -> Result<Vec<Buffer>> {
     let buffers = case.buffers.iter().map(|buffer| buffer.copy(Some(device))).collect::<Result<Vec<_>>>()?;
     let scratch = Buffer::zeros(DType::UInt8, &[prepared.scratch_bytes()], device)?;
@@ -127,7 +127,7 @@ pub(crate) fn run_on(device: &Device, case: &Case, prepared: &Prepared) -> Resul
     case.results.iter().map(|&slot| buffers[slot].to(&CPU())).collect()
 }
 
-/// Lets a kernel of the CPU run on copies of the buffers.
+/// Runs a CPU kernel on copies of the buffers.
 pub(crate) fn run_on_cpu(case: &Case) -> Result<Vec<Buffer>> {
     let buffers = case.buffers.iter().map(|buffer| buffer.copy(None)).collect::<Result<Vec<_>>>()?;
     max_kernels::prepare(&case.kernel)?.run(&memory(case, &buffers)?, &Pool::new(2))?;
@@ -148,7 +148,7 @@ fn check(device: &Device, case: &Case, prepared: &Prepared) -> Result<Option<Str
     let again = run_on(device, case, prepared)?;
     for (((&slot, got), again), expected) in case.results.iter().zip(&got).zip(&again).zip(&expected) {
         if got.host_bytes()?.as_ref() != again.host_bytes()?.as_ref() {
-            return Ok(Some(format!("slot {slot} has other bits the second time")));
+            return Ok(Some(format!("slot {slot} has different bits in the second run")));
         }
         let dtype = got.dtype();
         let (got, expected) = (numbers(got)?, numbers(expected)?);
@@ -172,7 +172,7 @@ fn numbers(buffer: &Buffer) -> Result<Vec<f64>> {
     dispatch!(buffer.dtype(), T => Ok(buffer.to_vec::<T>()?.into_iter().map(|x| x.to_f64()).collect()))
 }
 
-/// Whether a result is as near as its type and the order of sums allow.
+/// Whether a result is as close as its type and the order of sums allow.
 fn near(dtype: DType, got: f64, expected: f64) -> bool {
     let part = match dtype {
         DType::Float64 => 1e-12,

@@ -1,16 +1,16 @@
-//! Products, convolutions and gathers on a GPU against the kernels of the CPU, if there is a GPU.
+//! Matmuls, convolutions and gathers on a GPU, if there is one, against the CPU kernels.
 //!
-//! All cases are prepared together, as programs do it, and run twice: the second time must give the same bits. Every
-//! failure is told, not only the first.
+//! All cases are prepared together, as programs do it, and run twice: both runs must give the same bits. Every failure
+//! is reported, not only the first.
 
-#[path = "cuda_products/case.rs"]
+#[path = "cuda_kernels/case.rs"]
 mod case;
-#[path = "cuda_products/conv.rs"]
+#[path = "cuda_kernels/conv.rs"]
 mod conv;
-#[path = "cuda_products/gather.rs"]
+#[path = "cuda_kernels/gather.rs"]
 mod gather;
 mod gpu;
-#[path = "cuda_products/matmul.rs"]
+#[path = "cuda_kernels/matmul.rs"]
 mod matmul;
 
 use case::{Case, check_all};
@@ -19,11 +19,11 @@ use gpu::gpu;
 /// All cases, in groups.
 fn groups() -> [(&'static str, Vec<Case>); 10] {
     [
-        ("plain products", matmul::plain()),
+        ("plain matmuls", matmul::plain()),
         ("every type and layout", matmul::layouts()),
         ("heads and slices", matmul::heads()),
-        ("endings", matmul::endings()),
-        ("thin products", matmul::thin()),
+        ("epilogues", matmul::epilogues()),
+        ("thin matmuls", matmul::thin()),
         ("float8", matmul::float8()),
         ("convolutions of every type", conv::small()),
         ("convolutions", conv::large()),
@@ -33,19 +33,19 @@ fn groups() -> [(&'static str, Vec<Case>); 10] {
 }
 
 #[test]
-fn products_and_gathers_are_those_of_the_cpu() {
+fn kernels_match_the_cpu() {
     let Some(device) = gpu() else { return };
     let mut failures = Vec::new();
     for (name, cases) in groups() {
         failures.extend(check_all(&device, &cases).into_iter().map(|failure| format!("{name}: {failure}")));
     }
     failures.extend(gather::bad_indices(&device));
-    failures.extend(gather::memory_that_starts_anywhere(&device));
+    failures.extend(gather::unaligned_memory(&device));
     let shown = failures.iter().take(40).map(String::as_str).collect::<Vec<_>>().join("\n\n");
     assert!(failures.is_empty(), "{} failures\n{shown}", failures.len());
 }
 
-/// With or without a GPU, the cases are kernels that run.
+/// All cases are valid kernels, with or without a GPU.
 #[test]
 fn cases_run_on_the_cpu() {
     for (name, cases) in groups() {
