@@ -1,13 +1,20 @@
-//! Saved graphs: written whole or not at all, read by mapping.
+//! Saved graphs: written whole or not at all, and read whole.
+//!
+//! Files are read, not mapped. A mapping would show whatever becomes of the file later: constants that kernels have packed
+//! would stay old while others change, and a file that is cut short would end the process. What is read is checked once
+//! and then stays as it is.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use max_core::{DType, Error, Result, bail};
-use max_driver::{Buffer, MmapMode};
+use max_core::{Error, ErrorKind, Result, bail};
+use max_driver::Buffer;
 use max_graph::{Graph, encode, verify};
+
+use crate::session::require_memory_for;
 
 const ACCEPTED: &str = "a model is a Graph, or the path of a file written by Graph.save()";
 
@@ -15,6 +22,7 @@ const ACCEPTED: &str = "a model is a Graph, or the path of a file written by Gra
 pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
     let failed =
         |e: std::io::Error| Error::runtime(format!("cannot save the graph to {}: {e}", path.display()));
+    require_memory_for(graph.num_ops())?;
     let body = graph.body();
     verify(&body)?;
     let Some(name) = path.file_name() else {
@@ -39,18 +47,24 @@ pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
     })
 }
 
-/// Reads a saved graph; its constants stay in the mapped file.
+/// Reads a saved graph into memory.
 pub fn read_graph(path: &Path) -> Result<Graph> {
-    let shown = path.display();
-    let metadata =
-        fs::metadata(path).map_err(|e| Error::runtime(format!("cannot load {shown}: {e}; {ACCEPTED}")))?;
+    let failed = |e: &dyn Display| format!("cannot load {}: {e}; {ACCEPTED}", path.display());
+    // Opening a pipe would wait for somebody to write, so look first.
+    let metadata = fs::metadata(path).map_err(|e| Error::runtime(failed(&e)))?;
     if !metadata.is_file() {
-        let what = if metadata.is_dir() { "a folder" } else { "not a regular file" };
-        bail!(runtime, "cannot load {shown}: it is {what}; {ACCEPTED}");
+        let what = if metadata.is_dir() { "it is a folder" } else { "it is not a regular file" };
+        return Err(Error::runtime(failed(&what)));
     }
-    let len = usize::try_from(metadata.len())
-        .map_err(|_| Error::runtime(format!("cannot load {shown}: too large")))?;
-    let read =
-        || encode::decode(&Buffer::mmap(path, DType::UInt8, &[len], MmapMode::ReadOnly, 0)?.host_bytes()?);
-    read().map_err(|e| Error::runtime(format!("cannot load {shown}: {e}; {ACCEPTED}")))
+    let read = || {
+        let unreadable = |e: std::io::Error| Error::runtime(e.to_string());
+        let file = File::open(path).map_err(unreadable)?;
+        let len = file.metadata().map_err(unreadable)?.len();
+        let len = usize::try_from(len).map_err(|_| Error::memory(format!("it has {len} bytes")))?;
+        encode::decode(&Buffer::from_reader(file, len)?.host_bytes()?)
+    };
+    read().map_err(|e| match e.kind() {
+        ErrorKind::Memory => Error::memory(failed(&e)),
+        _ => Error::runtime(failed(&e)),
+    })
 }
