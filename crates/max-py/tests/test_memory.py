@@ -66,7 +66,8 @@ for megabytes in (1, 4, 12, 24):
     assert refused(megabytes, lambda: session.load(graph))
     assert refused(megabytes, lambda: session.load(path))
     assert refused(megabytes, lambda: Graph("read", path=path))
-runs(session.load(path))
+assert str(Graph("read", path=path)) == str(graph)
+runs(session.load(record(2)))
 """,
     ],
     ids=["recording", "saving and loading"],

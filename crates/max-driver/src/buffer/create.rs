@@ -314,6 +314,18 @@ mod tests {
     }
 
     #[test]
+    fn readers_give_as_much_as_is_asked_for() {
+        let mut reader = &[1u8, 2, 3, 4][..];
+        let buffer = Buffer::from_reader(&mut reader, 3).unwrap();
+        assert_eq!(buffer.to_vec::<u8>().unwrap(), [1, 2, 3]);
+        assert!(buffer.data_ptr().addr().is_multiple_of(ALIGNMENT));
+        assert_eq!(Buffer::from_reader(&mut reader, 0).unwrap().num_elements(), 0);
+        let error = Buffer::from_reader(&mut reader, 2).unwrap_err();
+        assert!(error.message().contains("cannot read 2 bytes"), "{error}");
+        assert_eq!(Buffer::from_reader(reader, usize::MAX / 2).unwrap_err().kind(), ErrorKind::Memory);
+    }
+
+    #[test]
     fn files_are_mapped_in_every_mode() {
         let path = std::env::temp_dir().join(format!("max-driver-mmap-{}", std::process::id()));
         let map = |mode: &str, shape: &[usize], offset| {
