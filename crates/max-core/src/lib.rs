@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+pub mod checksum;
 pub mod device;
 pub mod dim;
 pub mod dtype;
@@ -12,6 +13,7 @@ pub mod error;
 pub mod float8;
 pub mod kernel;
 pub mod layout;
+pub mod memory;
 pub mod quantization;
 pub mod random;
 pub mod scalar;
@@ -19,6 +21,7 @@ pub mod shape;
 pub mod types;
 
 pub use bytes::HostBytes;
+pub use checksum::checksum;
 pub use device::{DeviceKind, DeviceRef};
 pub use dim::{Bindings, Dim};
 pub use dtype::DType;

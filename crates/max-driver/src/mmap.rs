@@ -1,7 +1,7 @@
 //! Files as memory: the modes in which a file is mapped, and the mapping itself.
 //!
-//! A mapped file must not be truncated while it is mapped: the system ends a process that reads beyond the
-//! end, and no check here can prevent that.
+//! A mapped file must not be changed by others while it is mapped: readers would see old and new bytes in turn, and the
+//! system ends a process that reads beyond the end. No check here can prevent that; renaming another file over it is safe.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;

@@ -3,7 +3,6 @@
 //! Two graphs have the same structure if they print the same and their long constants are the same bytes. There is one
 //! bounded cache per process; graphs with a lot of data are not cached.
 
-use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,6 +14,7 @@ use max_graph::Body;
 use max_graph::text::{Constants, print};
 
 use crate::lock;
+use crate::lru::Lru;
 
 /// How many programs are cached.
 const KEPT: usize = 128;
@@ -44,7 +44,7 @@ pub(crate) struct Key {
     target: String,
 }
 
-static CACHE: Mutex<VecDeque<Entry>> = Mutex::new(VecDeque::new());
+static CACHE: Mutex<Lru<Entry, KEPT>> = Mutex::new(Lru::new());
 static HITS: AtomicU64 = AtomicU64::new(0);
 static MISSES: AtomicU64 = AtomicU64::new(0);
 
@@ -118,14 +118,10 @@ impl PartialEq for Key {
 
 /// The program of a graph, if it is cached.
 pub(crate) fn find(key: &Key) -> Option<Arc<Program>> {
-    let mut cache = lock(&CACHE);
-    let found = cache.iter().position(|entry| entry.key == *key);
+    let found = lock(&CACHE).find(|entry| entry.key == *key).map(|entry| entry.program.clone());
     let counter = if found.is_some() { &HITS } else { &MISSES };
     counter.fetch_add(1, Ordering::Relaxed);
-    let entry = cache.remove(found?)?;
-    let program = entry.program.clone();
-    cache.push_front(entry);
-    Some(program)
+    found
 }
 
 /// Adds the program of a graph to the cache.
@@ -134,12 +130,11 @@ pub(crate) fn keep(key: Key, program: &Arc<Program>) {
     if bytes > MOST_BYTES {
         return;
     }
-    let mut gone = Vec::new();
     let mut cache = lock(&CACHE);
-    cache.push_front(Entry { key, program: program.clone(), bytes });
-    while cache.len() > KEPT || cache.iter().map(|entry| entry.bytes).sum::<usize>() > MOST_IN_ALL {
-        gone.extend(cache.pop_back());
+    let mut evicted = Vec::from_iter(cache.insert(Entry { key, program: program.clone(), bytes }));
+    while cache.iter().map(|entry| entry.bytes).sum::<usize>() > MOST_IN_ALL {
+        evicted.extend(cache.evict());
     }
     drop(cache);
-    drop(gone);
+    drop(evicted);
 }

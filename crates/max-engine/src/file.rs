@@ -1,13 +1,20 @@
-//! Saved graphs: written whole or not at all, read by mapping.
+//! Saved graphs: written whole or not at all, and read whole.
+//!
+//! Files are read, not mapped. A mapping would show whatever becomes of the file later: constants that kernels have packed
+//! would stay old while others change, and a file that is cut short would end the process. What is read is checked once
+//! and then stays as it is.
 
+use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use max_core::{DType, Error, Result, bail};
-use max_driver::{Buffer, MmapMode};
+use max_core::{Error, ErrorKind, Result, bail};
+use max_driver::Buffer;
 use max_graph::{Graph, encode, verify};
+
+use crate::session::require_memory_for;
 
 const ACCEPTED: &str = "a model is a Graph, or the path of a file written by Graph.save()";
 
@@ -15,6 +22,7 @@ const ACCEPTED: &str = "a model is a Graph, or the path of a file written by Gra
 pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
     let failed =
         |e: std::io::Error| Error::runtime(format!("cannot save the graph to {}: {e}", path.display()));
+    require_memory_for(graph.num_ops())?;
     let body = graph.body();
     verify(&body)?;
     let Some(name) = path.file_name() else {
@@ -39,27 +47,32 @@ pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
     })
 }
 
-/// Reads a saved graph; its constants stay in the mapped file.
+/// Reads a saved graph into memory.
 pub fn read_graph(path: &Path) -> Result<Graph> {
-    let failed = |why: &str| Error::runtime(format!("cannot load '{}': {why}; {ACCEPTED}", path.display()));
-    let metadata = fs::metadata(path).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => failed("the file does not exist"),
-        _ => failed(&format!("the file cannot be read: {e}")),
-    })?;
-    if !metadata.is_file() {
-        let is_dir = metadata.is_dir();
-        return Err(failed(if is_dir {
-            "it is a directory, not a file"
-        } else {
-            "it is not a regular file"
-        }));
-    }
-    if metadata.len() == 0 {
-        return Err(failed("the file is empty"));
-    }
-    let len = usize::try_from(metadata.len()).map_err(|_| failed("the file is too large"))?;
-    let bytes = Buffer::mmap(path, DType::UInt8, &[len], MmapMode::CopyOnWrite, 0)
-        .and_then(|file| file.host_bytes())
-        .map_err(|e| failed(&format!("the file cannot be read: {e}")))?;
-    encode::decode(&bytes).map_err(|e| failed(&e.to_string()))
+    let failed = |e: &dyn Display| format!("cannot load '{}': {e}; {ACCEPTED}", path.display());
+    let unreadable = |e: io::Error| match e.kind() {
+        io::ErrorKind::NotFound => Error::runtime("the file does not exist"),
+        _ => Error::runtime(format!("the file cannot be read: {e}")),
+    };
+    let read = || {
+        // Opening a pipe would wait for a writer, so look first.
+        let metadata = fs::metadata(path).map_err(unreadable)?;
+        if metadata.is_dir() {
+            bail!(runtime, "it is a directory, not a file");
+        }
+        if !metadata.is_file() {
+            bail!(runtime, "it is not a regular file");
+        }
+        let file = File::open(path).map_err(unreadable)?;
+        let len = file.metadata().map_err(unreadable)?.len();
+        if len == 0 {
+            bail!(runtime, "the file is empty");
+        }
+        let len = usize::try_from(len).map_err(|_| Error::memory(format!("it has {len} bytes")))?;
+        encode::decode(&Buffer::from_reader(file, len)?.host_bytes()?)
+    };
+    read().map_err(|e| match e.kind() {
+        ErrorKind::Memory => Error::memory(failed(&e)),
+        _ => Error::runtime(failed(&e)),
+    })
 }

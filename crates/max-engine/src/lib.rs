@@ -6,6 +6,7 @@ mod cache;
 mod capture;
 mod dump;
 mod file;
+mod lru;
 mod model;
 mod observe;
 mod picture;

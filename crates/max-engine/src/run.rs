@@ -11,7 +11,6 @@ mod launch;
 mod state;
 mod storage;
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use max_compiler::program::Work;
@@ -23,6 +22,7 @@ use max_graph::interpret::bind_inputs;
 use max_kernels::{Constant, Pool, cuda};
 
 use crate::lock;
+use crate::lru::Lru;
 use crate::observe::Observer;
 use fixed::Fixed;
 use launch::{Launch, Need};
@@ -70,7 +70,7 @@ pub(crate) struct Runtime {
     devices: Vec<Device>,
     streams: Vec<Stream>,
     fixed: Fixed,
-    ready: Mutex<VecDeque<Arc<Ready>>>,
+    ready: Mutex<Lru<Arc<Ready>, KEPT_SIZES>>,
     scratch: Mutex<Vec<Scratch>>,
 }
 
@@ -81,8 +81,8 @@ pub(crate) struct Ready {
     shapes: Vec<Vec<usize>>,
     bindings: Bindings,
     pub(crate) first: Arc<Segment>,
-    /// Segments whose sizes depend on data, by what they were bound to last.
-    later: Mutex<VecDeque<(usize, Bindings, Arc<Segment>)>>,
+    /// Segments whose sizes depend on data, with their numbers and what they were bound to.
+    later: Mutex<Lru<(usize, Bindings, Arc<Segment>), KEPT_SIZES>>,
 }
 
 /// A segment for known sizes, its kernels ready to launch.
@@ -126,12 +126,9 @@ impl Runtime {
             let shapes = ready.shapes.iter().map(Vec::as_slice);
             shapes.eq(inputs.iter().map(Buffer::shape))
         };
-        let mut kept = lock(&self.ready);
-        if let Some(at) = kept.iter().position(same) {
-            kept.swap(0, at);
-            return Ok(kept[0].clone());
+        if let Some(ready) = lock(&self.ready).find(same) {
+            return Ok(ready.clone());
         }
-        drop(kept);
         self.bind(inputs.iter().map(|input| input.shape().to_vec()).collect())
     }
 
@@ -141,9 +138,8 @@ impl Runtime {
         self.program.learn(0, &mut bindings, &Weights(self))?;
         let first = Arc::new(self.segment(0, &bindings)?);
         let ready = Arc::new(Ready { shapes, bindings, first, later: Mutex::default() });
-        let mut kept = lock(&self.ready);
-        kept.push_front(ready.clone());
-        kept.truncate(KEPT_SIZES);
+        let evicted = lock(&self.ready).insert(ready.clone());
+        drop(evicted);
         Ok(ready)
     }
 
@@ -197,14 +193,13 @@ impl Runtime {
         data: &dyn Data,
     ) -> Result<Arc<Segment>> {
         self.program.learn(number, bindings, data)?;
-        let same = |entry: &&(usize, Bindings, Arc<Segment>)| entry.0 == number && entry.1 == *bindings;
-        if let Some((_, _, segment)) = lock(&ready.later).iter().find(same) {
+        let same = |entry: &(usize, Bindings, Arc<Segment>)| entry.0 == number && entry.1 == *bindings;
+        if let Some((_, _, segment)) = lock(&ready.later).find(same) {
             return Ok(segment.clone());
         }
         let segment = Arc::new(self.segment(number, bindings)?);
-        let mut later = lock(&ready.later);
-        later.push_front((number, bindings.clone(), segment.clone()));
-        later.truncate(KEPT_SIZES);
+        let evicted = lock(&ready.later).insert((number, bindings.clone(), segment.clone()));
+        drop(evicted);
         Ok(segment)
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use max_compiler::{Options, Program, Target, compile};
+use max_core::memory::require_memory;
 use max_core::{Bindings, Error, Result, TensorType, bail};
 use max_driver::{Buffer, Device};
 use max_graph::{Body, Graph};
@@ -113,6 +114,7 @@ impl InferenceSession {
     /// themselves, of graphs that differ in their constants. Such a model releases the memory of its temporaries after each
     /// execution.
     pub fn load_body(&self, body: Body) -> Result<Model> {
+        require_memory_for(body.block.ops.len())?;
         let mut target = self.target();
         target.options.fold_exactly = true;
         let program = self.compile_new(body, &target)?;
@@ -137,6 +139,7 @@ impl InferenceSession {
 
     /// The program of a graph: from the cache, or compiled now.
     fn compile(&self, graph: &Graph) -> Result<Arc<Program>> {
+        require_memory_for(graph.num_ops())?;
         let (body, target) = (graph.body(), self.target());
         let key = Key::of(&body, &target);
         if !dump::is_wanted()
@@ -222,6 +225,13 @@ impl InferenceSession {
     pub fn uses_old_top_k_kernel(&self) -> bool {
         self.settings.old_top_k()
     }
+}
+
+/// An error unless there is memory for a copy of a graph with this many ops, for its text, and for compiling it.
+pub(crate) fn require_memory_for(ops: usize) -> Result<()> {
+    /// Roughly what an op takes that becomes a kernel of its own.
+    const BYTES_PER_OP: usize = 4 << 10;
+    require_memory(ops.saturating_mul(BYTES_PER_OP), &format!("a graph of {ops} ops"))
 }
 
 /// The value of a weight, checked against its type; symbolic dims accept any size.

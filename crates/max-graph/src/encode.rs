@@ -1,13 +1,15 @@
 //! Graphs as bytes: a header, the text form, and the data of long constants, each once and aligned.
 //!
-//! All numbers are little-endian u64. The header holds the magic, the version, the length of everything, a
-//! checksum over header and text, the length of the text and the number of blobs; then come the start and
-//! length of each blob, the text, and the blobs at multiples of 64. Reading maps blobs in place and trusts
-//! nothing: lengths are checked against the bytes that are there before anything is made of them.
+//! All numbers are little-endian u64. The header holds the magic, the version, the length of everything, the checksum of
+//! the head, the length of the text and the number of blobs; then come the length and the checksum of each blob, the text,
+//! and the blobs. Head and blobs are filled up with zeros to multiples of 64. Every byte belongs to a checksum, and reading
+//! compares them all. It trusts nothing: lengths are checked against the bytes that are there before anything is made of
+//! them. The data of constants stays where it is in the bytes.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
+use max_core::checksum::{BLOCK, checksum};
+use max_core::memory::try_reserve;
 use max_core::{Error, HostBytes, Result, bail};
 
 use crate::graph::Graph;
@@ -18,34 +20,33 @@ use crate::text::{Constants, parse_with, print};
 const MAGIC: u64 = u64::from_le_bytes(*b"MAXGRAPH");
 
 /// The version that is written, and the only one that is read.
-pub const VERSION: u64 = 1;
-
-/// The alignment of blobs.
-const ALIGN: usize = 64;
+pub const VERSION: u64 = 2;
 
 /// The number of words before the blob table.
 const HEADER: usize = 6;
+
+/// Where in the header the checksum is; it counts as zero in itself.
+const CHECKSUM: usize = 3;
 
 /// The bytes of a graph, in pieces to be written one after the other.
 pub fn encode(body: &Body) -> Vec<HostBytes> {
     let mut blobs = Blobs::default();
     let text = print(body, Constants::Blobs(&mut |tensor| blobs.number(tensor)));
-    let table = (HEADER + 2 * blobs.unique.len()) * 8;
-    let mut end = (table + text.len()).next_multiple_of(ALIGN);
-    let mut words = vec![MAGIC, VERSION, 0, 0, text.len() as u64, blobs.unique.len() as u64];
-    for blob in &blobs.unique {
-        words.extend([end as u64, blob.len() as u64]);
-        end = (end + blob.len()).next_multiple_of(ALIGN);
+    let head = padded((HEADER + 2 * blobs.unique.len()) * 8 + text.len());
+    let total = head + blobs.unique.iter().map(|(blob, _)| padded(blob.len())).sum::<usize>();
+    let mut words = vec![MAGIC, VERSION, total as u64, 0, text.len() as u64, blobs.unique.len() as u64];
+    for (blob, checksum) in &blobs.unique {
+        words.extend([blob.len() as u64, *checksum]);
     }
-    words[2] = end as u64;
-    words[3] = checksum(&words, text.as_bytes());
-    let mut head: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    head.extend(text.as_bytes());
-    head.resize(head.len().next_multiple_of(ALIGN), 0);
+    let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    bytes.extend(text.as_bytes());
+    bytes.resize(head, 0);
+    let own = checksum(&bytes).to_le_bytes();
+    bytes[CHECKSUM * 8..][..8].copy_from_slice(&own);
 
-    let mut pieces = vec![HostBytes::from_vec(head)];
-    for blob in blobs.unique {
-        let padding = blob.len().next_multiple_of(ALIGN) - blob.len();
+    let mut pieces = vec![HostBytes::from_vec(bytes)];
+    for (blob, _) in blobs.unique {
+        let padding = padded(blob.len()) - blob.len();
         pieces.push(blob);
         if padding > 0 {
             pieces.push(HostBytes::from_vec(vec![0u8; padding]));
@@ -64,7 +65,11 @@ pub fn decode(bytes: &HostBytes) -> Result<Graph> {
         bail!(value, "this is not a saved graph: it does not start with MAXGRAPH");
     }
     if word(1)? != VERSION {
-        bail!(value, "the saved graph has version {}; this release reads version {VERSION}", word(1)?);
+        let version = word(1)?;
+        bail!(
+            value,
+            "the saved graph has version {version}, but this release reads version {VERSION}: save the graph again"
+        );
     }
     let count = |at: usize| word(at).and_then(|n| usize::try_from(n).map_err(|_| truncated()));
     let (total, text_len, blobs) = (count(2)?, count(4)?, count(5)?);
@@ -74,18 +79,32 @@ pub fn decode(bytes: &HostBytes) -> Result<Graph> {
     let table_end = blobs.checked_mul(2).and_then(|n| n.checked_add(HEADER)).and_then(|n| n.checked_mul(8));
     let table_end = table_end.filter(|&end| end <= total).ok_or_else(truncated)?;
     let text = bytes.slice(table_end, text_len).ok_or_else(truncated)?;
-    let mut words = (0..table_end / 8).map(word).collect::<Result<Vec<_>>>()?;
-    let stored = std::mem::take(&mut words[3]);
-    if stored != checksum(&words, &text) {
+    let mut at = padded(table_end + text_len);
+    let mut head = Vec::new();
+    try_reserve(&mut head, at, "the head of a saved graph")?;
+    head.extend_from_slice(bytes.get(..at).ok_or_else(truncated)?);
+    head[CHECKSUM * 8..][..8].fill(0);
+    if word(CHECKSUM)? != checksum(&head) {
         bail!(value, "the saved graph is damaged: its checksum does not match");
     }
-    let text = std::str::from_utf8(&text).map_err(|_| Error::value("the saved graph's text is not UTF-8"))?;
-    let blob = |number: usize| {
-        if number >= blobs {
-            bail!(value, "the saved graph has no blob {number}");
+    let mut found = Vec::with_capacity(blobs);
+    for number in 0..blobs {
+        let len = count(HEADER + 2 * number)?;
+        let blob = bytes.slice(at, len).ok_or_else(truncated)?;
+        let end = at.checked_add(padded(len)).filter(|&end| end <= total).ok_or_else(truncated)?;
+        if word(HEADER + 2 * number + 1)? != checksum(&bytes[at..end]) {
+            bail!(value, "the saved graph is damaged: the checksum of constant data {number} does not match");
         }
-        let at = HEADER + 2 * number;
-        bytes.slice(words[at] as usize, words[at + 1] as usize).ok_or_else(truncated)
+        found.push(blob);
+        at = end;
+    }
+    if at != total {
+        return Err(truncated());
+    }
+    let text = std::str::from_utf8(&text).map_err(|_| Error::value("the saved graph's text is not UTF-8"))?;
+    let blob = |number: usize| match found.get(number) {
+        Some(blob) => Ok(blob.clone()),
+        None => bail!(value, "the saved graph has no blob {number}"),
     };
     parse_with(text, &blob).map(Graph::from_body)
 }
@@ -94,30 +113,28 @@ fn truncated() -> Error {
     Error::value("the saved graph is truncated or damaged")
 }
 
-/// FNV-1a over the words, with zero for the checksum itself, and the text.
-fn checksum(words: &[u64], text: &[u8]) -> u64 {
-    let bytes = words.iter().flat_map(|w| w.to_le_bytes()).chain(text.iter().copied());
-    bytes.fold(0xcbf29ce484222325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100000001b3))
+/// A length with what fills its last block, so that checksums are of whole blocks and blobs are aligned.
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(BLOCK)
 }
 
-/// Data of constants, each kept once.
+/// Data of constants with its checksum, each kept once.
 #[derive(Default)]
 struct Blobs {
-    unique: Vec<HostBytes>,
-    by_hash: HashMap<u64, Vec<usize>>,
+    unique: Vec<(HostBytes, u64)>,
+    by_checksum: HashMap<u64, Vec<usize>>,
 }
 
 impl Blobs {
     fn number(&mut self, tensor: &HostTensor) -> usize {
         let bytes = tensor.bytes();
-        let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
-        let candidates = self.by_hash.entry(hasher.finish()).or_default();
-        if let Some(&known) = candidates.iter().find(|&&i| self.unique[i] == *bytes) {
+        let checksum = checksum(bytes);
+        let candidates = self.by_checksum.entry(checksum).or_default();
+        if let Some(&known) = candidates.iter().find(|&&i| self.unique[i].0 == *bytes) {
             return known;
         }
         candidates.push(self.unique.len());
-        self.unique.push(bytes.clone());
+        self.unique.push((bytes.clone(), checksum));
         self.unique.len() - 1
     }
 }
@@ -160,16 +177,45 @@ mod tests {
     }
 
     #[test]
-    fn every_truncation_and_header_damage_is_an_error() {
+    fn every_truncation_and_every_change_is_an_error() {
         let whole = sample();
         for len in 0..whole.len() {
             assert!(decode(&HostBytes::new(whole[..len].to_vec())).is_err(), "{len}");
         }
-        let text_end = whole.len() - 400 - 48;
-        for at in 0..text_end.min(300) {
-            let mut damaged = whole.clone();
-            damaged[at] ^= 0x5a;
-            assert!(decode(&HostBytes::new(damaged)).is_err(), "{at}");
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut damaged = whole.clone();
+                damaged[at] ^= 1 << bit;
+                assert!(decode(&HostBytes::new(damaged)).is_err(), "bit {bit} of byte {at}");
+            }
         }
+    }
+
+    #[test]
+    fn lengths_that_lie_are_errors_even_under_a_checksum() {
+        let whole = sample();
+        let words = whole.len() / 8;
+        for (at, lie) in [2, 4, 5, HEADER].into_iter().flat_map(|at| {
+            [0, 1, 63, 64, words as u64, u64::MAX / 16, u64::MAX - 63, u64::MAX].map(|lie| (at, lie))
+        }) {
+            let mut lying = whole.clone();
+            if whole[at * 8..][..8] == lie.to_le_bytes() {
+                continue;
+            }
+            lying[at * 8..][..8].copy_from_slice(&lie.to_le_bytes());
+            lying[CHECKSUM * 8..][..8].fill(0);
+            let head = whole.len() - padded(400);
+            let own = checksum(&lying[..head]).to_le_bytes();
+            lying[CHECKSUM * 8..][..8].copy_from_slice(&own);
+            assert!(decode(&HostBytes::new(lying)).is_err(), "word {at}: {lie}");
+        }
+    }
+
+    #[test]
+    fn other_versions_are_named() {
+        let mut old = sample();
+        old[8] = 1;
+        let error = decode(&HostBytes::new(old)).unwrap_err();
+        assert!(error.message().contains("version 1, but this release reads version 2"), "{error}");
     }
 }

@@ -119,6 +119,11 @@ impl Graph {
         self.state().body.clone()
     }
 
+    /// The number of ops.
+    pub fn num_ops(&self) -> usize {
+        self.state().body.block.ops.len()
+    }
+
     /// Whether this is the only handle on the graph, values included.
     pub fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) == 1

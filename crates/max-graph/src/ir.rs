@@ -3,6 +3,7 @@
 //! Every value is defined once, by the block's arguments or by one op; ops stand in the block in an order in
 //! which each value is defined before it is used. [`crate::verify()`] checks this.
 
+use max_core::memory::{require_memory, try_reserve};
 use max_core::{Location, Result, Type};
 
 use crate::op::OpKind;
@@ -27,6 +28,12 @@ pub struct Op {
     /// Where in the user's program it was recorded.
     pub location: Option<Location>,
 }
+
+/// After so many ops memory is asked for again.
+const STRETCH: usize = 4096;
+
+/// More than the ops of a stretch allocate one by one: their operands, results, attributes and types.
+const STRETCH_BYTES: usize = STRETCH * (4 << 10);
 
 /// A sequence of ops with arguments and results.
 #[derive(Clone, Debug, Default)]
@@ -118,10 +125,22 @@ impl Body {
     pub fn push(&mut self, kind: OpKind, operands: Vec<ValueId>, location: Option<Location>) -> Result<OpId> {
         let types: Vec<&Type> = self.types_of(&operands).collect();
         let results = kind.infer(&types).map_err(|e| e.context(describe(&kind, &types)))?;
+        self.make_room(results.len())?;
         Ok(self.push_typed(kind, operands, results, location))
     }
 
-    /// Appends an op whose results are known to have types.
+    /// Makes room for one more op, or says that the system refuses it.
+    fn make_room(&mut self, results: usize) -> Result<()> {
+        const WHAT: &str = "the ops of a graph";
+        if !self.ops.is_empty() && self.ops.len().is_multiple_of(STRETCH) {
+            require_memory(STRETCH_BYTES, WHAT)?;
+        }
+        try_reserve(&mut self.block.ops, 1, WHAT)?;
+        try_reserve(&mut self.ops, 1, WHAT)?;
+        try_reserve(&mut self.types, results, WHAT)
+    }
+
+    /// Appends an op whose results are known to have types. Whoever makes large bodies so sees to the memory beforehand.
     pub fn push_typed(
         &mut self,
         kind: OpKind,

@@ -15,6 +15,7 @@ use crate::array;
 use crate::driver::{PyBuffer, PyDevice};
 use crate::error::Raise;
 use crate::graph::{PyValue, PyWeight};
+use crate::interrupt::call;
 use crate::tensor::PyTensor;
 use crate::types::{PyDType, PyDeviceRef, PyDim, PyShape, PyType};
 
@@ -219,7 +220,7 @@ fn nested_arg(reader: &mut Reader, object: &Bound<'_, PyAny>, depth: usize) -> P
         return Ok(Arg::Ellipsis);
     }
     if let Some(convert) = object.getattr_opt(intern!(py, "__tensorvalue__"))? {
-        return nested_arg(reader, &convert.call0()?, depth);
+        return nested_arg(reader, &call(&convert, &PyTuple::empty(py), None)?, depth);
     }
     if object.hasattr(intern!(py, "__dlpack__"))? {
         return reader.array(&array::from_dlpack(object)?);

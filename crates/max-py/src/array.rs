@@ -13,10 +13,11 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyDict, PyType};
+use pyo3::types::{PyCapsule, PyDict, PyTuple, PyType};
 
 use crate::driver::find_libraries;
 use crate::error::Raise;
+use crate::interrupt::call;
 use crate::tensor::PyTensor;
 
 /// The dtype of a NumPy dtype; extension types such as bfloat16 go by their names.
@@ -136,7 +137,8 @@ pub fn from_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     // A torch tensor that takes part in autograd gives its data only when it is detached.
     let needs_grad = object.getattr_opt(intern!(py, "requires_grad"))?;
     if needs_grad.is_some_and(|flag| flag.is_truthy().unwrap_or(false)) {
-        return import(&object.call_method0(intern!(py, "detach"))?);
+        let detach = object.getattr(intern!(py, "detach"))?;
+        return import(&call(&detach, &PyTuple::empty(py), None)?);
     }
     import(object)
 }
@@ -149,11 +151,12 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
         options.set_item("stream", stream)?;
     }
     options.set_item("max_version", (dlpack::VERSION.major, dlpack::VERSION.minor))?;
-    let capsule = match method.call((), Some(&options)) {
+    let produce = || call(&method, &PyTuple::empty(py), Some(&options));
+    let capsule = match produce() {
         // Producers from before DLPack 1.0 do not know the argument.
         Err(e) if e.is_instance_of::<PyTypeError>(py) => {
             options.del_item("max_version")?;
-            method.call((), Some(&options))?
+            produce()?
         }
         result => result?,
     };
@@ -175,7 +178,7 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
 fn consuming_stream(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     let py = object.py();
     let Some(method) = object.getattr_opt(intern!(py, "__dlpack_device__"))? else { return Ok(None) };
-    let (device_type, device_id) = method.call0()?.extract::<(i32, i32)>()?;
+    let (device_type, device_id) = call(&method, &PyTuple::empty(py), None)?.extract::<(i32, i32)>()?;
     let place = dlpack::DLDevice { device_type, device_id };
     if !place.is_cuda() {
         return Ok(None);

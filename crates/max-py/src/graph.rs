@@ -16,6 +16,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use crate::args::{self, DTypeLike, Reader, native};
 use crate::caller::caller;
 use crate::error::Raise;
+use crate::interrupt::{attached, call};
 use crate::tensor::{PyRegion, PyTensor};
 use crate::types::{PyDeviceRef, PyType};
 
@@ -92,8 +93,8 @@ impl PyGraph {
     }
 
     #[staticmethod]
-    fn load(path: PathBuf) -> PyResult<PyGraph> {
-        read_graph(&path).map(PyGraph).raise()
+    fn load(py: Python<'_>, path: PathBuf) -> PyResult<PyGraph> {
+        py.detach(|| read_graph(&path)).map(PyGraph).raise()
     }
 
     #[staticmethod]
@@ -194,8 +195,11 @@ pub fn op_params(name: &str) -> PyResult<Vec<&'static str>> {
 
 /// Writes a line where Python's `print` would; to standard output if Python refuses it.
 pub fn write_line(line: &str) {
-    let written = Python::try_attach(|py| -> PyResult<()> {
-        let write = || py.import("sys")?.getattr("stdout")?.call_method1("write", (format!("{line}\n"),));
+    let written = attached(|py| -> PyResult<()> {
+        let write = || {
+            let write = py.import("sys")?.getattr("stdout")?.getattr("write")?;
+            call(&write, &PyTuple::new(py, [format!("{line}\n")])?, None)
+        };
         match write() {
             // Ctrl-C came while Python wrote: it comes again where the execution looks for it.
             Err(e) if e.is_instance_of::<PyKeyboardInterrupt>(py) => {
@@ -206,7 +210,7 @@ pub fn write_line(line: &str) {
             result => result.map(|_| ()),
         }
     });
-    if !matches!(written, Some(Ok(()))) {
+    if written.is_err() {
         // Nobody is left to be told that this fails too.
         let _ = writeln!(std::io::stdout(), "{line}");
     }

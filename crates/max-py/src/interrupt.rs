@@ -1,9 +1,18 @@
-//! Ctrl-C while native code runs.
+//! Native code that runs without the GIL, until it is done, Ctrl-C comes, or the interpreter ends.
+//!
+//! A daemon thread may still be computing when the interpreter finalizes. Two things would then end the process with it:
+//! `PyGILState_Ensure` follows a null pointer once the interpreter is gone, and before Python 3.14 a thread that waits for
+//! the GIL is unwound, which aborts where it meets Rust frames. So native code gets the GIL back by [`attached`], with the
+//! thread state that it came with, and lets Python code run by [`call`]; in both a thread waits until the process is gone.
 
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::AtomicPtr;
 use std::time::{Duration, Instant};
+use std::{mem, ptr, thread};
 
+use pyo3::ffi::{self, PyObject, PyThreadState};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::error::Raise;
 
@@ -12,15 +21,82 @@ pub fn interruptible<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&dyn Fn() -> max::Result<()>) -> max::Result<T> + Send,
 ) -> PyResult<T> {
+    // SAFETY: the thread is attached.
+    let state = AtomicPtr::new(unsafe { ffi::PyThreadState_Get() });
     let (result, interrupt) = py.detach(|| {
         let interrupt = Interrupt::default();
-        let result = work(&|| interrupt.check());
+        let result = detached_from(state.into_inner(), || work(&|| interrupt.check()));
         (result, interrupt.raised.into_inner())
     });
     match interrupt {
         Some(exception) => Err(exception),
         None => result.raise(),
     }
+}
+
+thread_local! {
+    /// The thread state to attach with, while this thread runs native code without the GIL; otherwise null.
+    static STATE: Cell<*mut PyThreadState> = const { Cell::new(ptr::null_mut()) };
+}
+
+fn detached_from<R>(state: *mut PyThreadState, work: impl FnOnce() -> R) -> R {
+    struct Reset(*mut PyThreadState);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            STATE.set(self.0);
+        }
+    }
+    let _reset = Reset(STATE.replace(state));
+    work()
+}
+
+/// Runs work with the GIL, which the thread may or may not have. If the interpreter is finalizing it does not return.
+pub fn attached<R>(work: impl FnOnce(Python<'_>) -> R) -> R {
+    struct Detach;
+    impl Drop for Detach {
+        fn drop(&mut self) {
+            // SAFETY: the thread is attached, with the state that is saved where it was detached first.
+            unsafe { ffi::PyEval_SaveThread() };
+        }
+    }
+    let state = STATE.get();
+    if state.is_null() {
+        return Python::attach(work);
+    }
+    // SAFETY: this is the state of this thread, which is detached.
+    unsafe { ffi::PyEval_RestoreThread(state) };
+    let _detach = Detach;
+    detached_from(ptr::null_mut(), || Python::attach(work))
+}
+
+/// Calls an object that may run Python code. If the interpreter finalizes meanwhile it does not return.
+pub fn call<'py>(
+    callable: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    /// Dropped only while the stack is unwound to end the thread.
+    struct Wait;
+    impl Drop for Wait {
+        fn drop(&mut self) {
+            loop {
+                thread::park();
+            }
+        }
+    }
+    type Nounwind = unsafe extern "C" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
+    type Unwind = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
+    // The compiler must not see which function it is, as that is declared not to unwind.
+    let function = std::hint::black_box(ffi::PyObject_Call as Nounwind);
+    // SAFETY: the two types differ only in what the compiler expects of the stack.
+    let function = unsafe { mem::transmute::<Nounwind, Unwind>(function) };
+    let options = options.map_or(ptr::null_mut(), |options| options.as_ptr());
+    let wait = Wait;
+    // SAFETY: the thread is attached, and all objects are alive.
+    let result = unsafe { function(callable.as_ptr(), args.as_ptr(), options) };
+    mem::forget(wait);
+    // SAFETY: the call returned a new reference, or null and an exception.
+    unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }
 
 /// Lets Ctrl-C end an execution: looks for signals from time to time, and keeps the exception of one.
@@ -43,13 +119,9 @@ impl Interrupt {
             return Ok(());
         }
         self.looked.set(Instant::now());
-        match Python::try_attach(|py| py.check_signals()) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(exception)) => {
-                self.raised.replace(Some(exception));
-                Err(max::Error::runtime("interrupted"))
-            }
-            None => Err(max::Error::runtime("interrupted: Python is shutting down")),
-        }
+        attached(|py| py.check_signals()).map_err(|exception| {
+            self.raised.replace(Some(exception));
+            max::Error::runtime("interrupted")
+        })
     }
 }

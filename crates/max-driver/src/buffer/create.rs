@@ -1,6 +1,7 @@
 //! Where buffers come from: the device's pool, elements, the memory of others, files.
 
 use std::any::Any;
+use std::io::Read;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -133,7 +134,19 @@ impl Buffer {
         Ok(Buffer::over(memory, dtype, layout, stream))
     }
 
-    /// Elements in a file, mapped from a byte offset on; see [`MmapMode`] for where writes go.
+    /// The next bytes of a reader, in memory of their own.
+    pub fn from_reader(mut reader: impl Read, bytes: usize) -> Result<Buffer> {
+        let buffer = Buffer::uninit_pooled(DType::UInt8, &[bytes], &Device::cpu())?;
+        // SAFETY: the buffer has so many bytes, nobody else has it yet, and memory of the pool is initialized.
+        let memory = unsafe { std::slice::from_raw_parts_mut(buffer.data_ptr_mut()?, bytes) };
+        match reader.read_exact(memory) {
+            Ok(()) => Ok(buffer),
+            Err(error) => bail!(runtime, "cannot read {bytes} bytes: {error}"),
+        }
+    }
+
+    /// Elements in a file, mapped from a byte offset on; see [`MmapMode`] for where writes go. The file must not be
+    /// changed by others while the buffer lives: see the module `mmap`.
     pub fn mmap(
         path: impl AsRef<Path>,
         dtype: DType,
@@ -304,6 +317,18 @@ mod tests {
             )
         };
         assert!(null(0).is_ok() && null(1).is_err());
+    }
+
+    #[test]
+    fn readers_give_as_much_as_is_asked_for() {
+        let mut reader = &[1u8, 2, 3, 4][..];
+        let buffer = Buffer::from_reader(&mut reader, 3).unwrap();
+        assert_eq!(buffer.to_vec::<u8>().unwrap(), [1, 2, 3]);
+        assert!(buffer.data_ptr().addr().is_multiple_of(ALIGNMENT));
+        assert_eq!(Buffer::from_reader(&mut reader, 0).unwrap().num_elements(), 0);
+        let error = Buffer::from_reader(&mut reader, 2).unwrap_err();
+        assert!(error.message().contains("cannot read 2 bytes"), "{error}");
+        assert_eq!(Buffer::from_reader(reader, usize::MAX / 2).unwrap_err().kind(), ErrorKind::Memory);
     }
 
     #[test]

@@ -67,24 +67,55 @@ fn values_go_between_devices() {
     }
 }
 
+const DYNAMIC: &str = r#"graph "dynamic"(%0: float32[n], %1: int64[]) {
+  %2 = transfer_to(%0) {device = "cpu:1"} : float32[n]@cpu:1
+  %3 = transfer_to(%1) {device = "cpu:1"} : int64[]@cpu:1
+  %4 = negate(%2) : float32[n]@cpu:1
+  %5 = dynamic_slice(%4, %3) {axis = 0, step = 1, start = true, stop = false, out_dim = `m`} : float32[m]@cpu:1
+  %6 = transfer_to(%5) {device = "cpu:0"} : float32[m]
+  %7 = relu(%6) : float32[m]
+  return %7
+}"#;
+
 #[test]
 fn sizes_depend_on_data_of_another_device() {
-    let runtime = runtime(
-        r#"graph "dynamic"(%0: float32[n], %1: int64[]) {
-          %2 = transfer_to(%0) {device = "cpu:1"} : float32[n]@cpu:1
-          %3 = transfer_to(%1) {device = "cpu:1"} : int64[]@cpu:1
-          %4 = negate(%2) : float32[n]@cpu:1
-          %5 = dynamic_slice(%4, %3) {axis = 0, step = 1, start = true, stop = false, out_dim = `m`} : float32[m]@cpu:1
-          %6 = transfer_to(%5) {device = "cpu:0"} : float32[m]
-          %7 = relu(%6) : float32[m]
-          return %7
-        }"#,
-        &[],
-        true,
-    );
+    let runtime = runtime(DYNAMIC, &[], true);
     for (start, expected) in [(1i64, &[2f32, 0.0, 3.0][..]), (-1, &[3.0]), (4, &[])] {
         let found = run(&runtime, &[Buffer::from([1f32, -2.0, 4.0, -3.0]), scalar(start)]).unwrap();
         assert_eq!(found, [expected]);
+    }
+}
+
+#[test]
+fn the_sizes_that_were_used_last_stay_ready() {
+    let apart = runtime(TWO, &[], true);
+    let bias = Buffer::from([0f32; 4]);
+    let ready = |rows| apart.ready(&[matrix(rows, 4), bias.clone()]).unwrap();
+    for rows in 1..KEPT_SIZES {
+        ready(rows);
+    }
+    let hot = ready(KEPT_SIZES);
+    // The oldest is used, and then one more comes.
+    ready(1);
+    ready(KEPT_SIZES + 1);
+    assert!(Arc::ptr_eq(&hot, &ready(KEPT_SIZES)));
+    assert_eq!(lock(&apart.ready).len(), KEPT_SIZES);
+}
+
+#[test]
+fn sizes_from_data_that_were_used_last_stay_ready() {
+    let runtime = runtime(DYNAMIC, &[], true);
+    let x = Buffer::from_slice(&[1f32; 3 * KEPT_SIZES], &[3 * KEPT_SIZES]).unwrap();
+    let segment = |start: usize| {
+        let inputs = [x.clone(), scalar(start as i64)];
+        run(&runtime, &inputs).unwrap();
+        let ready = runtime.ready(&inputs).unwrap();
+        lock(&ready.later).iter().next().unwrap().2.clone()
+    };
+    let hot = segment(0);
+    for start in 1..2 * KEPT_SIZES {
+        segment(start);
+        assert!(Arc::ptr_eq(&hot, &segment(0)), "after {start} sizes");
     }
 }
 

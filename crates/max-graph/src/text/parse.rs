@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
+use max_core::memory::require_memory;
 use max_core::{
     BufferType, DType, DeviceRef, Dim, Error, HostBytes, Number, Result, Shape, TensorType, Type, bail,
     dispatch,
@@ -13,6 +14,9 @@ use crate::host::{HostTensor, byte_count};
 use crate::ir::{Body, ValueId};
 use crate::op::OpKind;
 
+/// More memory than reading a byte of text takes.
+const BYTES_PER_BYTE: usize = 32;
+
 /// Reads a body from its text form and verifies it.
 pub fn parse(text: &str) -> Result<Body> {
     parse_with(text, &|number| Err(Error::value(format!("blob {number} is not part of this text"))))
@@ -20,6 +24,7 @@ pub fn parse(text: &str) -> Result<Body> {
 
 /// Reads a body whose long constants are numbered blobs.
 pub fn parse_with(text: &str, blob: &dyn Fn(usize) -> Result<HostBytes>) -> Result<Body> {
+    require_memory(text.len().saturating_mul(BYTES_PER_BYTE), "the ops of a graph's text")?;
     let mut parser = Parser { rest: text, blob };
     let body = parser.body().map_err(|e| {
         let line = text[..text.len() - parser.rest.len()].trim_end().lines().count().max(1);

@@ -147,6 +147,9 @@ class Buffer:
     ) -> Buffer:
         """A host buffer over the contents of a file, which are read as they are touched.
 
+        While the buffer is used, others must not write to the file or make it shorter: models may have packed copies of
+        some of its elements, and reading beyond its end kills the process. Replace such a file by renaming another one.
+
         Args:
             filename: The file.
             dtype: The type of the elements.

@@ -124,7 +124,10 @@ class Graph:
         return graph
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the graph to a file that `InferenceSession.load` and `Graph(name, path=...)` read."""
+        """Writes the graph to a file that `InferenceSession.load` and `Graph(name, path=...)` read.
+
+        They check that the file is whole and as it was written, and read it into memory: it may change afterwards.
+        """
         self._native.save(path)
 
     @property
