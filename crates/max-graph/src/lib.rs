@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
-pub mod door;
 pub mod encode;
 pub mod graph;
 pub mod host;
@@ -16,6 +15,7 @@ pub mod op;
 pub mod operand;
 mod operators;
 pub mod ops;
+pub mod registry;
 pub mod text;
 pub mod value;
 pub mod verify;

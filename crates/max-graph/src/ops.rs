@@ -59,38 +59,38 @@ pub use window::{band_part, hann_window};
 
 use max_core::{Dim, Error, Result, TensorType, Type, bail};
 
-use crate::door::Door;
+use crate::registry::OpFunction;
 
-/// The doors of all op functions.
-pub(crate) fn doors() -> impl Iterator<Item = &'static Door> {
+/// All op functions, for the registry.
+pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
     let all = [
-        broadcast::DOORS,
-        cast::DOORS,
-        clamp::DOORS,
-        complex::DOORS,
-        concat::DOORS,
-        constant::DOORS,
-        conv::DOORS,
-        elementwise::DOORS,
-        gather::DOORS,
-        group_norm::DOORS,
-        index::DOORS,
-        layer_norm::DOORS,
-        matmul::DOORS,
-        permute::DOORS,
-        print::DOORS,
-        random::DOORS,
-        rebind::DOORS,
-        reduce::DOORS,
-        repeat::DOORS,
-        reshape::DOORS,
-        rms_norm::DOORS,
-        select::DOORS,
-        slice::DOORS,
-        softmax::DOORS,
-        split::DOORS,
-        transfer::DOORS,
-        window::DOORS,
+        broadcast::OP_FUNCTIONS,
+        cast::OP_FUNCTIONS,
+        clamp::OP_FUNCTIONS,
+        complex::OP_FUNCTIONS,
+        concat::OP_FUNCTIONS,
+        constant::OP_FUNCTIONS,
+        conv::OP_FUNCTIONS,
+        elementwise::OP_FUNCTIONS,
+        gather::OP_FUNCTIONS,
+        group_norm::OP_FUNCTIONS,
+        index::OP_FUNCTIONS,
+        layer_norm::OP_FUNCTIONS,
+        matmul::OP_FUNCTIONS,
+        permute::OP_FUNCTIONS,
+        print::OP_FUNCTIONS,
+        random::OP_FUNCTIONS,
+        rebind::OP_FUNCTIONS,
+        reduce::OP_FUNCTIONS,
+        repeat::OP_FUNCTIONS,
+        reshape::OP_FUNCTIONS,
+        rms_norm::OP_FUNCTIONS,
+        select::OP_FUNCTIONS,
+        slice::OP_FUNCTIONS,
+        softmax::OP_FUNCTIONS,
+        split::OP_FUNCTIONS,
+        transfer::OP_FUNCTIONS,
+        window::OP_FUNCTIONS,
     ];
     all.into_iter().flatten()
 }

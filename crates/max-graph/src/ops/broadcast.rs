@@ -3,12 +3,12 @@
 use max_core::{Dim, Result, Shape, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
 op_struct! {

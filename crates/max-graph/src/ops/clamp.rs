@@ -1,8 +1,8 @@
 //! Clamp: elements brought between two bounds.
 
-use crate::door::{Arg, op_fns};
 use crate::operand::Operand;
 use crate::ops;
+use crate::registry::{Arg, op_fns};
 use crate::value::TensorValue;
 
 op_fns! {

@@ -2,11 +2,11 @@
 
 use max_core::{Dim, Result, bail};
 
-use crate::door::op_fns;
 use crate::operand::{Operand, promote};
 use crate::ops;
 use crate::ops::reshape::reshape_value;
 use crate::ops::slice::Index;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 const TWO: Dim = Dim::Static(2);

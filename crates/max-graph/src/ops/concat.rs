@@ -4,13 +4,13 @@ use max_core::shape::resolve_axis;
 use max_core::{Error, HostBytes, Result, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operands, together};
 use crate::ops::reshape::unsqueeze;
 use crate::ops::{all_tensors, axis_dim, check_alike};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {

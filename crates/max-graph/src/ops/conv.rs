@@ -3,7 +3,6 @@
 use max_core::{ConvInputLayout, Dim, Element, Error, FilterLayout, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count, dot};
 use crate::op::{Operation, Run};
@@ -11,6 +10,7 @@ use crate::operand::{Operand, promote};
 use crate::ops::rebind::assert_dim;
 use crate::ops::reshape::reshape_value;
 use crate::ops::{add, check_alike, tensors};
+use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
 op_struct! {

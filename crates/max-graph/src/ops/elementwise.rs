@@ -5,7 +5,6 @@ use max_core::{
     Bool, DType, Dim, Element, Result, ScalarOp, Shape, TensorType, Type, bail, dispatch, scalar_table,
 };
 
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
@@ -13,6 +12,7 @@ use crate::operand::{Operand, promote};
 use crate::ops::cast::cast_value;
 use crate::ops::rebind::advice;
 use crate::ops::{check_alike, counted_tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 macro_rules! functions {

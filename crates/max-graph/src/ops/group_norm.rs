@@ -2,12 +2,12 @@
 
 use max_core::{DType, Dim, Shape, bail};
 
-use crate::door::op_fns;
 use crate::operand::Operand;
 use crate::ops;
 use crate::ops::cast::cast_value;
 use crate::ops::layer_norm::parameter;
 use crate::ops::reshape::reshape_value;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_fns! {

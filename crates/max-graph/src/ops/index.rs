@@ -3,7 +3,6 @@
 use max_core::{DType, DeviceRef, Dim, Error, Number, Result, Shape, TensorType, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count, number};
 use crate::op::{Operation, Run};
@@ -13,6 +12,7 @@ use crate::ops::cast::cast_value;
 use crate::ops::constant::Constant;
 use crate::ops::transfer::transfer_to;
 use crate::ops::{self, tensors};
+use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
 op_struct! {

@@ -3,7 +3,6 @@
 use max_core::{Element, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, broadcast_layout, byte_count, dot};
 use crate::op::{Operation, Run};
@@ -12,6 +11,7 @@ use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes, mul};
 use crate::ops::rebind::advice;
 use crate::ops::reshape::{squeeze, unsqueeze};
 use crate::ops::{check_alike, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {

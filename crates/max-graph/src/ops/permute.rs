@@ -4,12 +4,12 @@ use max_core::shape::resolve_axis;
 use max_core::{Error, Result, Shape, Strided, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {

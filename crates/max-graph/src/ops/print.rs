@@ -6,12 +6,12 @@ use std::sync::{PoisonError, RwLock};
 use max_core::{Result, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record;
 use crate::host::{HostTensor, number};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::{Arg, FromArg, op_fns};
 
 op_struct! {
     /// Writes a label and the elements of the operand, if there is one, to standard output.

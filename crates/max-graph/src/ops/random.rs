@@ -3,7 +3,6 @@
 use max_core::{DType, DeviceRef, Distribution, Error, Number, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::{Attr, AttrType, op_struct};
-use crate::door::{Arg, op_fns};
 use crate::graph::{Graph, record_one};
 use crate::host::{HostTensor, allocate, broadcast_layout, byte_count};
 use crate::op::{Operation, Run};
@@ -15,6 +14,7 @@ use crate::ops::index::Index;
 use crate::ops::reshape::reshape_value;
 use crate::ops::transfer::transfer_to;
 use crate::ops::{self, tensors};
+use crate::registry::{Arg, op_fns};
 use crate::value::TensorValue;
 
 op_struct! {

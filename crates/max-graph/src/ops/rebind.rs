@@ -3,12 +3,12 @@
 use max_core::{Dim, FilterLayout, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {

@@ -4,13 +4,13 @@ use max_core::scalar::Lane;
 use max_core::{DType, Dim, Element, Result, Shape, TensorType, Type, bail, dispatch};
 
 use crate::attr::{Attr, AttrType, op_struct};
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::cast::cast_value;
 use crate::ops::{axis_dim, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 /// What a reduction computes.

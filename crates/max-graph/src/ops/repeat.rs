@@ -2,10 +2,10 @@
 
 use max_core::{Dim, Error, Shape, bail};
 
-use crate::door::{Arg, op_fns};
 use crate::operand::Operand;
 use crate::ops;
 use crate::ops::reshape::reshape_value;
+use crate::registry::{Arg, op_fns};
 use crate::value::TensorValue;
 
 op_fns! {

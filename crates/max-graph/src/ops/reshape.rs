@@ -4,13 +4,13 @@ use max_core::shape::resolve_axis;
 use max_core::{Dim, Error, Result, Shape, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::rebind::advice;
 use crate::ops::tensors;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {

@@ -3,13 +3,13 @@
 use max_core::{Element, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::layer_norm::parameter;
 use crate::ops::{check_alike, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {

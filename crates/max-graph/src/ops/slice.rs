@@ -5,7 +5,6 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo};
 use max_core::{Dim, Error, Result, Shape, Strided, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
@@ -13,6 +12,7 @@ use crate::operand::Operand;
 use crate::ops::gather::gather;
 use crate::ops::reshape::reshape_value;
 use crate::ops::{all_tensors, axis_dim, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {

@@ -3,13 +3,13 @@
 use max_core::{Dim, Result, Shape, Strided, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::rebind::{advice, assert_dim};
 use crate::ops::{axis_dim, tensors};
+use crate::registry::op_fns;
 use crate::value::{TensorValue, Value};
 
 op_struct! {

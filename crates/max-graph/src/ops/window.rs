@@ -2,12 +2,12 @@
 
 use max_core::{DType, DeviceRef, Dim, Result, Shape, bail};
 
-use crate::door::{Arg, op_fns};
 use crate::graph::record_one;
 use crate::operand::Operand;
 use crate::ops;
 use crate::ops::cast::cast_value;
 use crate::ops::index::Index;
+use crate::registry::{Arg, op_fns};
 use crate::value::TensorValue;
 
 op_fns! {
