@@ -1,17 +1,17 @@
 //! The graph as data: values and ops in arenas, named by small ids.
 //!
-//! Every value is defined once, by the block's arguments or by one op; ops stand in the block in an order in
-//! which each value is defined before it is used. [`crate::verify()`] checks this.
+//! Every value is defined once, by the block's arguments or by one op; the ops of the
+//! block are ordered so that each value is defined before it is used. [`crate::verify()`] checks this.
 
 use max_core::{Location, Result, Type};
 
 use crate::op::OpKind;
 
-/// Names a value of a body.
+/// Identifies a value of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub u32);
 
-/// Names an op of a body.
+/// Identifies an op of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u32);
 
@@ -31,11 +31,11 @@ pub struct Op {
 /// A sequence of ops with arguments and results.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// The values given from outside.
+    /// The values passed in.
     pub arguments: Vec<ValueId>,
     /// The ops, in order.
     pub ops: Vec<OpId>,
-    /// The values given back, once they are set.
+    /// The values returned, once they are set.
     pub results: Option<Vec<ValueId>>,
 }
 
@@ -51,7 +51,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// A body with arguments and nothing in it yet.
+    /// A body with arguments and no ops yet.
     pub fn new(name: impl Into<String>, arguments: impl IntoIterator<Item = Type>) -> Body {
         let mut body = Body { name: name.into(), ..Body::default() };
         for ty in arguments {
@@ -60,7 +60,7 @@ impl Body {
         body
     }
 
-    /// Takes everything out, but for the room it took.
+    /// Removes everything but keeps the allocated capacity.
     pub fn clear(&mut self) {
         self.name.clear();
         self.block.arguments.clear();
@@ -70,7 +70,7 @@ impl Body {
         self.types.clear();
     }
 
-    /// One more argument, after those there are.
+    /// Appends an argument.
     pub fn add_argument(&mut self, ty: Type) -> ValueId {
         let argument = self.define(ty);
         self.block.arguments.push(argument);
@@ -82,7 +82,7 @@ impl Body {
         ValueId(self.types.len() as u32 - 1)
     }
 
-    /// Makes room for as many ops and values as another body has.
+    /// Reserves capacity for as many ops and values as another body has.
     pub fn reserve_like(&mut self, other: &Body) {
         self.block.ops.reserve(other.block.ops.len());
         self.ops.reserve(other.block.ops.len());
@@ -121,7 +121,7 @@ impl Body {
         Ok(self.push_typed(kind, operands, results, location))
     }
 
-    /// Appends an op whose results are known to have types.
+    /// Appends an op whose result types are already known.
     pub fn push_typed(
         &mut self,
         kind: OpKind,

@@ -1,4 +1,4 @@
-//! The ops: one file each, holding the type rule, the reference meaning and the functions that record them.
+//! The ops: one file each, with the type rule, the reference implementation and the functions that record them.
 
 pub mod attention;
 pub mod broadcast;
@@ -104,14 +104,14 @@ pub(crate) fn all_tensors<'a>(operands: &[&'a Type]) -> Result<Vec<&'a TensorTyp
     tensors.collect()
 }
 
-/// The operands as tensors, as many as the op takes.
+/// The operands as tensors, exactly as many as the op takes.
 pub(crate) fn tensors<'a, const N: usize>(operands: &[&'a Type]) -> Result<[&'a TensorType; N]> {
     counted_tensors(operands, N)?
         .try_into()
-        .map_err(|_| Error::internal("the operands were counted and are not as many"))
+        .map_err(|_| Error::internal("the number of operands changed after it was checked"))
 }
 
-/// The operands as tensors, which must be so many.
+/// The operands as tensors; there must be exactly `count`.
 pub(crate) fn counted_tensors<'a>(operands: &[&'a Type], count: usize) -> Result<Vec<&'a TensorType>> {
     if operands.len() != count {
         bail!(value, "expected {count} operands, got {}", operands.len());
@@ -119,7 +119,7 @@ pub(crate) fn counted_tensors<'a>(operands: &[&'a Type], count: usize) -> Result
     all_tensors(operands)
 }
 
-/// The dim of an axis, which may be out of range in a graph that was read.
+/// The dim of an axis, which may be out of range in a graph that was parsed or decoded.
 pub(crate) fn axis_dim(tensor: &TensorType, axis: usize) -> Result<&Dim> {
     let rank = tensor.shape.rank();
     tensor
@@ -128,12 +128,12 @@ pub(crate) fn axis_dim(tensor: &TensorType, axis: usize) -> Result<&Dim> {
         .ok_or_else(|| Error::value(format!("Invalid axis {axis} for a tensor of rank {rank}")))
 }
 
-/// Checks that operands which are computed together have one dtype and one device.
+/// Checks that operands have the same dtype and the same device.
 pub(crate) fn check_alike(tensors: &[&TensorType]) -> Result<()> {
     let Some((first, rest)) = tensors.split_first() else { return Ok(()) };
     for other in rest {
         if other.dtype != first.dtype {
-            bail!(value, "operands must have one dtype; got {} and {}", first.dtype, other.dtype);
+            bail!(value, "operands must have the same dtype; got {} and {}", first.dtype, other.dtype);
         }
         if other.device != first.device {
             bail!(

@@ -86,7 +86,7 @@ fn names_are_letters_numbers_and_underscores() {
     for good in ["a", "_", "Z9", "a_b", "aé", "aж", "a中", "a٣", "a½", "aⅷ", "aª"] {
         assert!(Dim::symbolic(good).is_ok(), "{good:?}");
     }
-    // Marks and circled letters are alphabetic, but no letters.
+    // Marks and circled letters are alphabetic, but not letters.
     for bad in
         ["", "1", "é", "½", "a b", "a-b", "a\n", "\na", "a\u{345}", "a\u{24b6}", "a\u{203f}", "a\u{200d}"]
     {
@@ -106,7 +106,7 @@ fn substitution_is_simultaneous() {
 }
 
 #[test]
-fn what_differs_does_so_for_all_sizes() {
+fn dims_differ_only_if_they_do_for_all_sizes() {
     let differs = |a: &str, b: &str| d(a).differs(&d(b));
     assert!(differs("3", "4") && differs("a", "a + 1") && differs("a // 2", "a // 2 - 1"));
     assert!(!differs("3", "3") && !differs("a", "3") && !differs("a", "b") && !differs("a", "a * 2"));

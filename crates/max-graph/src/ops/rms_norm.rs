@@ -13,8 +13,8 @@ use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
-    /// Rows divided by the root of their mean square, then scaled by the weight plus an offset. The quotient is
-    /// rounded to the dtype before it is scaled, unless it is multiplied before the cast.
+    /// Divides rows by their root mean square, then scales by the weight plus an offset. The quotient is rounded to the
+    /// dtype before it is scaled, unless `multiply_before_cast` is set.
     RmsNorm = "rms_norm" { epsilon: f64, weight_offset: f64, multiply_before_cast: bool }
 }
 

@@ -1,4 +1,4 @@
-//! Where: elements of one tensor or another, as a condition says.
+//! Where: picks elements from one of two tensors by a condition.
 
 use max_core::{Bool, DType, Result, TensorType, Type, bail, dispatch};
 

@@ -13,7 +13,7 @@ use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
-    /// Exponentials of an axis divided by their sum, or the logarithm of that.
+    /// Exponentials along an axis divided by their sum, or the logarithm of that.
     Softmax = "softmax" { axis: usize, log: bool }
 }
 

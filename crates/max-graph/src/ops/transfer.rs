@@ -17,7 +17,7 @@ op_struct! {
 }
 
 op_fns! {
-    /// The tensor on a device; itself if it is there.
+    /// Moves a tensor to a device; returns it unchanged if it is there already.
     pub fn transfer_to(x: Operand, device: DeviceRef) -> TensorValue {
         let x = x.tensor()?;
         if x.device() == device { Ok(x) } else { record_one(TransferTo { device }, [&x]) }
