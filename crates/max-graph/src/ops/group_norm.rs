@@ -18,7 +18,7 @@ op_fns! {
     ) -> TensorValue {
         let input = input.tensor()?;
         let [batch, channels, inner @ ..] = &input.shape()[..] else {
-            bail!(value, "group_norm needs an input [N, C, ..]; got the shape {}", input.shape());
+            bail!(value, "group_norm needs an input [N, C, ..]; got shape {}", input.shape());
         };
         if !input.dtype().is_float() {
             bail!(value, "group_norm needs floats; got {}", input.dtype());
