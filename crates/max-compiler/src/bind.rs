@@ -110,7 +110,7 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
                     let note = if message.is_empty() { "" } else { ": " };
                     bail!(
                         value,
-                        "rebind shape check failed{note}{message}: {to} has {dim} = {expected}, got the shape {sizes:?}"
+                        "rebind shape check failed{note}{message}: {to} has {dim} = {expected}, got shape {sizes:?}"
                     );
                 }
             }

@@ -1,4 +1,4 @@
-//! Host bytes that someone owns: a vector, a mapped file, an array of another library.
+//! Host bytes with an owner: a vector, a memory-mapped file, an array of another library.
 
 use std::fmt;
 use std::ops::Deref;
@@ -31,7 +31,7 @@ impl HostBytes {
         HostBytes::new(Elements(elements))
     }
 
-    /// A part of these bytes under the same owner, or nothing if the range leaves them.
+    /// A part of these bytes with the same owner, or `None` if the range is out of bounds.
     pub fn slice(&self, start: usize, len: usize) -> Option<HostBytes> {
         (start.checked_add(len)? <= self.len).then(|| HostBytes {
             owner: self.owner.clone(),

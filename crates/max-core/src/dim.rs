@@ -36,7 +36,7 @@ impl Dim {
         Ok(Dim::Symbolic(name.into()))
     }
 
-    /// Checks that all symbols have names that can be written and read.
+    /// Checks that all symbols have valid names.
     pub fn validate(&self) -> Result<()> {
         self.parameters().iter().try_for_each(|name| check_name(name))
     }
@@ -78,7 +78,7 @@ impl Dim {
         self.expr().floor_div(&other.expr()).map(Dim::from_expr)
     }
 
-    /// What floor division leaves, with the sign of the divisor: `a - (a // b) * b`.
+    /// The remainder of floor division, with the sign of the divisor: `a - (a // b) * b`.
     pub fn modulo(&self, other: &Dim) -> Result<Dim> {
         self.sub(&self.floor_div(other)?.mul(other)?)
     }
@@ -88,7 +88,7 @@ impl Dim {
         self.expr().scale(-1).map(Dim::from_expr)
     }
 
-    /// Whether the two are different sizes, whatever their symbols stand for.
+    /// Whether the two are different sizes for all values of their symbols.
     pub fn differs(&self, other: &Dim) -> bool {
         self.sub(other).is_ok_and(|difference| difference.as_static().is_some_and(|size| size != 0))
     }
@@ -106,7 +106,7 @@ impl Dim {
         names.into_iter().collect()
     }
 
-    /// The dim with some symbols replaced by other dims, all at once: what is put in is not replaced again.
+    /// The dim with some symbols replaced by other dims, all at once: replacements are not replaced again.
     pub fn substitute(&self, replace: &dyn Fn(&str) -> Option<Dim>) -> Result<Dim> {
         match self {
             Dim::Static(_) => Ok(self.clone()),
@@ -117,7 +117,7 @@ impl Dim {
         }
     }
 
-    /// The size under bindings; an error if a symbol is unbound, a division by zero or an overflow happens.
+    /// The size under bindings; an unbound symbol, a division by zero or an overflow is an error.
     pub fn evaluate(&self, bindings: &Bindings) -> Result<i64> {
         if let Dim::Static(size) = self {
             return Ok(*size);
@@ -132,7 +132,7 @@ impl Dim {
         })
     }
 
-    /// Learns from the actual size of an axis: binds the one unknown symbol where the dim is linear in it.
+    /// Learns from the actual size of an axis: binds the only unknown symbol if the dim is linear in it.
     /// Returns whether all symbols of the dim are bound afterwards; sizes are compared by the caller.
     pub fn bind(&self, size: i64, bindings: &mut Bindings) -> Result<bool> {
         let rest = self.substitute(&|name| bindings.get(name).map(|&s| Dim::Static(s)))?;
@@ -156,7 +156,7 @@ impl Dim {
         }
     }
 
-    /// The result on two known sizes, unless it overflows: the common case, without an expression.
+    /// The result for two static sizes, unless it overflows: the common case, which needs no expression.
     fn statics(&self, other: &Dim, f: impl FnOnce(i64, i64) -> Option<i64>) -> Option<i64> {
         f(self.as_static()?, other.as_static()?)
     }
@@ -208,14 +208,14 @@ macro_rules! from_integers {
 }
 from_integers!(i32 i64 u32);
 
-/// Sizes beyond 63 bits become the largest one, which no tensor can have.
+/// Sizes beyond 63 bits saturate at the largest one, which no tensor can have.
 impl From<usize> for Dim {
     fn from(size: usize) -> Dim {
         Dim::Static(i64::try_from(size).unwrap_or(i64::MAX))
     }
 }
 
-/// A name that is no identifier is refused where the dim enters a graph, by [`Dim::validate`].
+/// A name that is not an identifier is rejected when the dim enters a graph, by [`Dim::validate`].
 impl From<&str> for Dim {
     fn from(name: &str) -> Dim {
         Dim::Symbolic(name.into())
@@ -234,7 +234,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a character may stand in a name: an underscore, or a letter or a digit of any script.
+/// Whether a character may occur in a name: an underscore, or a letter or a digit of any script.
 fn in_name(c: char) -> bool {
     c == '_' || c.is_alphanumeric()
 }

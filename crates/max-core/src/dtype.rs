@@ -1,11 +1,11 @@
-//! Element types: one table of names, codes and sizes, and the rules by which two of them meet.
+//! Element types: one table of names, codes and sizes, and the rules for promoting two of them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// What family an element type belongs to.
+/// The family of an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Family {
     Bool,
@@ -94,7 +94,7 @@ impl DType {
         self.row().2 / 8
     }
 
-    /// The alignment one element wants, in bytes.
+    /// The alignment of one element in bytes.
     pub const fn align(self) -> usize {
         self.size_in_bytes()
     }
@@ -143,7 +143,7 @@ impl DType {
         }
     }
 
-    /// Whether every value of `self` is a value of `wide` too.
+    /// Whether every value of `self` is also a value of `wide`.
     pub fn fits(self, wide: DType) -> bool {
         if self == wide || self == DType::Bool {
             return true;
@@ -157,7 +157,7 @@ impl DType {
         }
     }
 
-    /// The dtype in which two tensors meet: the one of the two that holds both exactly.
+    /// The dtype that two tensors promote to: the one of the two that can hold both exactly.
     pub fn promote(self, other: DType) -> Result<DType> {
         match (self.fits(other), other.fits(self)) {
             (true, _) => Ok(other),
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_codes_lead_back() {
+    fn names_and_codes_round_trip() {
         for &d in DType::ALL {
             assert_eq!(DType::from_code(d.code()), Ok(d));
             assert_eq!(d.name().parse(), Ok(d));

@@ -1,4 +1,4 @@
-//! Rust types behind the dtypes, and the one dispatch from a dtype to its type.
+//! The Rust types of the dtypes, and the one dispatch from a dtype to its type.
 
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
@@ -7,7 +7,7 @@ use crate::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use crate::scalar::{FloatLane, Lane};
 use crate::{DType, Error, Result};
 
-/// A boolean element: one byte, where anything but zero is true.
+/// A boolean element: one byte, where any value but zero is true.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Bool(u8);
@@ -18,7 +18,7 @@ impl Bool {
     /// True.
     pub const TRUE: Bool = Bool(1);
 
-    /// As a Rust boolean.
+    /// Converts it to a Rust `bool`.
     #[inline(always)]
     pub fn get(self) -> bool {
         self.0 != 0
@@ -39,7 +39,7 @@ impl PartialEq for Bool {
     }
 }
 
-/// A Rust type that elements of a tensor can have.
+/// A Rust type that tensor elements can have.
 pub trait Element: Pod + Send + Sync + PartialEq {
     /// The dtype it stands for.
     const DTYPE: DType;
@@ -54,9 +54,9 @@ pub trait Element: Pod + Send + Sync + PartialEq {
     fn to_lane(self) -> Self::Lane;
     /// Rounds back after arithmetic.
     fn from_lane(lane: Self::Lane) -> Self;
-    /// As a real number.
+    /// Converts it to the type of real functions.
     fn to_real(self) -> Self::Real;
-    /// From a real number: floats round to nearest, integers truncate and saturate.
+    /// Converts it from the type of real functions: floats round to nearest, integers truncate and saturate.
     fn from_real(real: Self::Real) -> Self;
     /// The nearest f64.
     fn to_f64(self) -> f64;
@@ -91,8 +91,8 @@ native!(f64: u8 = UInt8, u16 = UInt16, u32 = UInt32, u64 = UInt64);
 native!(f64: f64 = Float64);
 native!(f32: f32 = Float32);
 
-/// The f32 next to a number toward zero, with its last bit set, unless an f32 is equal. A second rounding to a narrower
-/// float then gives what rounding once would: the last bit says that there was more.
+/// Rounds to odd: the number itself if it is an f32, else the nearest f32 toward zero with its last bit set. A second
+/// rounding to a narrower float then gives the same result as rounding once: the last bit is sticky.
 #[inline(always)]
 pub fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
@@ -176,14 +176,14 @@ macro_rules! dispatch {
     };
 }
 
-/// A number outside any tensor, as a person writes it.
+/// A number outside any tensor, as written in a program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// True or false.
+    /// A bool.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i128),
-    /// A real number.
+    /// A float.
     Float(f64),
 }
 
@@ -199,7 +199,7 @@ macro_rules! number_from {
 number_from!(bool => Bool, i32 => Int, i64 => Int, f32 => Float, f64 => Float);
 
 impl Number {
-    /// The dtype it takes when nothing else decides.
+    /// Its default dtype.
     pub fn natural_dtype(self) -> DType {
         match self {
             Number::Bool(_) => DType::Bool,
@@ -210,7 +210,7 @@ impl Number {
 
     /// The element of a dtype with this value; "Unsafe cast" if the dtype cannot hold it.
     ///
-    /// Floats may round but not overflow; integers must fit; a float is no integer; anything but zero is true.
+    /// Floats may round but not overflow; integers must fit; floats never become integers; any value but zero is true.
     pub fn to_element<T: Element>(self) -> Result<T> {
         let dtype = T::DTYPE;
         let unsafe_cast = |why: &str| {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_fit_or_say_so() {
+    fn numbers_that_do_not_fit_are_errors() {
         assert_eq!(Number::Int(255).to_element::<u8>(), Ok(255));
         for bad in [Number::Int(300), Number::Int(-1), Number::Float(1.0)] {
             assert!(bad.to_element::<u8>().unwrap_err().message().contains("Unsafe cast"));

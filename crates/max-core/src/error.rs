@@ -1,4 +1,4 @@
-//! The one error type: a kind, a message for a person, and where it happened.
+//! The one error type: a kind, a human-readable message, and where it happened.
 //!
 //! The kind decides the exception class in Python; the message names the op, its operands and what was
 //! expected; the context lists where in the user's program the failing value was made.
@@ -9,10 +9,10 @@ use std::ops::Deref;
 use std::panic::Location as Caller;
 use std::sync::Arc;
 
-/// The result of everything here that can fail.
+/// The result of every operation that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, in the terms of Python's exception classes.
+/// What went wrong, in terms of Python's exception classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// A value of the right type that is not acceptable.
@@ -23,21 +23,21 @@ pub enum ErrorKind {
     Index,
     /// A name that is not in a mapping.
     Key,
-    /// Something looked up in its surroundings and not found, such as the current graph.
+    /// Something that was not found in its context, such as the current graph.
     Lookup,
     /// Division by a dimension that is zero.
     ZeroDivision,
-    /// A documented feature which does not exist here yet.
+    /// A documented feature that is not implemented yet.
     NotImplemented,
-    /// An allocation that the machine refused.
+    /// A failed allocation.
     Memory,
-    /// Everything that fails while running: files, devices, execution.
+    /// A failure at run time: files, devices, execution.
     Runtime,
     /// A bug in max-rs itself.
     Internal,
 }
 
-/// A place in the user's source.
+/// A location in the user's source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
     /// The file, as the compiler or the interpreter names it.
@@ -46,10 +46,10 @@ pub struct Location {
     pub line: u32,
 }
 
-/// The name of a file. There are many places in few files, so names are shared.
+/// The name of a file. There are many locations in few files, so names are shared.
 #[derive(Clone, Debug)]
 pub enum FileName {
-    /// Known to the compiler.
+    /// Known at compile time.
     Static(&'static str),
     /// Known at run time.
     Shared(Arc<str>),
@@ -93,7 +93,7 @@ impl fmt::Display for FileName {
 }
 
 impl Location {
-    /// The place of the nearest caller that is not marked `#[track_caller]`.
+    /// The location of the nearest caller that is not marked `#[track_caller]`.
     #[track_caller]
     pub fn caller() -> Self {
         let caller = Caller::caller();
@@ -129,7 +129,7 @@ macro_rules! constructors {
 }
 
 impl Error {
-    /// An error of a kind; where it belongs in the user's program is told with [`Error::at`].
+    /// An error of a kind; [`Error::at`] adds its location in the user's program.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Box::new(Inner { kind, message: message.into(), context: Vec::new(), location: None }))
     }
@@ -143,17 +143,17 @@ impl Error {
         index => Index;
         /// A missing name.
         key => Key;
-        /// Nothing found in the surroundings.
+        /// Something not found in its context.
         lookup => Lookup;
         /// A division by zero.
         zero_division => ZeroDivision;
-        /// A feature still to come.
+        /// A feature that is not implemented yet.
         not_implemented => NotImplemented;
-        /// A refused allocation.
+        /// A failed allocation.
         memory => Memory;
-        /// A failure while running.
+        /// A failure at run time.
         runtime => Runtime;
-        /// A bug of ours.
+        /// A bug in max-rs itself.
         internal => Internal;
     }
 
@@ -167,12 +167,12 @@ impl Error {
         &self.0.message
     }
 
-    /// Where in the user's program the failing call stands, if known.
+    /// The location of the failing call in the user's program, if known.
     pub fn location(&self) -> Option<&Location> {
         self.0.location.as_ref()
     }
 
-    /// Adds a line that says what was being done; the outermost comes last.
+    /// Adds a line of context that says what was being done; the outermost comes last.
     #[must_use]
     pub fn context(mut self, line: impl Into<String>) -> Self {
         self.0.context.push(line.into());

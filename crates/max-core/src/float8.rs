@@ -1,14 +1,14 @@
-//! The four 8-bit float formats: decoding by table-free bit work, encoding by round to nearest even.
+//! The four 8-bit float formats: decoded with bit operations, encoded by rounding to nearest even.
 
 use bytemuck::{Pod, Zeroable};
 
-/// The shape of a format: mantissa bits, exponent bias and how the top of its range is used.
+/// A format: mantissa bits, exponent bias and how the top of its range is used.
 struct Format {
     mantissa: u32,
     bias: i32,
     /// The largest finite magnitude as bits without sign.
     max: u8,
-    /// The magnitude bits of infinity, where there is one.
+    /// The magnitude bits of infinity, if the format has one.
     infinity: Option<u8>,
     /// Whether 0x80 is the only NaN (and there is no negative zero).
     unsigned_zero: bool,
@@ -42,7 +42,7 @@ impl Format {
         if magnitude.is_infinite() {
             return overflow;
         }
-        // In units of the last place at this magnitude the value is a small number, rounded exactly.
+        // In units in the last place at this magnitude the value is small, and rounding it is exact.
         let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(1 - self.bias);
         let ulp = 2f64.powi(exponent - self.mantissa as i32);
         let units = (f64::from(magnitude) / ulp).round_ties_even() as u32;
@@ -71,7 +71,7 @@ macro_rules! float8 {
                 Self::FORMAT.decode(self.0)
             }
 
-            /// The nearest value, ties to even; what does not fit is infinity, or NaN where there is none.
+            /// The nearest value, ties to even; overflow gives infinity, or NaN in formats without infinities.
             pub fn from_f32(value: f32) -> Self {
                 $name(Self::FORMAT.encode(value))
             }

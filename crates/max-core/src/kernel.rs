@@ -1,10 +1,10 @@
-//! Kernels as plain data: what the compiler makes and a device runs.
+//! Kernels as plain data: what the compiler produces and a device runs.
 //!
 //! A [`Loop`] is a fused region: one walk over an index space in which a small straight-line program runs on
-//! every element. With a reduced axis it is a row program: values are per element or per row, reductions turn the
-//! first into the second. Matmul, attention and conv2d hand what they compute to a loop, their epilogue, so that
-//! every kernel ends in the same way. Sizes are of a type `D`: dims in a compiled program, numbers once they are
-//! bound to an execution.
+//! every element. With a reduced axis it is a row program: values are per element or per row, and reductions
+//! turn the former into the latter. Matmul, attention and conv2d pass their results to a loop, their epilogue, so that
+//! these kernels all write their output in the same way. Sizes have a type `D`: dims in a compiled program, integers
+//! once they are bound for an execution.
 
 mod check;
 mod print;
@@ -13,34 +13,34 @@ pub use check::Level;
 
 use crate::{Bindings, DType, Dim, Distribution, Element, Error, Result, ScalarOp, dispatch};
 
-/// Names a piece of memory that a kernel reads or writes: an input, a constant, an intermediate, an output.
+/// Identifies memory that a kernel reads or writes: an input, a constant, an intermediate, an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
 impl Slot {
-    /// No memory: what an access has whose positions are all that is asked for.
+    /// No memory: for an access of which only the positions are used.
     pub const NONE: Slot = Slot(u32::MAX);
 }
 
-/// Names the result of an instruction: its position in the code of the loop.
+/// Identifies the result of an instruction by its position in the code of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reg(pub u32);
 
-/// How a kernel walks memory: the element at index `(i, j, ..)` of its space lies `offset + i * strides[0] + j *
-/// strides[1] + ..` elements into the slot. A stride of zero repeats.
+/// How a kernel walks memory: the element at index `(i, j, ..)` of its space is `offset + i * strides[0] + j *
+/// strides[1] + ..` elements into the slot. A stride of zero repeats an element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access<D> {
     /// The memory.
     pub slot: Slot,
     /// The type of its elements.
     pub dtype: DType,
-    /// Where index zero lies, in elements.
+    /// The position of index zero, in elements.
     pub offset: D,
-    /// One stride an axis of the space, in elements.
+    /// One stride per axis of the space, in elements.
     pub strides: Vec<D>,
 }
 
-/// An element as bits: the first `dtype.size_in_bytes()` bytes of the little-endian number hold it.
+/// An element as bits: it occupies the first `dtype.size_in_bytes()` bytes of `bits` in little-endian order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Literal {
     /// The type of the element.
@@ -49,7 +49,7 @@ pub struct Literal {
     pub bits: u64,
 }
 
-/// What a reduction combines elements with.
+/// How a reduction combines elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Reduction {
@@ -63,33 +63,33 @@ pub enum Reduction {
 
 /// One instruction of a loop. It defines the register of its own position; a store defines none.
 ///
-/// Registers have dtypes. The narrow floats (f16, bf16, the float8s) are held as f32 in between: they widen when they
-/// are loaded and round when they are stored or cast.
+/// Registers have dtypes. Narrow floats (f16, bf16, float8) are held as f32 in registers: they are widened when loaded
+/// and rounded when stored or cast.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instr<D> {
-    /// Reads the access of this number.
+    /// Reads through the access with this index.
     Load(u32),
-    /// The position that the access of this number names, as int64. The access has no memory.
+    /// The position that the access with this index computes, as int64. The access has no memory.
     Index(u32),
-    /// What the kernel around an epilogue computed, in the given dtype.
+    /// In an epilogue: the result of the matmul, attention or convolution, in the given dtype.
     Product(DType),
-    /// The same element everywhere.
+    /// A constant.
     Literal(Literal),
-    /// A size as an element of a dtype.
+    /// A size, converted to a dtype.
     Size(D, DType),
-    /// An op of the scalar table. Both operands have one dtype; an op of one operand has its operand twice. Functions of
+    /// An op of the scalar table. Both operands have the same dtype; a unary op has its operand twice. Functions of
     /// real numbers apply to floats only.
     Apply(ScalarOp, [Reg; 2]),
-    /// The second where the first, a bool, is true, else the third.
+    /// The second operand where the first, a bool, is true, else the third.
     Select([Reg; 3]),
     /// Converts as a cast op does.
     Cast(Reg, DType),
-    /// Random numbers as float32 or float64: of a seed, 64 bits, at a position, an int64.
+    /// Random numbers as float32 or float64, from a 64-bit seed and an int64 position.
     Random(Distribution, DType, [Reg; 2]),
     /// Combines the elements of a row; sums and products of floats may be computed in any fixed order. The indices of
     /// `ArgMax` and `ArgMin` are int64.
     Reduce(Reduction, Reg),
-    /// Writes a register through the access of this number.
+    /// Writes a register through the access with this index.
     Store(u32, Reg),
 }
 
@@ -100,32 +100,32 @@ pub struct Loop<D> {
     pub shape: Vec<D>,
     /// The axis that reductions run along, if there are any.
     pub reduce: Option<usize>,
-    /// The memory it reads and writes; each with one stride an axis of the space.
+    /// The memory it reads and writes; each has one stride per axis of the space.
     pub accesses: Vec<Access<D>>,
     /// The program.
     pub code: Vec<Instr<D>>,
 }
 
-/// `[batch.., m, k] x [batch.., k, n]`, handed to an epilogue over `[batch.., m, n]`.
+/// `[batch.., m, k] x [batch.., k, n]`, passed to an epilogue over `[batch.., m, n]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matmul<D> {
     /// The sizes of the batch axes, broadcast by strides of zero.
     pub batch: Vec<D>,
-    /// The rows of the product.
+    /// The number of rows of the result.
     pub m: D,
-    /// The columns of the product.
+    /// The number of columns of the result.
     pub n: D,
-    /// The length of the sums.
+    /// The length of the dot products.
     pub k: D,
     /// Over `[batch.., m, k]`.
     pub lhs: Access<D>,
     /// Over `[batch.., k, n]`.
     pub rhs: Access<D>,
-    /// What happens to the product.
+    /// What happens to the result.
     pub epilogue: Loop<D>,
 }
 
-/// `softmax(query x transposed key * scale + mask) x value`, handed to an epilogue over `[batch.., queries, width]`.
+/// `softmax(query x transposed key * scale + mask) x value`, passed to an epilogue over `[batch.., queries, width]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention<D> {
     /// The sizes of the batch axes (batch and heads), broadcast by strides of zero.
@@ -144,19 +144,19 @@ pub struct Attention<D> {
     pub key: Access<D>,
     /// Over `[batch.., keys, width]`.
     pub value: Access<D>,
-    /// Over `[batch.., queries, keys]`: floats are added to the scores, bools keep what is true.
+    /// Over `[batch.., queries, keys]`: floats are added to the scores, bools keep the scores where they are true.
     pub mask: Option<Access<D>>,
-    /// What scores are multiplied with.
+    /// The factor for the scores.
     pub scale: f64,
-    /// Whether query `i` sees the keys up to `i + keys - queries` only.
+    /// Whether query `i` attends only to the keys up to `i + keys - queries`.
     pub causal: bool,
-    /// How many of these keys, the last ones, a query of a causal attention sees; zero for all.
+    /// With `causal`, how many of these keys, counted from the last, a query attends to; zero for all.
     pub window: usize,
     /// What happens to the result.
     pub epilogue: Loop<D>,
 }
 
-/// A convolution over height and width, handed to an epilogue over `[batch, height, width, filters]`.
+/// A convolution over height and width, passed to an epilogue over `[batch, height, width, filters]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv2d<D> {
     /// Batch, height, width and filters of the result.
@@ -171,9 +171,9 @@ pub struct Conv2d<D> {
     pub dilation: [usize; 2],
     /// Zeros before the first row and the first column.
     pub padding: [usize; 2],
-    /// Into how many independent convolutions channels and filters are divided.
+    /// The number of independent convolutions that channels and filters are divided into.
     pub groups: usize,
-    /// Over `[batch, height, width, channels]`, wherever they lie.
+    /// Over `[batch, height, width, channels]`, in any memory order.
     pub input: Access<D>,
     /// Over `[height, width, channels / groups, filters]`.
     pub filter: Access<D>,
@@ -184,13 +184,13 @@ pub struct Conv2d<D> {
 /// Slices picked by index: `out[o, p, i] = source[o, indices[p], i]`. Negative indices count from the end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gather<D> {
-    /// What lies before the axis, as one size.
+    /// The product of the sizes before the axis.
     pub outer: D,
     /// The size of the axis.
     pub size: D,
-    /// How many indices there are.
+    /// The number of indices.
     pub picks: D,
-    /// What lies after the axis, as one size.
+    /// The product of the sizes after the axis.
     pub inner: D,
     /// The axis in the user's graph, for messages.
     pub axis: usize,
@@ -214,7 +214,7 @@ pub enum Kernel<D> {
 }
 
 impl Literal {
-    /// Its value, or the nearest one to it.
+    /// Its value, or the nearest f64.
     pub fn to_f64(self) -> f64 {
         let bytes = self.bits.to_le_bytes();
         dispatch!(self.dtype, T => bytemuck::pod_read_unaligned::<T>(&bytes[..size_of::<T>()]).to_f64())
@@ -240,7 +240,7 @@ impl Reduction {
     }
 }
 
-/// Sizes replaced by other sizes, in order; the first error ends it.
+/// Implements `map`, which replaces sizes in order and stops at the first error.
 macro_rules! map_sizes {
     ($($name:ident { $($size:ident),*; $($sizes:ident),*; $($inner:ident),*; $($same:ident),* })*) => {$(
         impl<D> $name<D> {
@@ -332,7 +332,7 @@ impl<D> Attention<D> {
 
 fn map_array<D, E, const N: usize>(sizes: &[D; N], f: &mut dyn FnMut(&D) -> Result<E>) -> Result<[E; N]> {
     let mapped = sizes.iter().map(f).collect::<Result<Vec<E>>>()?;
-    mapped.try_into().map_err(|_| Error::internal("an array changed its length"))
+    mapped.try_into().map_err(|_| Error::internal("the length of an array changed"))
 }
 
 impl<D> Conv2d<D> {
@@ -365,7 +365,7 @@ impl<D> Kernel<D> {
         })
     }
 
-    /// What it is.
+    /// The name of its kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Kernel::Loop(_) => "loop",
@@ -376,7 +376,7 @@ impl<D> Kernel<D> {
         }
     }
 
-    /// What it reads before the loop in which it ends.
+    /// What it reads before its final loop.
     pub fn operands(&self) -> Vec<&Access<D>> {
         match self {
             Kernel::Loop(_) => vec![],
@@ -402,7 +402,7 @@ impl<D> Kernel<D> {
         }
     }
 
-    /// The loop in which it ends.
+    /// Its final loop: itself or its epilogue.
     pub fn ending(&self) -> Option<&Loop<D>> {
         match self {
             Kernel::Loop(k) => Some(k),

@@ -45,7 +45,7 @@ axis_orders! {
     FilterLayout { RSCF, QRSCF, FCRS, FCQRS, CFRS }
 }
 
-/// Where the elements of a strided array lie: sizes, steps and a start, all counted in elements.
+/// Where the elements of a strided array are in memory: sizes, strides and an offset, all counted in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strided {
     /// The size of each axis.
@@ -63,16 +63,16 @@ pub enum ViewIndex {
     At(i64),
     /// Keeps part of an axis; bounds are clamped as Python does.
     Slice {
-        /// Where to start, or the natural end for the step's sign.
+        /// Where to start; by default the end of the axis that the step comes from.
         start: Option<i64>,
-        /// Where to stop (exclusive), or the other natural end.
+        /// Where to stop (exclusive); by default the other end.
         stop: Option<i64>,
-        /// The step, not zero.
+        /// The step; not zero.
         step: i64,
     },
     /// Inserts an axis of size one.
     NewAxis,
-    /// Stands for as many full slices as are missing; at most one.
+    /// Stands for as many full slices as there are axes without an index; at most one.
     Ellipsis,
 }
 
@@ -98,7 +98,7 @@ impl Strided {
         self.shape.iter().product()
     }
 
-    /// Whether the elements lie row-major without gaps, wherever they start.
+    /// Whether the elements are row-major without gaps, wherever they start.
     pub fn is_contiguous(&self) -> bool {
         let mut step = 1isize;
         for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
@@ -115,7 +115,7 @@ impl Strided {
         true
     }
 
-    /// The lowest and the highest element position that is touched, or nothing if there are no elements.
+    /// The lowest and the highest position of an element, or `None` if there are no elements.
     pub fn span(&self) -> Option<(usize, usize)> {
         if self.shape.contains(&0) {
             return None;

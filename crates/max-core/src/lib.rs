@@ -1,5 +1,5 @@
 //! The vocabulary of max-rs: what a dtype, a dimension, a shape, a type, a device and an error are, and
-//! what each scalar op means. Plain data and pure functions; every other crate speaks in these words.
+//! what each scalar op means. Plain data and pure functions; every other crate builds on these.
 
 #![forbid(unsafe_code)]
 

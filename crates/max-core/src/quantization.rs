@@ -1,4 +1,4 @@
-//! Block quantization formats: how many elements share a block, and how many bytes a block takes.
+//! Block quantization formats: how many elements share a block, and the size of a block in bytes.
 
 use std::str::FromStr;
 
@@ -7,18 +7,18 @@ use crate::{Error, Result, bail};
 /// The structure of a quantization block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockParameters {
-    /// How many elements a block holds.
+    /// The number of elements in a block.
     pub elements_per_block: usize,
-    /// How many bytes an encoded block takes.
+    /// The size of an encoded block in bytes.
     pub block_size: usize,
 }
 
-/// Parameters of a quantization method that change how it is read.
+/// Parameters of a quantization method that determine how weights are read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct QuantizationConfig {
     /// The method, such as `gptq`.
     pub quant_method: String,
-    /// Bits an element.
+    /// Bits per element.
     pub bits: u32,
     /// Elements that share a scale.
     pub group_size: u32,
@@ -44,7 +44,7 @@ macro_rules! encodings {
                 match self { $(QuantizationEncoding::$variant => $name),* }
             }
 
-            /// Elements and bytes of a block, where the encoding has fixed blocks.
+            /// Elements and bytes of a block, if the encoding has fixed blocks.
             const fn block(self) -> Option<(usize, usize)> {
                 match self { $(QuantizationEncoding::$variant => $block),* }
             }
@@ -53,13 +53,13 @@ macro_rules! encodings {
 }
 
 encodings! {
-    /// 4 bits, 32 elements a block, one half scale.
+    /// 4 bits, 32 elements per block, one half-precision scale.
     Q4_0, "q4_0", Some((32, 2 + 16));
-    /// 4 bits, 256 elements a block in 8 groups.
+    /// 4 bits, 256 elements per block in 8 groups.
     Q4_K, "q4_k", Some((256, 2 + 2 + 12 + 128));
-    /// 5 bits, 256 elements a block in 8 groups.
+    /// 5 bits, 256 elements per block in 8 groups.
     Q5_K, "q5_k", Some((256, 2 + 2 + 12 + 32 + 128));
-    /// 6 bits, 256 elements a block in 16 groups.
+    /// 6 bits, 256 elements per block in 16 groups.
     Q6_K, "q6_k", Some((256, 128 + 64 + 16 + 2));
     /// Group-wise post-training quantization; its groups are in a config, not in blocks.
     GPTQ, "gptq", None;

@@ -1,18 +1,18 @@
-//! Random numbers by counting: a number is a function of a seed, a position and a distribution, and of nothing else.
+//! Counter-based random numbers: a number depends only on a seed, a position and a distribution.
 //!
 //! The position of an element in its tensor, in row-major order, is the counter of a Philox 4x32 block with ten rounds
 //! (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011), and the 64 bits of the seed
-//! are its key. Each element has a block of its own, so whoever computes it, in whatever order, gets the same number.
-//! A float32 is made of the first two words, a float64 of all four.
+//! are its key. Each element has its own block, so it is the same wherever and in whatever order it is computed.
+//! A float32 is made from the first two words, a float64 from all four.
 
 use crate::scalar::FloatLane;
 
-/// How random numbers are spread.
+/// How random numbers are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Distribution {
-    /// Evenly from zero to one, without one.
+    /// Uniformly from zero up to but excluding one.
     Uniform,
-    /// Around zero with a deviation of one.
+    /// Normally, with mean zero and standard deviation one.
     Normal,
 }
 
@@ -20,7 +20,7 @@ const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 const ROUNDS: usize = 10;
 
-/// The product as its high and its low word.
+/// The high and the low word of the product.
 #[inline(always)]
 fn multiply(a: u32, b: u32) -> [u32; 2] {
     let product = u64::from(a) * u64::from(b);
@@ -41,7 +41,7 @@ pub fn philox(mut key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
 
 /// A lane that random words can fill.
 pub trait UnitLane: FloatLane {
-    /// Two numbers from zero to one, without one, evenly spread over as many bits as the lane holds exactly.
+    /// Two uniform numbers from zero up to but excluding one, with as many bits as the lane can hold exactly.
     fn units(block: [u32; 4]) -> [Self; 2];
 }
 
@@ -90,14 +90,14 @@ impl Distribution {
         }
     }
 
-    /// The number of a seed at a position.
+    /// The random number for a seed and a position.
     #[inline(always)]
     pub fn draw<L: UnitLane>(self, seed: u64, position: u64) -> L {
         let [low, high] = words(position);
         let [u, v] = L::units(philox(words(seed), [low, high, 0, 0]));
         match self {
             Distribution::Uniform => u,
-            // Box and Muller's transform: the angle is even, the radius is that of a bell in the plane.
+            // The Box-Muller transform: a uniform angle, and the radius of a normal distribution in the plane.
             Distribution::Normal => {
                 let radius = L::splat(-2.0).mul(L::splat(1.0).sub(u).log()).sqrt();
                 radius.mul(L::splat(std::f64::consts::TAU).mul(v).cos())
@@ -129,9 +129,9 @@ mod tests {
         assert_eq!(f64::units([0, 0, u32::MAX, u32::MAX]), [0.0, 1.0 - f64::EPSILON / 2.0]);
     }
 
-    /// Mean and variance, within six deviations of what is expected of so many draws.
+    /// Mean and variance are within six standard deviations of what is expected for this many draws.
     #[test]
-    fn moments_are_right() {
+    fn mean_and_variance_are_as_expected() {
         const COUNT: usize = 100_000;
         for (distribution, mean, variance, spread) in
             [(Distribution::Uniform, 0.5, 1.0 / 12.0, 0.08), (Distribution::Normal, 0.0, 1.0, 1.5)]

@@ -1,8 +1,8 @@
-//! The scalar ops: one table, each row with its documentation, its public name and its meaning.
+//! The scalar ops: one table, each row with its documentation, its public name and its definition.
 //!
 //! A body is generic over a lane, so a scalar, a SIMD vector and a source-text tracer can all run it. The
 //! four parts of the table differ in what a lane must offer and in the type of the result:
-//! `numeric` and `real` keep the dtype, `compare` gives bool, `logical` takes and gives bool.
+//! `numeric` and `real` keep the dtype, `compare` returns bool, `logical` takes and returns bool.
 
 mod lane;
 pub mod source;
@@ -11,12 +11,12 @@ pub use lane::{FloatLane, Lane, MaskLane};
 
 use crate::DType;
 
-/// Hands the whole table to a macro: `scalar_table!(callback)` expands to `callback! { rows }`.
+/// Passes the whole table to a macro: `scalar_table!(callback)` expands to `callback! { rows }`.
 #[macro_export]
 macro_rules! scalar_table {
     ($callback:ident) => {
         $callback! {
-            /// Ops on every dtype, computed in the dtype itself: bool acts as a one-bit integer that saturates.
+            /// Ops on every dtype, computed in the dtype itself: bool acts as a saturating one-bit integer.
             NumericOp<L: Lane> -> L {
                 /// Adds elementwise.
                 Add = add(lhs, rhs) => lhs.add(rhs);
@@ -26,27 +26,27 @@ macro_rules! scalar_table {
                 Mul = mul(lhs, rhs) => lhs.mul(rhs);
                 /// The quotient rounded down; an integer divided by zero gives zero.
                 FloorDiv = floor_div(lhs, rhs) => lhs.floor_div(rhs);
-                /// What `floor_div` leaves, with the sign of the divisor; an integer modulo zero gives zero.
+                /// The remainder of `floor_div`, with the sign of the divisor; an integer modulo zero gives zero.
                 Mod = mod_(lhs, rhs) "mod" => lhs.modulo(rhs);
                 /// Raises to a power; integers wrap, and a negative exponent truncates toward zero.
                 Pow = pow(lhs, rhs) => lhs.pow(rhs);
-                /// The greater of two, elementwise; NaN wins.
+                /// The elementwise maximum; NaN wins.
                 Max = max(x, y) => x.max(y);
-                /// The lesser of two, elementwise; NaN wins.
+                /// The elementwise minimum; NaN wins.
                 Min = min(x, y) => x.min(y);
                 /// The absolute value.
                 Abs = abs(x) => x.abs();
                 /// Changes the sign.
                 Negate = negate(x) => x.neg();
-                /// Zero for what is below zero, else the value.
+                /// Zero for negative values, else the value.
                 Relu = relu(x) => x.max(L::splat(0.0));
-                /// Rounds down to a whole number.
+                /// Rounds down to an integer.
                 Floor = floor(x) => x.floor();
-                /// Rounds up to a whole number.
+                /// Rounds up to an integer.
                 Ceil = ceil(x) => x.ceil();
-                /// Rounds to the nearest whole number, halves to even.
+                /// Rounds to the nearest integer, ties to even.
                 Round = round(x) => x.round();
-                /// Rounds toward zero to a whole number.
+                /// Rounds toward zero to an integer.
                 Trunc = trunc(x) => x.trunc();
             }
             /// Functions of real numbers; on integers computed in float64 and truncated.
@@ -88,7 +88,7 @@ macro_rules! scalar_table {
                 /// The sigmoid approximation of gelu, `x * sigmoid(1.702 * x)`.
                 GeluQuick = gelu_quick(x) => x.div(L::splat(1.0).add(x.mul(L::splat(-1.702)).exp()));
             }
-            /// Questions about elements, answered in bool.
+            /// Comparisons and predicates, whose result is bool.
             CompareOp<L: Lane> -> L::Mask {
                 /// Whether two elements are equal.
                 Equal = equal(lhs, rhs) => lhs.eq(rhs);
@@ -98,7 +98,7 @@ macro_rules! scalar_table {
                 Greater = greater(lhs, rhs) => rhs.lt(lhs);
                 /// Whether the first is greater or equal.
                 GreaterEqual = greater_equal(lhs, rhs) => rhs.le(lhs);
-                /// Whether the element is not a number; false for integers.
+                /// Whether the element is NaN; false for integers.
                 IsNan = is_nan(x) => x.eq(x).not();
                 /// Whether the element is infinite; false for integers.
                 IsInf = is_inf(x) => x.is_inf();
@@ -111,7 +111,7 @@ macro_rules! scalar_table {
                 LogicalOr = logical_or(lhs, rhs) => lhs.or(rhs);
                 /// Whether exactly one is true.
                 LogicalXor = logical_xor(lhs, rhs) => lhs.xor(rhs);
-                /// The opposite.
+                /// The negation.
                 LogicalNot = logical_not(x) => x.not();
             }
         }
@@ -149,7 +149,7 @@ macro_rules! define {
                 match self { $($table::$variant => [$(stringify!($x)),+].len(),)* }
             }
 
-            /// The meaning; ops with one operand ignore the second.
+            /// Evaluates the op; ops with one operand ignore the second.
             #[inline(always)]
             pub fn apply<$L: $bound>(self, operands: [$L; 2]) -> $out {
                 match self { $($table::$variant => { let [$($x,)+ ..] = operands; $body })* }
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_mean_what_they_say() {
+    fn ops_compute_as_documented() {
         let n = |op: NumericOp, x: f64, y: f64| op.apply([x, y]);
         assert_eq!(n(NumericOp::Relu, -2.0, 0.0), 0.0);
         assert!(n(NumericOp::Max, f64::NAN, 1.0).is_nan() && n(NumericOp::Min, 1.0, f64::NAN).is_nan());

@@ -42,8 +42,8 @@ impl Shape {
         product.map_err(|e| e.context(format!("for the number of elements of the shape {self}")))
     }
 
-    /// Two shapes without the dims that both have, so that products of the rest compare as products of all would, but
-    /// need fewer bits. Zeros stay: they decide a product.
+    /// Two shapes without the dims they have in common: their products compare as before, but overflow less easily.
+    /// Zeros are kept, as they decide a product.
     pub fn without_common(&self, other: &Shape) -> (Shape, Shape) {
         let mut rest = other.to_vec();
         let own = self.0.iter().filter(|&dim| match rest.iter().position(|other| other == dim) {
@@ -57,7 +57,7 @@ impl Shape {
         (own, rest.into())
     }
 
-    /// The sizes under bindings, none negative and the element count within 64 bits.
+    /// The sizes under bindings; a negative size, or an element count beyond 64 bits, is an error.
     pub fn evaluate(&self, bindings: &Bindings) -> Result<Vec<usize>> {
         let sizes = self.0.iter().map(|dim| {
             let size = dim.evaluate(bindings)?;
@@ -76,13 +76,13 @@ impl Shape {
         Ok(sizes)
     }
 
-    /// The position of an axis that may count from the end.
+    /// The index of an axis, which may be counted from the end.
     pub fn axis(&self, axis: i64) -> Result<usize> {
         resolve_axis(axis, self.rank())
             .ok_or_else(|| Error::value(format!("Invalid axis {axis} for a tensor of rank {}", self.rank())))
     }
 
-    /// The shape that two shapes broadcast to, or nothing.
+    /// The shape that two shapes broadcast to, or `None`.
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         if self == other || other.0.is_empty() {
             return Some(self.clone());
@@ -106,7 +106,7 @@ impl Shape {
     }
 }
 
-/// An axis that may count from the end, as a position below `rank`.
+/// The index below `rank` of an axis, which may be counted from the end.
 pub fn resolve_axis(axis: i64, rank: usize) -> Option<usize> {
     let rank = rank as i64;
     let at = if axis < 0 { axis.checked_add(rank)? } else { axis };

@@ -12,9 +12,9 @@ pub struct TensorType {
     pub dtype: DType,
     /// Its dims.
     pub shape: Shape,
-    /// Where it lives.
+    /// Its device.
     pub device: DeviceRef,
-    /// The axis order of a filter, where it is known.
+    /// The axis order of a filter, if known.
     pub layout: Option<FilterLayout>,
 }
 
@@ -24,13 +24,13 @@ impl TensorType {
         TensorType { dtype, shape: shape.into(), device: device.into(), layout: None }
     }
 
-    /// The mutable twin.
+    /// The buffer type with the same dtype, shape and device.
     pub fn as_buffer(&self) -> BufferType {
         BufferType { dtype: self.dtype, shape: self.shape.clone(), device: self.device }
     }
 
-    /// Checks the rank, the names of symbols, and that no static dim is negative. Sizes in a type are not memory: they
-    /// may be larger than any machine has.
+    /// Checks the rank, the names of symbols, and that no static dim is negative. A type does not allocate: its sizes
+    /// may exceed any machine's memory.
     pub fn validate(&self) -> Result<()> {
         validate(&self.shape)
     }
@@ -58,7 +58,7 @@ pub struct BufferType {
     pub dtype: DType,
     /// Its dims.
     pub shape: Shape,
-    /// Where it lives.
+    /// Its device.
     pub device: DeviceRef,
 }
 
@@ -68,7 +68,7 @@ impl BufferType {
         BufferType { dtype, shape: shape.into(), device: device.into() }
     }
 
-    /// The immutable twin.
+    /// The tensor type with the same dtype, shape and device.
     pub fn as_tensor(&self) -> TensorType {
         TensorType::new(self.dtype, &self.shape, self.device)
     }
@@ -84,7 +84,7 @@ impl BufferType {
     }
 }
 
-/// The most axes a tensor can have.
+/// The maximum rank of a tensor.
 pub const MAX_RANK: usize = 64;
 
 fn validate(shape: &Shape) -> Result<()> {
@@ -109,7 +109,7 @@ pub enum Type {
     Tensor(TensorType),
     /// A mutable tensor.
     Buffer(BufferType),
-    /// Something only custom ops look into, by the name of its type.
+    /// Something that only custom ops can access, by the name of its type.
     Opaque(Arc<str>),
 }
 
@@ -123,7 +123,7 @@ impl Type {
         }
     }
 
-    /// The device, where the type has one.
+    /// The device, if the type has one.
     pub fn device(&self) -> Option<DeviceRef> {
         match self {
             Type::Tensor(t) => Some(t.device),
@@ -154,7 +154,7 @@ impl From<BufferType> for Type {
     }
 }
 
-/// The compact form of the text IR: `float32[a, 3]`, and `@gpu:0` behind it where it is not the host.
+/// The compact form of the text IR: `float32[a, 3]`, followed by `@gpu:0` or the like if it is not on the host.
 fn compact(f: &mut fmt::Formatter<'_>, dtype: DType, shape: &Shape, device: DeviceRef) -> fmt::Result {
     write!(f, "{dtype}{shape}")?;
     if device == DeviceRef::CPU { Ok(()) } else { write!(f, "@{device}") }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn types_change_in_one_part() {
+    fn cast_and_to_change_one_part() {
         let filter = TensorType {
             layout: Some(FilterLayout::RSCF),
             ..TensorType::new(DType::Float32, ("a", 3), DeviceRef::CPU)

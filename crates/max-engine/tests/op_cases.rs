@@ -1,5 +1,5 @@
-//! The shared table of op cases (`cases/ops.json`), run from Rust: each case is built through the door by
-//! name, printed and parsed back, encoded and decoded, compiled and executed, and the result compared with
+//! The shared table of op cases (`cases/ops.json`), run from Rust: each case is built through the registry
+//! by name, printed and parsed back, encoded and decoded, compiled and executed, and the result compared with
 //! the reference interpreter's. The Python tests compare the same cases with NumPy.
 
 #[path = "cases/table.rs"]

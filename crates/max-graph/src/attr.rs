@@ -9,13 +9,13 @@ use crate::host::HostTensor;
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attr {
-    /// A whole number or a symbolic size.
+    /// An integer or a symbolic size.
     Dim(Dim),
-    /// A list of whole numbers or sizes.
+    /// A list of integers or sizes.
     Dims(Shape),
-    /// A real number.
+    /// A float.
     Float(f64),
-    /// A truth value.
+    /// A bool.
     Bool(bool),
     /// Text; also dtypes, devices and layouts by name.
     Str(String),
@@ -23,11 +23,11 @@ pub enum Attr {
     Tensor(HostTensor),
 }
 
-/// Data of constants up to this many bytes is compared by its content, longer data by where it is.
+/// Constants of up to this many bytes are compared by content, larger ones by address.
 const SHORT: usize = 4096;
 
 impl Attr {
-    /// Adds it to a fingerprint; see [`crate::OpKind::fingerprint`].
+    /// Feeds it into a fingerprint; see [`crate::OpKind::fingerprint`].
     pub fn feed(&self, state: &mut impl Hasher) {
         match self {
             Attr::Dim(dim) => dim.hash(state),
@@ -46,19 +46,19 @@ impl Attr {
 
 /// A Rust type that attributes can have.
 pub trait AttrType: Sized {
-    /// Whether it holds sizes, which may be symbolic; other whole numbers are axes, counts and the like.
+    /// Whether it holds sizes, which may be symbolic; other integers are axes, counts and the like.
     const SIZES: bool = false;
 
-    /// Writes it as an attribute.
+    /// Converts it to an attribute.
     fn to_attr(&self) -> Attr;
-    /// Reads it back; nothing if the attribute is of another type.
+    /// Converts it back; `None` if the attribute has another type.
     fn from_attr(attr: Attr) -> Option<Self>;
 }
 
 /// The attributes of an op in text order.
 pub type Attrs = Vec<(String, Attr)>;
 
-/// Takes a named attribute out of a list.
+/// Removes a named attribute from a list and converts it.
 pub fn take<T: AttrType>(attrs: &mut Attrs, name: &str) -> Result<T> {
     let Some(at) = attrs.iter().position(|(n, _)| n == name) else {
         bail!(value, "missing attribute '{name}'");

@@ -25,43 +25,43 @@ pub struct Graph(Arc<Mutex<State>>);
 
 struct State {
     body: Body,
-    weights: HashMap<String, Added>,
+    weights: HashMap<String, AddedWeight>,
     seed: Option<Seed>,
 }
 
-/// The seed of random numbers, and how often numbers were drawn since it was set.
+/// The seed of random numbers, and how many draws there have been since it was set.
 struct Seed {
     value: ValueId,
     draws: u64,
 }
 
-/// What the seeds of two draws differ by at least: the odd number nearest to the golden section of 64 bits, whose
-/// multiples are all different.
+/// The difference between the seeds of consecutive draws: 2**64 divided by the golden ratio, rounded to an odd number,
+/// whose multiples are all different.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A weight that is in the graph: the object it came from, and its value.
-struct Added {
+struct AddedWeight {
     identity: u64,
     value: ValueId,
 }
 
 thread_local! {
     static CURRENT: RefCell<Vec<Graph>> = const { RefCell::new(Vec::new()) };
-    static PLACE: RefCell<Place> = const { RefCell::new(Place::Unknown) };
+    static CALL_SITE: RefCell<CallSite> = const { RefCell::new(CallSite::Unknown) };
 }
 
-/// What is known about where in the user's program ops come from.
-enum Place {
-    /// Nothing: whoever records an op tells.
+/// What is known about where the user's program called the op that is being recorded.
+enum CallSite {
+    /// Nothing yet: the next call to [`located`] or [`unlocated`] sets it.
     Unknown,
-    /// It is told elsewhere, so ops and errors do without.
-    Elsewhere,
-    /// They come from here.
+    /// The caller tracks it, so ops and errors carry no location.
+    TrackedByCaller,
+    /// This location.
     At(Location),
 }
 
 impl Graph {
-    /// A graph with inputs of types and nothing in it yet.
+    /// A graph with inputs of the given types and no ops yet.
     #[track_caller]
     pub fn new<T: Into<Type>>(
         name: impl Into<String>,
@@ -72,7 +72,7 @@ impl Graph {
         Ok(Graph::from_body(Body::new(name, types)))
     }
 
-    /// A graph whose outputs a function of its inputs computes.
+    /// A graph whose outputs are computed by a function of its inputs.
     ///
     /// ```
     /// use max_core::{DType, DeviceRef, TensorType};
@@ -101,7 +101,7 @@ impl Graph {
     pub fn from_body(body: Body) -> Graph {
         let external = body.ops().filter_map(|op| match &op.kind {
             OpKind::ConstantExternal(c) => {
-                Some((c.name.clone(), Added { identity: 0, value: op.results[0] }))
+                Some((c.name.clone(), AddedWeight { identity: 0, value: op.results[0] }))
             }
             _ => None,
         });
@@ -114,7 +114,7 @@ impl Graph {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The graph as data, as it is now.
+    /// A copy of the graph as data.
     pub fn body(&self) -> Body {
         self.state().body.clone()
     }
@@ -129,12 +129,12 @@ impl Graph {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Puts other data in place of what the graph is.
+    /// Replaces the data of the graph.
     pub fn set_body(&self, body: Body) {
         self.state().body = body;
     }
 
-    /// The graph as data, taken out: the graph is empty afterwards.
+    /// Moves the graph's data out; the graph is empty afterwards.
     pub fn take_body(&self) -> Body {
         let mut state = self.state();
         (state.weights, state.seed) = (HashMap::new(), None);
@@ -152,7 +152,7 @@ impl Graph {
         state.body.block.arguments.iter().map(|&id| self.value(&state.body, id)).collect()
     }
 
-    /// An input by its number, which must be a tensor.
+    /// An input by index; it must be a tensor.
     pub fn input(&self, number: usize) -> Result<TensorValue> {
         let state = self.state();
         match state.body.block.arguments.get(number) {
@@ -161,7 +161,7 @@ impl Graph {
         }
     }
 
-    /// Adds an input after those there are.
+    /// Appends an input.
     #[track_caller]
     pub fn add_input(&self, ty: &TensorType) -> Result<TensorValue> {
         ty.validate().map_err(|e| e.at(Location::caller()))?;
@@ -193,7 +193,7 @@ impl Graph {
         }
     }
 
-    /// Adds a weight, or finds it: the same weight again is the same value.
+    /// Adds a weight; adding the same weight again returns the same value.
     #[track_caller]
     pub fn add_weight(&self, weight: &Weight) -> Result<TensorValue> {
         located("add_weight", Location::caller(), || {
@@ -201,7 +201,7 @@ impl Graph {
         })
     }
 
-    /// The value of an external constant; `shared` names may be met again with the same type.
+    /// The value of an external constant; a `shared` name may be used again with the same type.
     pub(crate) fn weight_value(
         &self,
         name: &str,
@@ -219,7 +219,7 @@ impl Graph {
                     state.body.name
                 ))),
                 false => Err(Error::value(format!(
-                    "weight '{name}' already exists in graph '{}' with another type: {} instead of {ty}",
+                    "weight '{name}' already exists in graph '{}' with a different type: {} instead of {ty}",
                     state.body.name,
                     value.tensor_type()
                 ))),
@@ -229,24 +229,24 @@ impl Graph {
         let kind = ConstantExternal { name: name.into(), dtype, shape, device, layout };
         let op = state.body.push(kind.into(), Vec::new(), current_location())?;
         let value = state.body.op(op).results[0];
-        state.weights.insert(name.into(), Added { identity, value });
+        state.weights.insert(name.into(), AddedWeight { identity, value });
         self.tensor_value(&state.body, value)
     }
 
-    /// Sets the seed of random numbers that are drawn from here on.
+    /// Sets the seed for the draws that follow.
     pub(crate) fn set_seed(&self, seed: &TensorValue) -> Result<()> {
         self.check_owner(seed.graph(), seed.tensor_type(), "random.set_seed")?;
         self.state().seed = Some(Seed { value: seed.id(), draws: 0 });
         Ok(())
     }
 
-    /// The seed of a draw, another one each time.
+    /// The seed for the next draw, different for each.
     pub(crate) fn next_seed(&self) -> Result<TensorValue> {
         let (seed, draws) = {
             let mut state = self.state();
             let state = &mut *state;
             let Some(seed) = &mut state.seed else {
-                bail!(runtime, "No seed set: call ops.random.set_seed() before random numbers are drawn");
+                bail!(runtime, "No seed set: call ops.random.set_seed() before drawing random numbers");
             };
             seed.draws += 1;
             (self.tensor_value(&state.body, seed.value)?, seed.draws - 1)
@@ -264,7 +264,7 @@ impl Graph {
         Scope { graph: self.clone(), _not_send: std::marker::PhantomData }
     }
 
-    /// How many graphs are being built on this thread, one inside the other.
+    /// How many graphs are being built on this thread, nested in one another.
     pub fn depth() -> usize {
         CURRENT.with_borrow(Vec::len)
     }
@@ -273,7 +273,7 @@ impl Graph {
     pub fn current() -> Result<Graph> {
         let top = CURRENT.with_borrow(|stack| stack.last().cloned());
         top.ok_or_else(|| {
-            Error::lookup("No graph found: ops and weights are used inside a graph that is being built")
+            Error::lookup("No graph found: ops and weights can only be used while a graph is being built")
         })
     }
 
@@ -296,7 +296,7 @@ impl Graph {
     fn tensor_value(&self, body: &Body, id: ValueId) -> Result<TensorValue> {
         match body.type_of(id) {
             Type::Tensor(ty) => Ok(TensorValue::new(self.clone(), id, ty.clone())),
-            other => bail!(type_, "expected a tensor, got a value of the type {other}"),
+            other => bail!(type_, "expected a tensor, got a value of type {other}"),
         }
     }
 
@@ -318,7 +318,7 @@ pub(crate) fn record(kind: impl Into<OpKind>, operands: &[Value]) -> Result<Vec<
     Ok(state.body.op(op).results.iter().map(|&id| graph.value(&state.body, id)).collect())
 }
 
-/// Records an op with one tensor as its result.
+/// Records an op whose result is one tensor.
 pub fn record_one<'a>(
     kind: impl Into<OpKind>,
     operands: impl IntoIterator<Item = &'a TensorValue>,
@@ -333,61 +333,61 @@ pub fn record_one<'a>(
     let op = state.body.push(kind, operands, current_location())?;
     match state.body.op(op).results.first() {
         Some(&id) => graph.tensor_value(&state.body, id),
-        None => Err(Error::internal("an op without a result was asked for one")),
+        None => Err(Error::internal("an op that should have a result has none")),
     }
 }
 
-/// Runs a builder under the location of the user's call: ops remember it, errors carry it. An outer location
-/// stays, so composites report where they were called.
+/// Runs a builder under the location of the user's call: ops remember it and errors carry it. An outer location takes
+/// precedence, so composite ops report where they were called.
 pub fn located<R>(what: &str, location: Location, build: impl FnOnce() -> Result<R>) -> Result<R> {
-    placed(|| Place::At(location.clone()), build).map_err(|(e, outermost)| match outermost {
+    at_call_site(|| CallSite::At(location.clone()), build).map_err(|(e, outermost)| match outermost {
         true => e.context_or(|| format!("in {what}")).at(location),
         false => e,
     })
 }
 
-/// Runs a builder whose caller is known to whoever handles its errors.
+/// Runs a builder whose call site is known to the code that handles its errors.
 pub fn unlocated<R>(what: &str, build: impl FnOnce() -> Result<R>) -> Result<R> {
-    placed(|| Place::Elsewhere, build).map_err(|(e, outermost)| match outermost {
+    at_call_site(|| CallSite::TrackedByCaller, build).map_err(|(e, outermost)| match outermost {
         true => e.context_or(|| format!("in {what}")),
         false => e,
     })
 }
 
-/// Runs a builder in a place, unless there is one already; errors say whether this was the outermost.
-fn placed<R>(
-    place: impl FnOnce() -> Place,
+/// Runs a builder under a call site, unless one is set already; errors say whether this was the outermost.
+fn at_call_site<R>(
+    site: impl FnOnce() -> CallSite,
     build: impl FnOnce() -> Result<R>,
 ) -> std::result::Result<R, (Error, bool)> {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
-            PLACE.set(Place::Unknown);
+            CALL_SITE.set(CallSite::Unknown);
         }
     }
-    if PLACE.with_borrow(|place| !matches!(place, Place::Unknown)) {
+    if CALL_SITE.with_borrow(|site| !matches!(site, CallSite::Unknown)) {
         return build().map_err(|e| (e, false));
     }
-    PLACE.set(place());
+    CALL_SITE.set(site());
     let _reset = Reset;
     build().map_err(|e| (e, true))
 }
 
-/// Where in the user's program the op comes from that is being recorded, or the work that is being done.
+/// The location in the user's program of the call that is being processed.
 pub fn current_location() -> Option<Location> {
-    PLACE.with_borrow(|place| match place {
-        Place::At(location) => Some(location.clone()),
+    CALL_SITE.with_borrow(|site| match site {
+        CallSite::At(location) => Some(location.clone()),
         _ => None,
     })
 }
 
-/// A number that no other weight has.
+/// A number that is unique to one weight.
 pub(crate) fn unique_identity() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// While it lives, a graph is current on this thread.
+/// A guard: while it lives, its graph is current on this thread.
 pub struct Scope {
     graph: Graph,
     _not_send: std::marker::PhantomData<*const ()>,

@@ -1,4 +1,4 @@
-//! Tensors in host memory: what constants hold and what the reference interpreter computes with.
+//! Tensors in host memory, which hold constants and which the reference interpreter computes with.
 
 use std::borrow::Cow;
 
@@ -54,7 +54,7 @@ impl HostTensor {
         self.shape.iter().product()
     }
 
-    /// Its elements; copied only where the bytes are not aligned for them.
+    /// Its elements; copied only if the bytes are not aligned for them.
     pub fn elements<T: Element>(&self) -> Result<Cow<'_, [T]>> {
         if T::DTYPE != self.dtype {
             bail!(type_, "expected a {} tensor, got {}", T::DTYPE, self.dtype);
@@ -68,18 +68,18 @@ impl HostTensor {
         })
     }
 
-    /// Its elements as whole numbers: floats are truncated, and what exceeds 64 bits becomes the nearest bound.
+    /// Its elements as integers: floats are truncated, and values beyond 64 bits saturate.
     pub fn to_integers(&self) -> Result<Vec<i64>> {
         let clamp = |i: i128| i.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         dispatch!(self.dtype, T => Ok(self.elements::<T>()?.iter().map(|e| clamp(e.to_i128())).collect()))
     }
 
-    /// The same elements under another shape.
+    /// The same elements with another shape.
     pub fn reshaped(&self, shape: impl Into<Vec<usize>>) -> Result<HostTensor> {
         HostTensor::new(self.dtype, shape, self.bytes.clone())
     }
 
-    /// A tensor of the elements at the positions of a layout over this one.
+    /// A new tensor with the elements that a layout over this one selects.
     pub fn gathered(&self, layout: &Strided) -> Result<HostTensor> {
         if *layout == Strided::contiguous(&self.shape) {
             return Ok(self.clone());
@@ -113,7 +113,7 @@ impl HostTensor {
         })
     }
 
-    /// Converted to another dtype that must hold every element, else "Unsafe cast".
+    /// Converted to another dtype, which must be able to hold every element; else "Unsafe cast".
     pub fn cast_checked(&self, dtype: DType) -> Result<HostTensor> {
         self.convert(dtype, |dtype, shape, numbers| {
             dispatch!(dtype, T => {
@@ -126,7 +126,7 @@ impl HostTensor {
         })
     }
 
-    /// Hands the elements over as numbers, so that code for each pair of dtypes is not needed.
+    /// The elements as numbers, so that no code per pair of dtypes is needed.
     fn convert(
         &self,
         dtype: DType,
@@ -150,7 +150,7 @@ pub fn broadcast_layout(from: &[usize], to: &[usize]) -> Strided {
     Strided { shape: to.to_vec(), strides: strides.collect(), offset: 0 }
 }
 
-/// The sum of products: floats in f64 and rounded once, others in their own arithmetic.
+/// The dot product: floats are summed in f64 and rounded once, others use their own arithmetic.
 pub fn dot<T: Element>(terms: impl Iterator<Item = (T, T)>) -> T {
     if T::DTYPE.is_float() {
         return T::from_f64(terms.map(|(a, b)| a.to_f64() * b.to_f64()).sum());
@@ -159,7 +159,7 @@ pub fn dot<T: Element>(terms: impl Iterator<Item = (T, T)>) -> T {
     T::from_lane(products.fold(T::from_i128(0).to_lane(), Lane::add))
 }
 
-/// An element as a number of its own kind.
+/// An element as a bool, an int or a float, depending on its dtype.
 pub fn number<T: Element>(element: T) -> Number {
     match T::DTYPE {
         DType::Bool => Number::Bool(element.to_i128() != 0),
@@ -168,8 +168,8 @@ pub fn number<T: Element>(element: T) -> Number {
     }
 }
 
-/// The bytes of a tensor, or an error where they cannot be counted. Sizes of zero do not excuse the others, so
-/// that products of any part of a shape can be counted too.
+/// The number of bytes of a tensor, or an error if it overflows. Sizes of zero count as one in that check, so
+/// that the product of any part of the shape does not overflow either.
 pub fn byte_count(dtype: DType, shape: &[usize]) -> Result<usize> {
     let bytes = shape.iter().try_fold(dtype.size_in_bytes(), |n, &s| n.checked_mul(s.max(1)));
     let empty = shape.contains(&0);
@@ -178,7 +178,7 @@ pub fn byte_count(dtype: DType, shape: &[usize]) -> Result<usize> {
     })
 }
 
-/// An empty vector with room for elements; a refused allocation is an error.
+/// An empty vector with capacity for `len` elements; a failed allocation is an error.
 pub fn allocate<T: Element>(len: usize) -> Result<Vec<T>> {
     let mut elements = Vec::new();
     match elements.try_reserve_exact(len) {

@@ -1,18 +1,18 @@
 //! The graph as data: values and ops in arenas, named by small ids.
 //!
-//! Every value is defined once, by the block's arguments or by one op; ops stand in the block in an order in
-//! which each value is defined before it is used. [`crate::verify()`] checks this.
+//! Every value is defined once, by the block's arguments or by one op; the ops of the
+//! block are ordered so that each value is defined before it is used. [`crate::verify()`] checks this.
 
 use max_core::memory::{require_memory, try_reserve};
 use max_core::{Location, Result, Type};
 
 use crate::op::OpKind;
 
-/// Names a value of a body.
+/// Identifies a value of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub u32);
 
-/// Names an op of a body.
+/// Identifies an op of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u32);
 
@@ -38,11 +38,11 @@ const STRETCH_BYTES: usize = STRETCH * (4 << 10);
 /// A sequence of ops with arguments and results.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// The values given from outside.
+    /// The values passed in.
     pub arguments: Vec<ValueId>,
     /// The ops, in order.
     pub ops: Vec<OpId>,
-    /// The values given back, once they are set.
+    /// The values returned, once they are set.
     pub results: Option<Vec<ValueId>>,
 }
 
@@ -58,7 +58,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// A body with arguments and nothing in it yet.
+    /// A body with arguments and no ops yet.
     pub fn new(name: impl Into<String>, arguments: impl IntoIterator<Item = Type>) -> Body {
         let mut body = Body { name: name.into(), ..Body::default() };
         for ty in arguments {
@@ -67,7 +67,7 @@ impl Body {
         body
     }
 
-    /// Takes everything out, but for the room it took.
+    /// Removes everything but keeps the allocated capacity.
     pub fn clear(&mut self) {
         self.name.clear();
         self.block.arguments.clear();
@@ -77,7 +77,7 @@ impl Body {
         self.types.clear();
     }
 
-    /// One more argument, after those there are.
+    /// Appends an argument.
     pub fn add_argument(&mut self, ty: Type) -> ValueId {
         let argument = self.define(ty);
         self.block.arguments.push(argument);
@@ -89,7 +89,7 @@ impl Body {
         ValueId(self.types.len() as u32 - 1)
     }
 
-    /// Makes room for as many ops and values as another body has.
+    /// Reserves capacity for as many ops and values as another body has.
     pub fn reserve_like(&mut self, other: &Body) {
         self.block.ops.reserve(other.block.ops.len());
         self.ops.reserve(other.block.ops.len());
@@ -140,7 +140,7 @@ impl Body {
         try_reserve(&mut self.types, results, WHAT)
     }
 
-    /// Appends an op whose results are known to have types. Whoever makes large bodies so sees to the memory beforehand.
+    /// Appends an op whose result types are already known. Callers that build large bodies this way check for memory first.
     pub fn push_typed(
         &mut self,
         kind: OpKind,

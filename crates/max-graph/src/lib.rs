@@ -1,12 +1,11 @@
-//! Graphs: how a model is recorded, checked, printed, stored and, plainly, run.
+//! Graphs: how a model is recorded, checked, printed, stored and run by a reference interpreter.
 //!
 //! Pure: no files, no devices. The ops live in [`ops`], one file each; [`Graph`] records them; [`ir::Body`]
-//! is the recorded graph as data; [`text`] and [`encode`] write it down; [`interpret()`] gives its meaning.
+//! is the recorded graph as data; [`text`] and [`encode`] serialize it; [`interpret()`] defines its meaning.
 
 #![forbid(unsafe_code)]
 
 pub mod attr;
-pub mod door;
 pub mod encode;
 pub mod graph;
 pub mod host;
@@ -16,6 +15,7 @@ pub mod op;
 pub mod operand;
 mod operators;
 pub mod ops;
+pub mod registry;
 pub mod text;
 pub mod value;
 pub mod verify;

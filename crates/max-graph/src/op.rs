@@ -1,4 +1,4 @@
-//! What an op is: a name, attributes, a type rule and a reference meaning. Everything else is derived.
+//! What an op is: a name, attributes, a type rule and a reference implementation. Everything else is derived.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -17,23 +17,23 @@ pub trait Attributes: Sized {
     /// The attributes, in the order they print.
     fn attrs(&self) -> Attrs;
 
-    /// Shows each attribute, and whether it holds sizes, in the order they print.
+    /// Calls a function with each attribute and whether it holds sizes, in the order they print.
     fn visit(&self, see: &mut dyn FnMut(Attr, bool));
 
     /// Reads the op back from attributes, taking those it knows.
     fn from_attrs(attrs: &mut Attrs) -> Result<Self>;
 }
 
-/// The type rule and the reference meaning of an op.
+/// The type rule and the reference implementation of an op.
 pub trait Operation {
-    /// The types of the results for types of the operands, or why there are none.
+    /// Infers the types of the results from those of the operands, or says why it cannot.
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>>;
 
-    /// The results for operands, as plainly as can be. Types have been checked; sizes may be anything.
+    /// Computes the results in the simplest way. Types have been checked; sizes may be anything.
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>>;
 }
 
-/// What an op may ask about the execution it is part of.
+/// What an op can find out about the execution it is part of.
 pub struct Run<'a> {
     /// The sizes of symbols known so far.
     pub bindings: &'a Bindings,
@@ -76,7 +76,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Shows each attribute, and whether it holds sizes, in the order they print.
+            /// Calls a function with each attribute and whether it holds sizes, in the order they print.
             pub fn visit(&self, see: &mut dyn FnMut(Attr, bool)) {
                 match self {
                     OpKind::Scalar(_) => {}
@@ -84,7 +84,7 @@ macro_rules! operations {
                 }
             }
 
-            /// The op of a name with attributes, all of which it must know.
+            /// The op with a name and attributes; an attribute it does not have is an error.
             pub fn from_attrs(name: &str, mut attrs: Attrs) -> Result<OpKind> {
                 let kind = match name {
                     $(<ops::$module::$name as Attributes>::NAME => {
@@ -146,15 +146,15 @@ operations! {
 }
 
 impl OpKind {
-    /// See [`Operation::infer`]; the types of results are valid types.
+    /// See [`Operation::infer`]; the result types are validated.
     pub fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let types = self.operation().infer(operands)?;
         types.iter().try_for_each(Type::validate)?;
         Ok(types)
     }
 
-    /// A number that equal ops share; ops that differ share it by accident only. Equal constants with much data share
-    /// it only if they share the data.
+    /// A hash of the op: equal ops have equal fingerprints, except that equal constants with large data do so only if
+    /// they share the data.
     pub fn fingerprint(&self) -> u64 {
         let mut state = DefaultHasher::new();
         self.name().hash(&mut state);

@@ -1,8 +1,8 @@
-//! Operands: what may stand where an op wants a tensor, and how they meet in one dtype on one device.
+//! Operands: what an op accepts as a tensor, and how operands are brought to one dtype and one device.
 //!
 //! Tensors, dims and shapes are strong: they keep their dtype and promote exactly. Numbers and arrays are
-//! weak: they take the dtype of the tensors beside them, if it can hold their values. All but tensors go to the
-//! device of the tensors beside them.
+//! weak: they take the dtype of the tensors they are used with, if it can hold their values. All but tensors are put
+//! on the device of the tensors they are used with.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::ops::transfer_to;
 use crate::value::{TensorValue, Value};
 use crate::weight::Weight;
 
-/// Something that stands for a tensor in whatever graph is being built.
+/// Something that has a tensor value in the graph being built.
 pub trait HasTensorValue: Send + Sync {
     /// Its value in the current graph.
     fn tensor_value(self: Arc<Self>) -> Result<TensorValue>;
 }
 
-/// Something an op can take as a tensor. A failed expression is an operand too: its error surfaces in the op.
+/// Something an op accepts as a tensor. A failed expression is an operand too: the op returns its error.
 #[derive(Clone)]
 pub struct Operand(Result<Kind>);
 
@@ -36,7 +36,7 @@ enum Kind {
     Shape(Shape),
 }
 
-/// An operand that has met its graph: a tensor, or still weak.
+/// An operand resolved in its graph: a tensor, or still weak.
 enum Resolved {
     Strong(TensorValue),
     /// Sizes, which are known everywhere.
@@ -71,12 +71,12 @@ impl Operand {
         })
     }
 
-    /// As a tensor by itself: arrays keep their dtype, numbers take their natural one, both on the host.
+    /// Converts it to a tensor on its own: arrays keep their dtype, numbers take their default one, both on the host.
     pub fn tensor(self) -> Result<TensorValue> {
         self.resolve()?.tensor(None)
     }
 
-    /// As a tensor that was one before: no number and no array.
+    /// Returns it as a tensor, which it must already be: numbers and arrays are errors.
     pub fn strong(self, what: &str) -> Result<TensorValue> {
         match self.resolve()? {
             Resolved::Strong(value) | Resolved::Sizes(value) => Ok(value),
@@ -87,7 +87,7 @@ impl Operand {
         }
     }
 
-    /// As a tensor in the dtype and on the device of another one, if it is weak; else in its own dtype.
+    /// Converts it to a tensor: with the dtype and device of another one if it is weak, else with its own dtype.
     pub fn like(self, other: &TensorValue) -> Result<TensorValue> {
         self.resolve()?.tensor(Some((other.dtype(), other.device())))
     }
@@ -101,7 +101,7 @@ impl Operand {
 }
 
 impl Resolved {
-    /// Makes a weak operand a constant of a dtype and device, or of its own; puts sizes on the device.
+    /// Turns a weak operand into a constant of the given dtype, or its own, on a device; puts sizes on the device.
     fn tensor(self, like: Option<(DType, DeviceRef)>) -> Result<TensorValue> {
         let (dtype, device) = like.unzip();
         let device = device.unwrap_or(DeviceRef::CPU);
@@ -139,7 +139,7 @@ impl Resolved {
     }
 }
 
-/// Members of a list as tensors: weak ones take the dtype and the device of the first strong one.
+/// Converts the members of a list to tensors: weak ones take the dtype and the device of the first strong one.
 pub fn together(operands: Operands) -> Result<Vec<TensorValue>> {
     let resolved = operands.0.into_iter().map(Operand::resolve).collect::<Result<Vec<_>>>()?;
     let dtype = match resolved.iter().find_map(Resolved::strong) {
@@ -151,12 +151,12 @@ pub fn together(operands: Operands) -> Result<Vec<TensorValue>> {
     resolved.into_iter().map(|r| r.tensor(Some(like))).collect()
 }
 
-/// Brings operands to one dtype: strong ones promote, weak ones follow. Where all are weak they go to the host.
+/// Brings operands to one dtype: strong ones promote, weak ones follow. If all are weak they go to the host.
 pub fn promote<const N: usize>(operands: [Operand; N]) -> Result<[TensorValue; N]> {
     promote_on(operands, DeviceRef::CPU)
 }
 
-/// As [`promote`], with another device for operands that are all weak.
+/// Like [`promote`], with another device for operands that are all weak.
 pub fn promote_on<const N: usize>(operands: [Operand; N], fallback: DeviceRef) -> Result<[TensorValue; N]> {
     let resolved = operands.into_iter().map(Operand::resolve).collect::<Result<Vec<_>>>()?;
     let strong = resolved.iter().filter_map(Resolved::strong);
@@ -170,7 +170,7 @@ pub fn promote_on<const N: usize>(operands: [Operand; N], fallback: DeviceRef) -
     values.try_into().map_err(|_| Error::internal("promotion changed the number of operands"))
 }
 
-/// The dtype of operands none of which is a tensor: arrays decide before numbers, floats before integers.
+/// The dtype of operands none of which is a tensor: arrays take precedence over numbers, floats over integers.
 fn weak_dtype(operands: &[Resolved]) -> Result<DType> {
     let arrays = operands.iter().filter(|r| matches!(r, Resolved::Array(_)));
     if let Some(dtype) = arrays.map(|r| Ok(r.dtype())).reduce(|a, b| a?.promote(b?)) {
@@ -180,7 +180,7 @@ fn weak_dtype(operands: &[Resolved]) -> Result<DType> {
     Ok(operands.iter().map(Resolved::dtype).max_by_key(rank).unwrap_or(DType::Float32))
 }
 
-/// The one device of values, if there are any.
+/// The common device of values, if there are any.
 pub fn same_device<'a>(values: impl IntoIterator<Item = &'a TensorValue>) -> Result<Option<DeviceRef>> {
     let mut devices = values.into_iter().map(TensorValue::device);
     let Some(first) = devices.next() else { return Ok(None) };

@@ -1,7 +1,8 @@
-//! The operators of Rust on tensors: each is an op function, gives a `Result`, and takes one on one side.
+//! Rust's operators on tensors: each calls an op function, returns a `Result`, and accepts one as one of its operands.
 
-/// Gives a type the operators, as functions of a module: on the left stand values of it and of the types in brackets, on
-/// the right anything that is an operand; or on the left a number or a `Result`, and on the right the type.
+/// Implements the operators for a type with the functions of a module. The left operand is of the type or one of the
+/// types in brackets, and the right one is anything that converts to an operand; or the left one is a number or a
+/// `Result`, and the right one is of the type.
 #[macro_export]
 macro_rules! tensor_operators {
     ($type:ident, $functions:ident, [$($more:ty),*]) => {

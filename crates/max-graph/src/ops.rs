@@ -1,4 +1,4 @@
-//! The ops: one file each, holding the type rule, the reference meaning and the functions that record them.
+//! The ops: one file each, with the type rule, the reference implementation and the functions that record them.
 
 pub mod attention;
 pub mod broadcast;
@@ -59,38 +59,38 @@ pub use window::{band_part, hann_window};
 
 use max_core::{Dim, Error, Result, TensorType, Type, bail};
 
-use crate::door::Door;
+use crate::registry::OpFunction;
 
-/// The doors of all op functions.
-pub(crate) fn doors() -> impl Iterator<Item = &'static Door> {
+/// All op functions, for the registry.
+pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
     let all = [
-        broadcast::DOORS,
-        cast::DOORS,
-        clamp::DOORS,
-        complex::DOORS,
-        concat::DOORS,
-        constant::DOORS,
-        conv::DOORS,
-        elementwise::DOORS,
-        gather::DOORS,
-        group_norm::DOORS,
-        index::DOORS,
-        layer_norm::DOORS,
-        matmul::DOORS,
-        permute::DOORS,
-        print::DOORS,
-        random::DOORS,
-        rebind::DOORS,
-        reduce::DOORS,
-        repeat::DOORS,
-        reshape::DOORS,
-        rms_norm::DOORS,
-        select::DOORS,
-        slice::DOORS,
-        softmax::DOORS,
-        split::DOORS,
-        transfer::DOORS,
-        window::DOORS,
+        broadcast::OP_FUNCTIONS,
+        cast::OP_FUNCTIONS,
+        clamp::OP_FUNCTIONS,
+        complex::OP_FUNCTIONS,
+        concat::OP_FUNCTIONS,
+        constant::OP_FUNCTIONS,
+        conv::OP_FUNCTIONS,
+        elementwise::OP_FUNCTIONS,
+        gather::OP_FUNCTIONS,
+        group_norm::OP_FUNCTIONS,
+        index::OP_FUNCTIONS,
+        layer_norm::OP_FUNCTIONS,
+        matmul::OP_FUNCTIONS,
+        permute::OP_FUNCTIONS,
+        print::OP_FUNCTIONS,
+        random::OP_FUNCTIONS,
+        rebind::OP_FUNCTIONS,
+        reduce::OP_FUNCTIONS,
+        repeat::OP_FUNCTIONS,
+        reshape::OP_FUNCTIONS,
+        rms_norm::OP_FUNCTIONS,
+        select::OP_FUNCTIONS,
+        slice::OP_FUNCTIONS,
+        softmax::OP_FUNCTIONS,
+        split::OP_FUNCTIONS,
+        transfer::OP_FUNCTIONS,
+        window::OP_FUNCTIONS,
     ];
     all.into_iter().flatten()
 }
@@ -104,14 +104,14 @@ pub(crate) fn all_tensors<'a>(operands: &[&'a Type]) -> Result<Vec<&'a TensorTyp
     tensors.collect()
 }
 
-/// The operands as tensors, as many as the op takes.
+/// The operands as tensors, exactly as many as the op takes.
 pub(crate) fn tensors<'a, const N: usize>(operands: &[&'a Type]) -> Result<[&'a TensorType; N]> {
     counted_tensors(operands, N)?
         .try_into()
-        .map_err(|_| Error::internal("the operands were counted and are not as many"))
+        .map_err(|_| Error::internal("the number of operands changed after it was checked"))
 }
 
-/// The operands as tensors, which must be so many.
+/// The operands as tensors; there must be exactly `count`.
 pub(crate) fn counted_tensors<'a>(operands: &[&'a Type], count: usize) -> Result<Vec<&'a TensorType>> {
     if operands.len() != count {
         bail!(value, "expected {count} operands, got {}", operands.len());
@@ -119,7 +119,7 @@ pub(crate) fn counted_tensors<'a>(operands: &[&'a Type], count: usize) -> Result
     all_tensors(operands)
 }
 
-/// The dim of an axis, which may be out of range in a graph that was read.
+/// The dim of an axis, which may be out of range in a graph that was parsed or decoded.
 pub(crate) fn axis_dim(tensor: &TensorType, axis: usize) -> Result<&Dim> {
     let rank = tensor.shape.rank();
     tensor
@@ -128,12 +128,12 @@ pub(crate) fn axis_dim(tensor: &TensorType, axis: usize) -> Result<&Dim> {
         .ok_or_else(|| Error::value(format!("Invalid axis {axis} for a tensor of rank {rank}")))
 }
 
-/// Checks that operands which are computed together have one dtype and one device.
+/// Checks that operands have the same dtype and the same device.
 pub(crate) fn check_alike(tensors: &[&TensorType]) -> Result<()> {
     let Some((first, rest)) = tensors.split_first() else { return Ok(()) };
     for other in rest {
         if other.dtype != first.dtype {
-            bail!(value, "operands must have one dtype; got {} and {}", first.dtype, other.dtype);
+            bail!(value, "operands must have the same dtype; got {} and {}", first.dtype, other.dtype);
         }
         if other.device != first.device {
             bail!(

@@ -8,8 +8,8 @@
 //! }
 //! ```
 //!
-//! Data of constants is written in place: short data as numbers, long data as hexadecimal, as the number of
-//! a blob beside the text, or not at all.
+//! The data of constants is written inline: short data as numbers; long data as hexadecimal, as the number of a blob
+//! stored next to the text, or not at all.
 
 mod parse;
 mod print;

@@ -1,4 +1,4 @@
-//! Values: handles on what flows through a graph, with the documented methods and operators.
+//! Values: handles on the values of a graph, with the documented methods and operators.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl Value {
         &self.graph
     }
 
-    /// Its name in the body of the graph.
+    /// Its id in the body of the graph.
     pub fn id(&self) -> ValueId {
         self.id
     }
@@ -38,27 +38,27 @@ impl Value {
         &self.ty
     }
 
-    /// As a tensor; an error if it is none.
+    /// Converts it to a tensor value; an error if it is not one.
     pub fn tensor(&self) -> Result<TensorValue> {
         match &self.ty {
             Type::Tensor(ty) => Ok(TensorValue { graph: self.graph.clone(), id: self.id, ty: ty.clone() }),
-            other => bail!(type_, "Value is not a TensorValue: it has the type {other}"),
+            other => bail!(type_, "Value is not a TensorValue: it has type {other}"),
         }
     }
 
-    /// As a buffer; an error if it is none.
+    /// Converts it to a buffer value; an error if it is not one.
     pub fn buffer(&self) -> Result<BufferValue> {
         match &self.ty {
             Type::Buffer(ty) => Ok(BufferValue { value: self.clone(), ty: ty.clone() }),
-            other => bail!(type_, "Value is not a BufferValue: it has the type {other}"),
+            other => bail!(type_, "Value is not a BufferValue: it has type {other}"),
         }
     }
 
-    /// As an opaque value; an error if it is none.
+    /// Converts it to an opaque value; an error if it is not one.
     pub fn opaque(&self) -> Result<OpaqueValue> {
         match &self.ty {
             Type::Opaque(_) => Ok(OpaqueValue(self.clone())),
-            other => bail!(type_, "Value is not an opaque value: it has the type {other}"),
+            other => bail!(type_, "Value is not an opaque value: it has type {other}"),
         }
     }
 }
@@ -84,18 +84,18 @@ impl BufferValue {
         &self.ty
     }
 
-    /// The plain value.
+    /// Converts it to a value of any type.
     pub fn value(&self) -> &Value {
         &self.value
     }
 }
 
-/// A value that only custom ops look into.
+/// A value whose contents only custom ops can access.
 #[derive(Clone)]
 pub struct OpaqueValue(Value);
 
 impl OpaqueValue {
-    /// The plain value.
+    /// Converts it to a value of any type.
     pub fn value(&self) -> &Value {
         &self.0
     }
@@ -106,7 +106,7 @@ impl TensorValue {
         TensorValue { graph, id, ty }
     }
 
-    /// Its name in the body of the graph.
+    /// Its id in the body of the graph.
     pub fn id(&self) -> ValueId {
         self.id
     }

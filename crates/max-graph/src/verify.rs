@@ -1,10 +1,10 @@
-//! Checks that a body is what its builder promises; run after parsing and after every pass in debug builds.
+//! Checks the invariants of a body; runs after parsing, and after every pass in debug builds.
 
 use max_core::{Result, bail};
 
 use crate::ir::Body;
 
-/// Every value is defined before its use and once, every result has the type its op's rule gives.
+/// Checks that every value is defined once and before its use, and that every result has the type its op infers.
 pub fn verify(body: &Body) -> Result<()> {
     let mut defined = vec![false; body.num_values()];
     for &argument in &body.block.arguments {

@@ -1,4 +1,4 @@
-//! Weights: named tensors whose values come when a graph is loaded.
+//! Weights: named tensors whose values are supplied when a graph is loaded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use crate::graph::{Graph, unique_identity};
 use crate::operand::HasTensorValue;
 use crate::value::TensorValue;
 
-/// A value that is loaded later. It is made outside any graph and joins the current one when it is used.
+/// A value that is loaded later. It is created outside any graph and added to the current one when it is used.
 #[derive(Clone)]
 pub struct Weight {
     name: String,
     ty: TensorType,
     identity: u64,
-    /// How its elements are encoded, if they are.
+    /// The quantization encoding of its elements, if they have one.
     pub quantization_encoding: Option<QuantizationEncoding>,
-    /// The alignment its bytes need, if it is not that of its dtype.
+    /// The alignment its bytes need, if different from that of its dtype.
     pub align: Option<usize>,
 }
 
 impl Weight {
-    /// A weight of a type.
+    /// A weight with a name and a type.
     pub fn new(
         name: impl Into<String>,
         dtype: DType,
@@ -61,7 +61,7 @@ impl Weight {
             Ok(graph) => graph.add_weight(self),
             Err(_) => bail!(
                 value,
-                "weight '{}' has no parent graph: weights are used inside a graph that is being built",
+                "weight '{}' has no parent graph: weights can only be used while a graph is being built",
                 self.name
             ),
         }

@@ -1,4 +1,4 @@
-//! What a user of the graph API meets: shapes that are inferred, errors that explain, locations, scopes.
+//! The graph API as users see it: inferred shapes, error messages, locations, scopes.
 
 use max_core::{DType, DeviceRef, Dim, Error, ErrorKind, Result, Shape, TensorType};
 use max_graph::ops::slice::{Bound, Index};
@@ -14,7 +14,7 @@ fn t(dtype: DType, shape: impl Into<Shape>) -> TensorType {
     TensorType::new(dtype, shape, CPU)
 }
 
-/// The types a function of inputs gives, or its error.
+/// The output types of a function of the inputs, or its error.
 fn build<O: Into<Operands>>(
     types: &[TensorType],
     forward: impl FnOnce(&[TensorValue]) -> O,
@@ -60,7 +60,7 @@ fn convolutions_have_symbolic_sizes() {
 }
 
 #[test]
-fn errors_name_shapes_ops_and_places() {
+fn errors_name_shapes_ops_and_locations() {
     let mismatch = error(&[f32s(("a", 3)), f32s(("b", 3))], |x| &x[0] + &x[1]);
     let text = mismatch.to_string();
     for part in
@@ -100,7 +100,7 @@ fn errors_name_shapes_ops_and_places() {
 }
 
 #[test]
-fn only_symbols_can_be_rebound() {
+fn rebind_is_advised_only_for_symbolic_dims() {
     let advised = |error: Error, phrase: &str| {
         assert!(error.message().contains(phrase), "{error}");
         error.message().contains("rebind")
@@ -122,7 +122,7 @@ fn only_symbols_can_be_rebound() {
     assert!(advised(split(&symbolic), "Split sizes must sum to dimension value"));
 }
 
-/// Sizes in types are not memory: what only names them builds.
+/// Types do not allocate: ops on huge sizes build as long as nothing has to count the elements.
 #[test]
 fn sizes_may_exceed_all_memory() {
     let (most, huge) = (i64::MAX, 1i64 << 62);
@@ -153,7 +153,7 @@ fn sizes_may_exceed_all_memory() {
 }
 
 #[test]
-fn numbers_and_sizes_go_where_tensors_are() {
+fn numbers_and_sizes_go_to_the_device_of_tensors() {
     let far = TensorType::new(DType::Int64, ["a"], DeviceRef::gpu(0));
     let size = Dim::from("a");
     let one = |forward: &dyn Fn(&TensorValue) -> Result<TensorValue>| {
@@ -182,7 +182,7 @@ fn values_belong_to_the_graph_that_is_being_built() {
 }
 
 #[test]
-fn scopes_end_in_any_order() {
+fn scopes_may_end_in_any_order() {
     let [a, b] = ["a", "b"].map(|name| Graph::new(name, [f32s([3])]).unwrap());
     let (scope_a, scope_b) = (a.enter(), b.enter());
     drop(scope_a);
@@ -249,7 +249,7 @@ fn run_on<O: Into<Operands>>(
 }
 
 #[test]
-fn what_may_be_right_is_checked_when_a_graph_runs() {
+fn what_cannot_be_proven_is_checked_at_run_time() {
     let grouped = ops::ConvOptions { groups: 2, ..Default::default() };
     let conv = |channels: usize| {
         run_on(&[f32s((1, 5, 5, "c")), f32s((3, 3, 4, 8))], &[&[1, 5, 5, channels], &[3, 3, 4, 8]], |x| {
@@ -294,7 +294,7 @@ fn outer_takes_vectors() {
 }
 
 #[test]
-fn ranges_between_tensors_take_scalars_of_the_host() {
+fn ranges_between_tensors_take_scalars_on_the_host() {
     let range = |limit: TensorType, device: DeviceRef| {
         build(&[limit], |x| ops::range(0i64, &x[0], 1i64, Dim::from("n"), None, device))
     };
@@ -305,7 +305,7 @@ fn ranges_between_tensors_take_scalars_of_the_host() {
 }
 
 #[test]
-fn sizes_are_checked_when_a_graph_runs() {
+fn sizes_are_checked_at_run_time() {
     let graph = Graph::build("g", [f32s(("a", "a")), f32s([Dim::from("a").mul(&2.into()).unwrap()])], |x| {
         let y = ops::rebind(&x[0], ("a", 4), "four columns")?;
         ops::sum(y, 0)
@@ -328,7 +328,7 @@ fn sizes_are_checked_when_a_graph_runs() {
 }
 
 #[test]
-fn slices_beyond_a_symbolic_size_fail_when_they_run() {
+fn slices_beyond_a_symbolic_size_fail_at_run_time() {
     let graph = Graph::build("g", [f32s(["a"])], |x| x[0].tensor()?.slice(1..5)).unwrap();
     assert_eq!(run(&graph, &[zeros(&[5])]).unwrap()[0].shape(), [4]);
     assert!(run(&graph, &[zeros(&[4])]).unwrap_err().to_string().contains("out of range for axis 0"));

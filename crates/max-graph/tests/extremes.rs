@@ -1,4 +1,4 @@
-//! Sizes and numbers at the edge: nothing panics, hangs or asks for memory it does not need.
+//! Extreme sizes and numbers: nothing panics, hangs or allocates memory it does not need.
 
 use max_core::{DType, DeviceRef, ErrorKind, Result, Shape, TensorType};
 use max_graph::ops::slice::{Bound, Index};
@@ -40,7 +40,7 @@ fn empty_tensors_with_huge_axes_take_no_time() {
 }
 
 #[test]
-fn convolutions_at_the_edge() {
+fn convolutions_of_extreme_sizes() {
     let conv = |x: &HostTensor, filter: &HostTensor, groups| {
         let options = ops::ConvOptions { groups, ..Default::default() };
         run(&[x, filter], |x| ops::conv2d(&x[0], &x[1], None, options))
@@ -63,7 +63,7 @@ fn convolutions_at_the_edge() {
 }
 
 #[test]
-fn dynamic_slices_mean_what_static_ones_do() {
+fn dynamic_slices_equal_static_ones() {
     let x = HostTensor::from([1f32, 2.0, 3.0, 4.0]);
     let slice = |start: Option<i64>, stop: Option<i64>, step: i64| {
         let given: Vec<HostTensor> =

@@ -1,11 +1,11 @@
-//! Ranges and random numbers: their types, what they refuse, and what they mean.
+//! Ranges and random numbers: their types, their errors and their values.
 
 use max_core::{DType, DeviceRef, Dim, ErrorKind, Number, Result, TensorType, bf16};
 use max_graph::{Graph, HostTensor, Operand, TensorValue, interpret, ops};
 
 const CPU: DeviceRef = DeviceRef::CPU;
 
-/// What a graph without inputs gives.
+/// The output of a graph without inputs.
 fn run(forward: impl FnOnce() -> Result<TensorValue>) -> Result<HostTensor> {
     let graph = Graph::build("g", Vec::<TensorType>::new(), |_| forward())?;
     Ok(interpret(&graph.body(), &[], &())?.remove(0))
@@ -73,7 +73,7 @@ fn ranges_between_dims_have_dims() {
 }
 
 #[test]
-fn ranges_between_tensors_are_checked_when_they_run() {
+fn ranges_between_tensors_are_checked_at_run_time() {
     let types = || (0..3).map(|_| TensorType::new(DType::Int64, (), CPU));
     let build = |out_dim: Option<Dim>| {
         Graph::build("g", types(), |x| {
@@ -104,7 +104,7 @@ fn ranges_between_tensors_are_checked_when_they_run() {
         Ok(interpret(&graph?.body(), &limits, &())?.remove(0))
     };
     let down = between(DType::UInt8, 9.0, 2.0, -3).unwrap();
-    assert_eq!(*down.elements::<u8>().unwrap(), [9, 6, 3], "a dtype without signs");
+    assert_eq!(*down.elements::<u8>().unwrap(), [9, 6, 3], "an unsigned dtype");
     assert!(between(DType::Float32, 0.0, f64::NAN, 1).is_err());
 }
 
@@ -192,7 +192,7 @@ fn uniform_numbers_are_half_open_after_rounding() {
 }
 
 #[test]
-fn a_range_wider_than_its_dtype_is_refused() {
+fn a_range_wider_than_its_dtype_is_an_error() {
     for (dtype, end) in [(DType::Float64, f64::MAX), (DType::Float32, f32::MAX.into())] {
         let ty = TensorType::new(dtype, [2], DeviceRef::CPU);
         let error = run(|| ops::random_uniform(ty, -end, end, Some(1i64.into()))).unwrap_err();

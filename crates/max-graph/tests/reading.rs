@@ -1,4 +1,4 @@
-//! What the parser reads may be anything: it answers with a graph or an error, and never otherwise.
+//! The parser accepts any input: it returns a graph or an error, and never panics.
 
 use max_core::{DType, DeviceRef, HostBytes, TensorType};
 use max_graph::text::{self, Constants};
@@ -75,7 +75,7 @@ fn hand_written_graphs_are_checked() {
 
 proptest! {
     #[test]
-    fn mutated_text_is_read_or_refused(at in 0usize..2000, with in "\\PC{0,6}", cut in 0usize..40) {
+    fn mutated_text_is_parsed_or_an_error(at in 0usize..2000, with in "\\PC{0,6}", cut in 0usize..40) {
         let mut text: Vec<char> = text::print(&sample().body(), Constants::Full).chars().collect();
         let at = at % text.len();
         let end = (at + cut).min(text.len());
@@ -88,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_bytes_are_read_or_refused(at in 0usize..4000, with in proptest::collection::vec(any::<u8>(), 0..9), cut in 0usize..9) {
+    fn mutated_bytes_are_decoded_or_an_error(at in 0usize..4000, with in proptest::collection::vec(any::<u8>(), 0..9), cut in 0usize..9) {
         let mut bytes: Vec<u8> = encode::encode(&sample().body()).iter().flat_map(|p| p.to_vec()).collect();
         let at = at % bytes.len();
         let end = (at + cut).min(bytes.len());

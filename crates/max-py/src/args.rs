@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use max::driver::Buffer;
 use max::dtype::{DType, Number};
-use max::graph::door::Arg;
+use max::graph::registry::Arg;
 use max::graph::{Dim, Shape};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;

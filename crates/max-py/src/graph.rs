@@ -1,10 +1,10 @@
-//! Graphs, values, weights, and the door to all ops.
+//! Graphs, values, weights, and the entry point to all ops.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use max::engine::{read_graph, save_graph};
-use max::graph::door::{self, Output};
+use max::graph::registry::{self, Output};
 use max::graph::text::{self, Constants};
 use max::graph::{Graph, Operand, Type, Value, Weight, located};
 use max::tensor::Tensor;
@@ -112,7 +112,7 @@ impl PyGraph {
     }
 
     fn output(&self, py: Python<'_>, outputs: &Bound<'_, PyAny>) -> PyResult<()> {
-        use max::graph::door::FromArg;
+        use max::graph::registry::FromArg;
         let outputs = outputs.try_iter()?.map(|item| args::arg(&item?)).collect::<PyResult<Vec<_>>>()?;
         let set = || {
             let outputs = outputs.into_iter().map(Operand::from_arg).collect::<max::Result<Vec<_>>>()?;
@@ -166,7 +166,7 @@ pub fn op<'py>(
         false => Some(scope.cast::<PyGraph>()?.get().0.clone()),
     };
     let _scope = graph.as_ref().map(Graph::enter);
-    let output = located(&name, caller(py)?, || door::call(&name, args, Vec::new())).raise()?;
+    let output = located(&name, caller(py)?, || registry::call(&name, args, Vec::new())).raise()?;
     let object = |value: Value| match reader.met_tensor {
         true => Ok(Bound::new(py, PyTensor(Tensor::from_value(value.tensor().raise()?)))?.into_any()),
         false => Ok(Bound::new(py, PyValue(value))?.into_any()),
@@ -189,8 +189,8 @@ fn in_op(py: Python<'_>, name: &str, error: &PyErr) -> PyErr {
 /// The parameter names of an op function.
 #[pyfunction]
 pub fn op_params(name: &str) -> PyResult<Vec<&'static str>> {
-    let door = door::find(name).raise()?;
-    Ok(door.params.iter().map(|param| param.name).collect())
+    let function = registry::find(name).raise()?;
+    Ok(function.params.iter().map(|param| param.name).collect())
 }
 
 /// Writes a line where Python's `print` would; to standard output if Python refuses it.

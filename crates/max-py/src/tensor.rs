@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use max::driver::Buffer;
-use max::graph::door::{self, Arg, Output};
+use max::graph::registry::{self, Arg, Output};
 use max::graph::{Type, Value, located, unlocated};
 use max::tensor::{self, Realization, Region, RegionKind, Tensor, Trace, is_tracing};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -70,7 +70,7 @@ impl PyRegion {
         let (tensors, one) = interruptible(py, |checkpoint| {
             let mut one = false;
             let build = || {
-                Ok(match door::call(name, args, Vec::new())? {
+                Ok(match registry::call(name, args, Vec::new())? {
                     Output::None => Vec::new(),
                     Output::One(value) => {
                         one = true;

@@ -62,7 +62,7 @@ pub mod graph {
     pub use max_graph::ops::slice::{Bound, Index, Indices};
     pub use max_graph::{
         BufferValue, Graph, HasTensorValue, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value,
-        Weight, door, ops, text,
+        Weight, ops, registry, text,
     };
 }
 

@@ -1,8 +1,8 @@
 //! Integer polynomials over symbols and floor quotients, in canonical form.
 //!
 //! A term is a coefficient times a sorted product of atoms; an expression is a sum of terms with distinct
-//! products and no zero coefficients, higher degrees first, the constant last. Modulo is no atom of its own:
-//! it is spelled with a floor quotient, so that `(x // 4) * 4 + x % 4` is `x`.
+//! products and no zero coefficients, higher degrees first, the constant last. Modulo is not an atom:
+//! it is expressed with a floor quotient, so that `(x // 4) * 4 + x % 4` is `x`.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use crate::{Error, Result, bail};
 
-/// The most parts an expression may have: its terms, their symbols, and the parts of quotients, repeated ones
-/// counted each time. It bounds the time of everything that walks an expression.
+/// The maximum number of parts of an expression: its terms, their symbols, and the parts of quotients, with repeated
+/// ones counted each time. It bounds the time of everything that walks an expression.
 pub const MAX_SIZE: usize = 512;
 
 /// A canonical expression; see the module.
@@ -37,7 +37,7 @@ enum Atom {
 struct Quotient {
     numerator: Expr,
     denominator: Expr,
-    /// The size of both, kept so that it need not be counted again.
+    /// The size of both, cached.
     size: usize,
 }
 
@@ -205,7 +205,7 @@ impl Expr {
         if rest.is_empty() {
             return Ok(whole);
         }
-        // floor((g*a + k) / (g*b)) = floor((a + floor(k / g)) / b) for whole a.
+        // floor((g*a + k) / (g*b)) = floor((a + floor(k / g)) / b) for integer a.
         let common = rest.iter().fold(by.unsigned_abs(), |g, t| gcd(t.coefficient.unsigned_abs(), g)) as i64;
         for term in &mut rest {
             term.coefficient /= common;
@@ -230,7 +230,7 @@ impl Expr {
         Expr::quotient(self, Expr::constant(by))
     }
 
-    /// Polynomial long division, if it leaves nothing.
+    /// Polynomial long division, if the remainder is zero.
     fn divide_exactly(&self, by: &Expr) -> Result<Option<Expr>> {
         let (mut rest, mut quotient) = (self.clone(), Expr { terms: Vec::new() });
         while let Some(lead) = rest.terms.first() {
@@ -274,7 +274,7 @@ impl Expr {
         Ok(sum)
     }
 
-    /// The value of the only symbol for which `c * symbol + k` has a value.
+    /// Solves `c * symbol + k = value`, if the expression has that form and the solution is an integer.
     pub(super) fn solve(&self, value: i64) -> Option<(Arc<str>, i64)> {
         let (first, rest) = self.terms.split_first()?;
         let [Atom::Symbol(name)] = first.atoms.as_slice() else { return None };

@@ -1,11 +1,11 @@
-//! Reads dims back from their printed form: `+`, `-`, `*`, `//`, `%`, parentheses, names and integers.
+//! Parses dims from their printed form: `+`, `-`, `*`, `//`, `%`, parentheses, names and integers.
 
 use std::str::FromStr;
 
 use super::{Dim, in_name};
 use crate::{Error, Result, bail};
 
-/// The deepest nesting of parentheses and signs.
+/// The maximum nesting of parentheses and signs.
 const MAX_DEPTH: usize = 64;
 
 impl FromStr for Dim {

@@ -103,7 +103,7 @@ fn substitution_is_simultaneous() {
 }
 
 #[test]
-fn what_differs_does_so_for_all_sizes() {
+fn dims_differ_only_if_they_do_for_all_sizes() {
     let differs = |a: &str, b: &str| d(a).differs(&d(b));
     assert!(differs("3", "4") && differs("a", "a + 1") && differs("a // 2", "a // 2 - 1"));
     assert!(!differs("3", "3") && !differs("a", "3") && !differs("a", "b") && !differs("a", "a * 2"));

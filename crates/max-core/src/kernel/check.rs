@@ -1,14 +1,14 @@
-//! What must hold of a loop, whatever its sizes are.
+//! The invariants of a loop, whatever its sizes are.
 
 use crate::kernel::{Instr, Loop, Reg};
 use crate::{DType, Result, ScalarOp, bail};
 
-/// Whether a register has one value an element or one value a row.
+/// Whether a register has one value per element or one per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// The same along the reduced axis.
     Row,
-    /// Its own for each element.
+    /// Different for each element.
     Element,
 }
 
@@ -68,13 +68,16 @@ impl<D> Loop<D> {
                     let seeds = matches!(seed, DType::Int64 | DType::UInt64);
                     let draws = matches!(dtype, DType::Float32 | DType::Float64);
                     if !seeds || position != DType::Int64 || !draws {
-                        bail!(internal, "no random {dtype} numbers of the seed {seed} at {position}");
+                        bail!(
+                            internal,
+                            "random {dtype} numbers cannot be drawn with a seed of {seed} at a position of {position}"
+                        );
                     }
                     *dtype
                 }
                 Instr::Reduce(kind, arg) => {
                     if self.reduce.is_none() {
-                        bail!(internal, "a loop without a reduced axis reduces");
+                        bail!(internal, "a reduction in a loop without a reduced axis");
                     }
                     let dtype = reg(*arg)?;
                     if kind.gives_index() { DType::Int64 } else { dtype }
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_loops_are_errors() {
         let mut late = softmax();
         late.code[0] = Instr::Cast(Reg(1), DType::Float32);
         assert!(late.dtypes().is_err());

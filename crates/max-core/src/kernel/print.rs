@@ -18,7 +18,7 @@ impl<T: Display> Display for List<'_, T> {
     }
 }
 
-/// The slot, what is added to it, and the strides: `s0 + 4 [8, 1]`.
+/// The slot, the offset and the strides: `s0 + 4 [8, 1]`.
 impl<D: Display> Display for Access<D> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let offset = self.offset.to_string();
@@ -47,7 +47,7 @@ impl Display for Literal {
 }
 
 impl<D: Display> Loop<D> {
-    /// The space and the instructions, one a line; registers of rows are written in capitals.
+    /// The space and the instructions, one per line; the registers of rows have capital names.
     fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "over {}", List(&self.shape))?;
         match self.reduce {

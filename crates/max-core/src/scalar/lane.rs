@@ -1,23 +1,23 @@
-//! What a body of the scalar table may do with its operands, and how plain numbers do it.
+//! The operations that bodies of the scalar table may use, and their implementation for plain numbers.
 
 use crate::Bool;
 
-/// A truth value per lane.
+/// A bool per lane.
 pub trait MaskLane: Copy {
-    /// Both.
+    /// Logical and.
     fn and(self, other: Self) -> Self;
-    /// At least one.
+    /// Logical or.
     fn or(self, other: Self) -> Self;
-    /// Exactly one.
+    /// Logical exclusive or.
     fn xor(self, other: Self) -> Self;
-    /// The opposite.
+    /// Logical not.
     fn not(self) -> Self;
 }
 
 /// A value per lane with the arithmetic that every dtype has.
 #[allow(missing_docs, reason = "the names say what they do; the scalar table documents the ops")]
 pub trait Lane: Copy {
-    /// The answer of a comparison.
+    /// The result of a comparison.
     type Mask: MaskLane;
 
     fn splat(value: f64) -> Self;
@@ -76,7 +76,7 @@ impl MaskLane for Bool {
     }
 }
 
-/// Bool as a one-bit integer that saturates: add is or, mul is and, sub is xor.
+/// Bool as a saturating one-bit integer: add is or, mul is and, sub is xor.
 impl Lane for Bool {
     type Mask = Bool;
 
@@ -298,7 +298,7 @@ macro_rules! floats {
                 if other == 0.0 {
                     return self / other;
                 }
-                // From the exact remainder, so that the quotient is whole where the division only rounds to it.
+                // From the exact remainder, as the rounded quotient may be an integer when the exact one is not.
                 let rest = self % other;
                 let mut quotient = (self - rest) / other;
                 if rest != 0.0 && (rest < 0.0) != (other < 0.0) {

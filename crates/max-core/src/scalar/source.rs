@@ -1,8 +1,8 @@
-//! The scalar table as CUDA C++: a lane that writes down what is done with it.
+//! The scalar table as CUDA C++: a lane that records the operations on it as source text.
 //!
-//! The bodies of the table run on [`Text`], and what comes out is the expression that computes the op. Arithmetic is by
-//! the functions of a namespace `lane`, which whoever compiles the text defines once for all types; comparisons and
-//! truth values are those of the language.
+//! The bodies of the table run on [`Text`], and the result is the expression that computes the op. Arithmetic calls
+//! functions in the namespace `lane`, which the code that compiles the text defines once for all types; comparisons and
+//! bools are those of the language.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -11,11 +11,11 @@ use super::{FloatLane, Lane, MaskLane};
 use crate::random::UnitLane;
 use crate::{DType, Distribution, ScalarOp};
 
-/// An expression, by its place in what has been written on this thread.
+/// An expression, by its index among those written on this thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Text(usize);
 
-/// What has been written for the op at hand.
+/// The expressions written so far for the current op.
 struct Trace {
     /// The type of the lanes.
     of: &'static str,
@@ -26,7 +26,7 @@ thread_local! {
     static TRACE: RefCell<Trace> = const { RefCell::new(Trace { of: "float", texts: Vec::new() }) };
 }
 
-/// The type in which elements of a dtype are held: narrow floats are held as `float`.
+/// The C++ type that holds elements of a dtype: narrow floats are held as `float`.
 pub const fn register_type(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "bool",
@@ -53,12 +53,12 @@ pub fn apply(op: ScalarOp, dtype: DType, operands: [&str; 2]) -> String {
     })
 }
 
-/// The expression of a random number, of two even ones from zero to one.
+/// The expression of a random number, given two uniform ones from zero to one.
 pub fn draw(distribution: Distribution, dtype: DType, units: [&str; 2]) -> String {
     trace(dtype, units, |_| distribution.draw::<Text>(0, 0))
 }
 
-/// Runs something on expressions, of which the first two are the operands.
+/// Runs a function on expressions; the first two are the operands.
 fn trace(dtype: DType, operands: [&str; 2], run: impl FnOnce([Text; 2]) -> Text) -> String {
     TRACE.with_borrow_mut(|trace| {
         trace.of = register_type(dtype);
@@ -69,7 +69,7 @@ fn trace(dtype: DType, operands: [&str; 2], run: impl FnOnce([Text; 2]) -> Text)
     TRACE.with_borrow_mut(|trace| trace.texts.swap_remove(result))
 }
 
-/// Writes an expression of others.
+/// Writes an expression built from others.
 fn write(write: impl FnOnce(&mut String, &dyn Fn(Text) -> String, &'static str)) -> Text {
     TRACE.with_borrow_mut(|trace| {
         let mut text = String::new();
@@ -143,7 +143,7 @@ impl FloatLane for Text {
 }
 
 impl UnitLane for Text {
-    /// The two operands, whatever the words are.
+    /// The two operands; the random words are ignored.
     fn units(_: [u32; 4]) -> [Text; 2] {
         [Text(0), Text(1)]
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn ops_read_as_their_bodies() {
+    fn ops_become_expressions() {
         check(NumericOp::Add, DType::Int8, expect!["lane::add(a, b)"]);
         check(NumericOp::Relu, DType::BFloat16, expect!["lane::max(a, (float)0.0)"]);
         check(NumericOp::Relu, DType::UInt16, expect!["lane::max(a, (unsigned short)0.0)"]);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_read_as_their_bodies() {
+    fn distributions_become_expressions() {
         assert_eq!(draw(Distribution::Uniform, DType::Float32, ["u", "v"]), "u");
         expect![
             "lane::mul(lane::sqrt(lane::mul((double)-2.0, lane::log(lane::sub((double)1.0, u)))), \
@@ -189,9 +189,9 @@ mod tests {
         .assert_eq(&draw(Distribution::Normal, DType::Float64, ["u", "v"]));
     }
 
-    /// Every op on every dtype that it applies to can be written down.
+    /// Every op has an expression for every dtype that it applies to.
     #[test]
-    fn every_op_is_text() {
+    fn every_op_has_an_expression() {
         for op in ScalarOp::all() {
             for &dtype in DType::ALL {
                 let text = apply(op, dtype, ["first", "second"]);

@@ -9,7 +9,7 @@ use max_core::DType;
 
 use super::{add, address, download, gpu, source, upload};
 
-/// What a child does: it makes functions alone and as a module, and runs one.
+/// What a child does: it compiles functions through both entry points and runs one.
 #[test]
 fn work_of_a_child() {
     let Some((device, gpu)) = gpu() else { return };

@@ -1,7 +1,7 @@
 //! Tables of op cases as JSON: an op, its arguments with made-up tensors, and the dtypes it is run with.
 
 use max_core::{Bindings, DType, DeviceRef, Dim, Element, Number, Result, Shape, TensorType, dispatch};
-use max_graph::door::{self, Arg, Output};
+use max_graph::registry::{self, Arg, Output};
 use max_graph::{Graph, HostTensor, Value};
 use serde_json::Value as Json;
 
@@ -144,7 +144,7 @@ pub fn read(row: &Json, dtype: DType) -> Result<Case> {
     let mut named: Vec<(String, Arg)> =
         kwargs.map(|(n, a)| (n.clone(), arg(a, dtype, &mut values))).collect();
     let name = resolve(row["op"].as_str().unwrap(), &mut args, &mut named);
-    let outputs = match door::call(&name, args, named)? {
+    let outputs = match registry::call(&name, args, named)? {
         Output::None => vec![],
         Output::One(value) => vec![value],
         Output::Many(values) => values,

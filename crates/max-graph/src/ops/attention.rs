@@ -1,4 +1,4 @@
-//! Scaled dot-product attention. No function records it: the compiler makes it out of its parts.
+//! Scaled dot-product attention. No op function records it: the compiler fuses it from its parts.
 
 use max_core::scalar::FloatLane;
 use max_core::{Bool, DType, Element, Result, Shape, Type, bail, dispatch};
@@ -11,9 +11,9 @@ use crate::ops::{all_tensors, check_alike};
 
 op_struct! {
     /// `softmax(query · keyᵀ * scale + mask) · value` for `query [.., q, d]`, `key [.., k, d]`, `value [.., k, w]` and
-    /// maybe a mask for `[.., q, k]`: numbers to add, or bools that say which scores to keep. If it is causal, query
-    /// `i` sees the keys up to `i + keys - queries` only, and with a window only so many of these, the last ones. A
-    /// window of zero is none; a window without `causal` is refused.
+    /// an optional mask for `[.., q, k]`: numbers to add, or bools that say which scores to keep. If it is causal,
+    /// query `i` attends only to the keys up to `i + keys - queries`, and with a window only to the last `window` of
+    /// these. A window of zero means no window; a window without `causal` is an error.
     Attention = "attention" { scale: f64, causal: bool, window: usize }
 }
 
@@ -27,7 +27,11 @@ impl Operation for Attention {
         };
         check_alike(&all[..3])?;
         if self.window > 0 && !self.causal {
-            bail!(value, "an attention with a window of {} keys is causal; got causal = false", self.window);
+            bail!(
+                value,
+                "attention with a window of {} keys must be causal; got causal = false",
+                self.window
+            );
         }
         if !query.dtype.is_float() {
             bail!(value, "attention needs floats; got {}", query.dtype);
@@ -37,7 +41,7 @@ impl Operation for Attention {
         else {
             bail!(
                 value,
-                "attention operands have rank 2 or more; got {}, {} and {}",
+                "attention operands must have rank 2 or more; got {}, {} and {}",
                 query.shape,
                 key.shape,
                 value.shape
@@ -117,13 +121,13 @@ impl Operation for Attention {
 }
 
 impl Attention {
-    /// Whether a query does not see a key, both counted from the same place.
+    /// Whether a key is hidden from a query, both counted from the same position.
     fn hides(&self, query: usize, key: usize) -> bool {
         self.causal && (key > query || self.window > 0 && query - key >= self.window)
     }
 }
 
-/// A mask with an element for each score of all matrices.
+/// A mask broadcast to one element per score.
 fn whole(mask: &HostTensor, batch: &[usize], scores: [usize; 2]) -> Result<HostTensor> {
     let sizes = [batch, &scores].concat();
     byte_count(mask.dtype(), &sizes)?;
@@ -140,7 +144,7 @@ mod tests {
         HostTensor::from_vec(shape, (0..shape.iter().product()).map(draw).collect::<Vec<f32>>()).unwrap()
     }
 
-    /// Runs two graphs of the same inputs: attention, and what it stands for.
+    /// Compares two graphs on the same inputs: attention, and the ops it is fused from.
     fn same(arguments: &str, op: &str, parts: &str, inputs: &[HostTensor]) {
         let run = |ops: &str| {
             let body = parse(&format!("graph \"g\"({arguments}) {{ {ops} }}")).unwrap();
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn is_what_it_stands_for() {
+    fn equals_its_unfused_parts() {
         let inputs =
             [numbers(&[2, 3, 4], 1), numbers(&[2, 5, 4], 2), numbers(&[5, 6], 3), numbers(&[3, 1], 4)];
         same(
@@ -202,7 +206,7 @@ mod tests {
         let text = "graph \"g\"(%0: float32[3, 4]) {
             %1 = attention(%0, %0, %0) {scale = 1.0, causal = false, window = 2} : float32[3, 4] return %1 }";
         let error = parse(text).unwrap_err().to_string();
-        assert!(error.contains("a window of 2 keys is causal"), "{error}");
+        assert!(error.contains("a window of 2 keys must be causal"), "{error}");
     }
 
     #[test]
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_types_are_refused() {
+    fn wrong_types_are_errors() {
         for (arguments, operands) in [
             ("%0: float32[2, 4], %1: float32[3, 5], %2: float32[3, 2]", "%0, %1, %2"),
             ("%0: float32[2, 4], %1: float32[3, 4], %2: float32[4, 2]", "%0, %1, %2"),

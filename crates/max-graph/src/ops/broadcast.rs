@@ -3,20 +3,20 @@
 use max_core::{Dim, Result, Shape, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
 op_struct! {
-    /// Repeats to a shape. A second operand gives the sizes at run time; the shape then names them.
+    /// Repeats a tensor to a shape. A second operand gives the sizes at run time; the shape then names them.
     BroadcastTo = "broadcast_to" { shape: Shape }
 }
 
-/// Where a tensor is broadcast to: a shape, or a vector of sizes that is only known when it runs.
+/// What a tensor is broadcast to: a shape, or a vector of sizes known only at run time.
 pub enum Target {
     /// Dims.
     Shape(Shape),
@@ -97,7 +97,7 @@ impl Operation for BroadcastTo {
         };
         let missing = sizes.len() - x.shape().len();
         if x.shape().iter().zip(&sizes[missing..]).any(|(&own, &target)| own != 1 && own != target) {
-            bail!(value, "cannot broadcast the shape {:?} to {sizes:?}", x.shape());
+            bail!(value, "cannot broadcast shape {:?} to {sizes:?}", x.shape());
         }
         crate::host::byte_count(x.dtype(), &sizes)?;
         Ok(vec![x.gathered(&x.broadcast_layout(&sizes))?])

@@ -1,14 +1,14 @@
-//! Cast: another dtype for the same elements.
+//! Cast: converts elements to another dtype.
 
 use max_core::{DType, Result, Type};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
@@ -23,7 +23,7 @@ op_fns! {
     }
 }
 
-/// A value in a dtype; itself if it has it.
+/// Casts a value to a dtype; returns it unchanged if it has that dtype.
 pub(crate) fn cast_value(value: &TensorValue, dtype: DType) -> Result<TensorValue> {
     if value.dtype() == dtype { Ok(value.clone()) } else { record_one(Cast { dtype }, [value]) }
 }

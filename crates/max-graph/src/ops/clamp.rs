@@ -1,12 +1,12 @@
-//! Clamp: elements brought between two bounds.
+//! Clamp: limits elements to a range.
 
-use crate::door::{Arg, op_fns};
 use crate::operand::Operand;
 use crate::ops;
+use crate::registry::{Arg, op_fns};
 use crate::value::TensorValue;
 
 op_fns! {
-    /// Elements that are at least `lower_bound` and at most `upper_bound`, where these are given; the upper one wins.
+    /// Limits elements to at least `lower_bound` and at most `upper_bound`, where given; the upper bound wins.
     pub fn clamp(
         x: Operand, lower_bound: Option<Operand> = Arg::None, upper_bound: Option<Operand> = Arg::None,
     ) -> TensorValue {

@@ -1,18 +1,18 @@
-//! Complex numbers as pairs: the last axis has the real and the imaginary part.
+//! Complex numbers as pairs: the last axis holds the real and the imaginary part.
 
 use max_core::{Dim, Result, bail};
 
-use crate::door::op_fns;
 use crate::operand::{Operand, promote};
 use crate::ops;
 use crate::ops::reshape::reshape_value;
 use crate::ops::slice::Index;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 const TWO: Dim = Dim::Static(2);
 
 op_fns! {
-    /// Pairs of neighbours along the last axis, which has an even size, as complex numbers.
+    /// Pairs neighbours along the last axis, whose size must be even, into complex numbers.
     pub fn as_interleaved_complex(x: Operand) -> TensorValue {
         let x = x.tensor()?;
         let Some((last, outer)) = x.shape().split_last() else {

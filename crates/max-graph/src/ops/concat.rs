@@ -1,20 +1,20 @@
-//! Concat: tensors one after the other along an axis; stack along a new one.
+//! Concat joins tensors along an axis, stack along a new one.
 
 use max_core::shape::resolve_axis;
 use max_core::{Error, HostBytes, Result, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operands, together};
 use crate::ops::reshape::unsqueeze;
 use crate::ops::{all_tensors, axis_dim, check_alike};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
-    /// Operands one after the other along an axis.
+    /// Joins operands along an axis.
     Concat = "concat" { axis: usize }
 }
 
@@ -26,7 +26,7 @@ op_fns! {
         record_one(Concat { axis: first.shape().axis(axis)? }, &values)
     }
 
-    /// Joins tensors of one shape along a new axis.
+    /// Joins tensors of the same shape along a new axis.
     pub fn stack(values: Operands, axis: i64 = 0) -> TensorValue {
         let values = together(values)?;
         let Some(first) = values.first() else { bail!(value, "stack needs at least one value") };
@@ -51,7 +51,12 @@ impl Operation for Concat {
         let mut dims = first.shape.to_vec();
         for other in rest {
             if other.shape.rank() != dims.len() {
-                bail!(value, "concat needs one rank; got {} and {}", first.shape, other.shape);
+                bail!(
+                    value,
+                    "concat needs operands of the same rank; got {} and {}",
+                    first.shape,
+                    other.shape
+                );
             }
             for (axis, (dim, own)) in dims.iter_mut().zip(other.shape.iter()).enumerate() {
                 if axis == self.axis {

@@ -1,14 +1,14 @@
-//! Constants: data in the graph, data that comes when it is loaded, and shapes as data.
+//! Constants: data in the graph, data supplied when it is loaded, and shapes as data.
 
 use max_core::{DType, DeviceRef, Dim, FilterLayout, Number, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::{Graph, record_one};
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
 op_struct! {
@@ -28,17 +28,17 @@ op_struct! {
 }
 
 op_struct! {
-    /// The sizes of dims as int64 data: a vector, or the only one as a scalar.
+    /// The sizes of dims as int64 data: a vector, or, for a single dim, a scalar if `scalar` is set.
     ShapeToTensor = "shape_to_tensor" { dims: Shape, scalar: bool }
 }
 
-/// What a constant is made of.
+/// What a constant is made from.
 pub enum Data {
     /// A number.
     Number(Number),
     /// An array, which has a dtype.
     Array(HostTensor),
-    /// Numbers in a list, which take any dtype that holds them.
+    /// A list of numbers, which take any dtype that can hold them.
     List(HostTensor),
 }
 
@@ -59,7 +59,7 @@ macro_rules! data_from_numbers {
 }
 data_from_numbers!(bool: Bool i32: Int i64: Int f32: Float f64: Float);
 
-/// A list comes as a list with the array of its numbers in it.
+/// A list arrives as a list that contains one array of its numbers.
 impl FromArg for Data {
     fn from_arg(arg: Arg) -> Result<Data> {
         match arg {
@@ -67,18 +67,18 @@ impl FromArg for Data {
             Arg::Array(array) => Ok(Data::Array(array)),
             Arg::List(list) => match <[Arg; 1]>::try_from(list) {
                 Ok([Arg::Array(array)]) => Ok(Data::List(array)),
-                _ => bail!(type_, "a constant is made of a number, an array or a list of numbers"),
+                _ => bail!(type_, "a constant is made from a number, an array or a list of numbers"),
             },
             _ => bail!(
                 type_,
-                "a constant is made of a number, an array or a list of numbers, not of a graph value"
+                "a constant is made from a number, an array or a list of numbers, not from a graph value"
             ),
         }
     }
 }
 
-/// Whether an array of a dtype becomes a constant of another. The dtypes that arrays have when nobody chose one
-/// become any float; the floats that arrays cannot have are made of other floats.
+/// Whether an array of one dtype may become a constant of another. The dtypes that arrays have by default convert to
+/// any float; the floats that NumPy arrays cannot have are made from other floats.
 fn converts(from: DType, to: DType) -> bool {
     let unchosen = matches!(from, DType::Float64 | DType::Int64);
     let unavailable = to == DType::BFloat16 || to.is_float8();
@@ -86,7 +86,7 @@ fn converts(from: DType, to: DType) -> bool {
 }
 
 op_fns! {
-    /// Data as a value of the graph: an array, or numbers of a given dtype on a given device.
+    /// A constant from an array, or from numbers with a given dtype and device.
     pub fn constant(value: Data, dtype: Option<DType> = Arg::None, device: Option<DeviceRef> = Arg::None) -> TensorValue {
         let value = match (value, dtype, device) {
             (Data::Number(number), Some(dtype), Some(_)) => HostTensor::scalar(number, dtype)?,
@@ -100,7 +100,7 @@ op_fns! {
                 if !converts(array.dtype(), dtype) {
                     bail!(
                         value,
-                        "DType must match: the array is {} and {dtype} was asked for; convert it first",
+                        "DType must match: the array is {} but {dtype} was requested; convert it first",
                         array.dtype()
                     );
                 }
@@ -110,7 +110,7 @@ op_fns! {
         record_one(Constant { value, device: device.unwrap_or(DeviceRef::CPU) }, [])
     }
 
-    /// A weight by name; the same name with the same type is the same weight.
+    /// A weight by name; the same name and type mean the same weight.
     pub fn constant_external(name: String, tensor_type: TensorType) -> TensorValue {
         Graph::current()?.weight_value(&name, &tensor_type, 0, true)
     }
@@ -120,7 +120,7 @@ op_fns! {
         record_one(ShapeToTensor { dims: shape, scalar: false }, [])
     }
 
-    /// Anything tensor-like as a value of the graph.
+    /// Converts anything tensor-like to a tensor value.
     pub fn tensor(value: Operand) -> TensorValue {
         value.tensor()
     }
@@ -156,7 +156,7 @@ impl Operation for ShapeToTensor {
         self.dims.iter().try_for_each(Dim::validate)?;
         let rank = self.dims.rank() as i64;
         if self.scalar && rank != 1 {
-            bail!(value, "one dim makes a scalar; got {}", self.dims);
+            bail!(value, "a scalar needs exactly one dim; got {}", self.dims);
         }
         let shape = if self.scalar { Shape::default() } else { [rank].into() };
         Ok(vec![TensorType::new(DType::Int64, shape, DeviceRef::CPU).into()])

@@ -3,7 +3,6 @@
 use max_core::{ConvInputLayout, Dim, Element, Error, FilterLayout, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count, dot};
 use crate::op::{Operation, Run};
@@ -11,6 +10,7 @@ use crate::operand::{Operand, promote};
 use crate::ops::rebind::assert_dim;
 use crate::ops::reshape::reshape_value;
 use crate::ops::{add, check_alike, tensors};
+use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
 op_struct! {
@@ -34,7 +34,7 @@ pub struct ConvOptions {
     pub dilation: [i64; 2],
     /// Zeros before and after height, then before and after width.
     pub padding: [i64; 4],
-    /// Into how many independent convolutions the channels are divided.
+    /// The number of independent convolutions the channels are divided into.
     pub groups: i64,
     /// The axes of the input and of the result.
     pub input_layout: ConvInputLayout,
@@ -100,7 +100,7 @@ op_fns! {
         let bias = bias.like(&y)?;
         let channels = &y.shape()[input_axes(input_layout)[3]];
         if *bias.shape() != Shape::from([channels]) {
-            bail!(value, "conv2d bias must have the shape [{channels}], one for each output channel; got {}", bias.shape());
+            bail!(value, "conv2d bias must have the shape [{channels}], one element per output channel; got {}", bias.shape());
         }
         match input_layout {
             ConvInputLayout::NHWC => add(y, bias),
@@ -112,7 +112,7 @@ op_fns! {
     }
 }
 
-/// Whole numbers from outside, with a bound that keeps sums of them within 64 bits.
+/// Converts integers from outside, bounded so that sums of them stay within 64 bits.
 fn counts(name: &str, values: &[i64], least: i64) -> Result<Vec<usize>> {
     if values.iter().any(|v| !(least..=i64::from(i32::MAX)).contains(v)) {
         bail!(value, "conv2d {name} must be from {least} to {}; got {values:?}", i32::MAX);
@@ -134,7 +134,7 @@ fn filter_axes(layout: FilterLayout) -> Result<[usize; 4]> {
         FilterLayout::RSCF => Ok([0, 1, 2, 3]),
         FilterLayout::FCRS => Ok([2, 3, 1, 0]),
         FilterLayout::CFRS => Ok([2, 3, 0, 1]),
-        other => bail!(value, "conv2d takes a filter with four axes; {other} has five"),
+        other => bail!(value, "conv2d needs a filter with four axes; {other} has five"),
     }
 }
 
@@ -154,15 +154,15 @@ impl Conv2d {
         let one = Dim::Static(1);
         let fixed = |n: usize| Dim::Static(n as i64);
         let reach = kernel.sub(&one)?.mul(&fixed(self.dilation[axis]))?.add(&one)?;
-        // What padding adds and the reach takes away first: the sum fits in 64 bits wherever the result does.
+        // Combine padding and the filter's extent first: then the sum fits in 64 bits whenever the result does.
         let change = fixed(self.padding[2 * axis] + self.padding[2 * axis + 1]).sub(&reach)?;
         size.add(&change)?.floor_div(&fixed(self.stride[axis]))?.add(&one)
     }
 
-    /// The input with as many channels as the filter wants, asserted where only a run can tell.
+    /// The input with as many channels as the filter needs, asserted at run time where that is not known.
     fn assert_channels(&self, x: TensorValue, filter: &TensorValue) -> Result<TensorValue> {
         if x.rank() != 4 || filter.rank() != 4 {
-            return Ok(x); // which the type rule refuses
+            return Ok(x); // the type rule rejects it
         }
         let wanted = filter.shape()[self.filter_axes()?[2]].mul(&Dim::Static(self.groups as i64))?;
         assert_dim(
@@ -191,7 +191,7 @@ impl Operation for Conv2d {
         if x.shape.rank() != 4 || filter.shape.rank() != 4 {
             bail!(
                 value,
-                "conv2d takes an input and a filter of rank 4; got {} and {}",
+                "conv2d needs an input and a filter of rank 4; got {} and {}",
                 x.shape,
                 filter.shape
             );
@@ -248,7 +248,7 @@ impl Operation for Conv2d {
         }
         let out_at = Axes::new(&sizes, self.input_axes());
         let per_group = f / self.groups;
-        // Where the filter's tap reads, if it is not in the padding.
+        // The position that a filter tap reads, unless it is in the padding.
         let source = |axis: usize, at: usize, tap: usize, size: usize| {
             let padded = at * self.stride[axis] + tap * self.dilation[axis];
             padded.checked_sub(self.padding[2 * axis]).filter(|&i| i < size)
@@ -258,7 +258,7 @@ impl Operation for Conv2d {
             let count = byte_count(T::DTYPE, &sizes)? / size_of::<T>();
             let mut results = allocate::<T>(count)?;
             results.resize(count, T::from_i128(0));
-            // Without elements or without input channels the zeros are the result, however large an axis is.
+            // Without elements or input channels the result is all zeros, however large an axis is.
             let batches = if count == 0 || c == 0 { 0 } else { n };
             for (b, (y, (z, k))) in grid(batches, grid(out_h, grid(out_w, 0..f))) {
                 let taps = grid(r, 0..s).filter_map(|(i, j)| Some((i, j, source(0, y, i, h)?, source(1, z, j, w)?)));

@@ -5,7 +5,6 @@ use max_core::{
     Bool, DType, Dim, Element, Result, ScalarOp, Shape, TensorType, Type, bail, dispatch, scalar_table,
 };
 
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
@@ -13,6 +12,7 @@ use crate::operand::{Operand, promote};
 use crate::ops::cast::cast_value;
 use crate::ops::rebind::advice;
 use crate::ops::{check_alike, counted_tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 macro_rules! functions {
@@ -32,7 +32,7 @@ scalar_table!(functions);
 
 fn elementwise<const N: usize>(op: ScalarOp, operands: [Operand; N]) -> Result<TensorValue> {
     let mut values = promote(operands)?;
-    // True division: the quotient of two integers is a real number.
+    // True division: the quotient of two integers is a float.
     if op == ScalarOp::RealOp(RealOp::Div) && !values[0].dtype().is_float() {
         for value in &mut values {
             *value = cast_value(value, DType::Float64)?;
@@ -41,7 +41,7 @@ fn elementwise<const N: usize>(op: ScalarOp, operands: [Operand; N]) -> Result<T
     record_one(op, &values)
 }
 
-/// The shape that operands broadcast to; the error names the shapes and the way out.
+/// The shape that operands broadcast to; the error names the shapes and suggests a fix.
 pub(crate) fn broadcast_shapes<'a>(shapes: impl IntoIterator<Item = &'a Shape>) -> Result<Shape> {
     let mut result = Shape::default();
     for shape in shapes {
@@ -113,7 +113,7 @@ pub(crate) fn broadcast_sizes(shapes: &[&[usize]]) -> Result<Vec<usize>> {
     Ok(sizes)
 }
 
-/// Applies a function to the elements of two operands that broadcast.
+/// Applies a function to the elements of two operands, with broadcasting.
 fn map<T: Element, O: Element>(operands: [&HostTensor; 2], f: impl Fn([T; 2]) -> O) -> Result<HostTensor> {
     let sizes = broadcast_sizes(&operands.map(HostTensor::shape))?;
     byte_count(O::DTYPE, &sizes)?;

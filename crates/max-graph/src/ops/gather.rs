@@ -3,12 +3,12 @@
 use max_core::{HostBytes, Result, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, same_device};
 use crate::ops::{axis_dim, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {

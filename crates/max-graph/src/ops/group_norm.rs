@@ -2,23 +2,23 @@
 
 use max_core::{DType, Dim, Shape, bail};
 
-use crate::door::op_fns;
 use crate::operand::Operand;
 use crate::ops;
 use crate::ops::cast::cast_value;
 use crate::ops::layer_norm::parameter;
 use crate::ops::reshape::reshape_value;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_fns! {
-    /// An input `[N, C, ..]` whose channels, in groups and with all that follows them, have their mean removed and are
-    /// divided by their deviation; then each channel is scaled by `gamma` and shifted by `beta`.
+    /// Normalizes an input `[N, C, ..]` over groups of channels and all axes after them: subtracts the mean, divides by
+    /// the standard deviation, then scales each channel by `gamma` and shifts it by `beta`.
     pub fn group_norm(
         input: Operand, gamma: Operand, beta: Operand, num_groups: i64, epsilon: f64,
     ) -> TensorValue {
         let input = input.tensor()?;
         let [batch, channels, inner @ ..] = &input.shape()[..] else {
-            bail!(value, "group_norm needs an input [N, C, ..]; got the shape {}", input.shape());
+            bail!(value, "group_norm needs an input [N, C, ..]; got shape {}", input.shape());
         };
         if !input.dtype().is_float() {
             bail!(value, "group_norm needs floats; got {}", input.dtype());
@@ -40,7 +40,7 @@ op_fns! {
         let wide = if input.dtype() == DType::Float64 { DType::Float64 } else { DType::Float32 };
         let row = Shape::from([std::slice::from_ref(&share), inner].concat()).num_elements()?;
         let rows = reshape_value(&cast_value(&input, wide)?, [batch, &groups, &row].into())?;
-        // Groups are scaled by one and shifted by nothing, channels afterwards.
+        // The normalization itself neither scales nor shifts; that is done per channel afterwards.
         let plain = |number: f64| ops::broadcast_to(Operand::from(number).like(&rows)?, [&row]);
         let normal = ops::layer_norm(&rows, plain(1.0)?, plain(0.0)?, epsilon)?;
         let normal = reshape_value(&normal, input.shape().clone())?;

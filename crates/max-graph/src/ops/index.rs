@@ -1,9 +1,8 @@
-//! Positions as data, and sequences of numbers made of them.
+//! Positions as data, and ranges of numbers computed from them.
 
 use max_core::{DType, DeviceRef, Dim, Error, Number, Result, Shape, TensorType, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count, number};
 use crate::op::{Operation, Run};
@@ -13,6 +12,7 @@ use crate::ops::cast::cast_value;
 use crate::ops::constant::Constant;
 use crate::ops::transfer::transfer_to;
 use crate::ops::{self, tensors};
+use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
 op_struct! {
@@ -77,7 +77,7 @@ impl Limit {
         matches!(self, Limit::Number(Number::Int(i)) if *i == wanted)
     }
 
-    /// As a size, if it is a whole number or a dim.
+    /// Converts it to a dim, if it is an integer or a dim.
     fn dim(&self) -> Option<Dim> {
         match self {
             Limit::Number(Number::Int(i)) => i64::try_from(*i).ok().map(Dim::Static),
@@ -89,7 +89,7 @@ impl Limit {
         }
     }
 
-    /// As a scalar of a dtype on a device. Whole numbers wrap where `wraps` says so.
+    /// Converts it to a scalar of a dtype on a device. Integers wrap if `wraps` is set.
     fn scalar(self, dtype: DType, device: DeviceRef, wraps: bool) -> Result<TensorValue> {
         let value = match self {
             Limit::Number(Number::Int(i)) if wraps && dtype.is_integral() => {
@@ -99,11 +99,11 @@ impl Limit {
             Limit::Number(number) => {
                 return record_one(Constant { value: HostTensor::scalar(number, dtype)?, device }, []);
             }
-            // Sizes are known everywhere, so they are put where they are wanted before anything is done with them.
+            // Sizes are known on every device, so they are put on the target device before any computation.
             Limit::Dim(dim) => cast_value(&transfer_to(Operand::from(dim), device)?, dtype)?,
             Limit::Tensor(tensor) => {
                 if tensor.rank() != 0 {
-                    bail!(value, "range between tensors needs scalars; got the shape {}", tensor.shape());
+                    bail!(value, "range between tensors needs scalars; got shape {}", tensor.shape());
                 }
                 if tensor.device() != DeviceRef::CPU {
                     bail!(value, "Range input values must be on CPU; got a scalar on {}", tensor.device());
@@ -119,8 +119,8 @@ impl Limit {
 }
 
 op_fns! {
-    /// The numbers from `start` in steps of `step` up to `stop`, which is not one of them. Where one of the three is a
-    /// tensor, `out_dim` names how many there are.
+    /// The numbers from `start` up to but excluding `stop`, in steps of `step`. If one of the three is a tensor,
+    /// `out_dim` names how many there are.
     pub fn range(
         start: Limit, stop: Limit, step: Limit = 1, out_dim: Option<Dim> = Arg::None,
         dtype: Option<DType> = Arg::None, device: Option<DeviceRef> = Arg::None,
@@ -143,7 +143,7 @@ fn sequence(
     if dtype == DType::Bool {
         bail!(value, "a range of bool is not defined");
     }
-    // Narrow floats do not hold the positions.
+    // Narrow floats cannot represent all positions.
     let wide = if dtype.is_float() && dtype.size_in_bytes() < 4 { DType::Float32 } else { dtype };
     let positions = |size: &Dim| -> Result<TensorValue> {
         cast_value(&record_one(Index { shape: [size].into(), device }, [])?, wide)
@@ -154,11 +154,11 @@ fn sequence(
         };
         let [start, stop, step] = limits;
         let start = start.scalar(wide, DeviceRef::CPU, false)?;
-        // A step down wraps in a dtype without signs, but it counts with its sign.
+        // A negative step wraps in an unsigned dtype, but the count needs its sign.
         let signed = matches!(step, Limit::Number(Number::Int(_))) && wide.is_integral();
         let counted = step.clone().scalar(if signed { DType::Int64 } else { wide }, DeviceRef::CPU, false)?;
         let step = step.scalar(wide, device, true)?;
-        // The broadcast gives the dim its size, so it comes before everything that has it.
+        // The broadcast binds the dim to its size, so it comes before everything that uses the dim.
         let sizes = ops::reshape(count_at_run_time(&start, stop, &counted)?, [1])?;
         let start = transfer_to(&start, device)?;
         let start = ops::broadcast_to(&start, Target::Sizes((&sizes).into(), [&size].into()))?;
@@ -181,13 +181,16 @@ fn sequence(
     }
 }
 
-/// How many numbers there are between limits of which none is a tensor.
+/// How many numbers a range has whose limits are not tensors.
 fn count(limits: &[Limit; 3]) -> Result<Dim> {
     if let [Limit::Number(start), Limit::Number(stop), Limit::Number(step)] = limits {
         return count_numbers(*start, *stop, *step).map(Dim::Static);
     }
     let [Some(start), Some(stop), Some(step)] = limits.each_ref().map(Limit::dim) else {
-        bail!(value, "a range between symbolic dims needs whole numbers beside them, of at most 64 bits");
+        bail!(
+            value,
+            "a range between symbolic dims needs its other limits to be whole numbers of at most 64 bits"
+        );
     };
     let (down, one) = (step.as_static().is_some_and(|step| step < 0), Dim::Static(1));
     let (distance, step) = if down { (start.sub(&stop)?, step.neg()?) } else { (stop.sub(&start)?, step) };
@@ -223,11 +226,11 @@ fn count_numbers(start: Number, stop: Number, step: Number) -> Result<i64> {
         return i64::try_from(count).map_err(|_| many());
     }
     let count = ((to - from) / by).ceil();
-    // The bound is a power of two, and so exact.
+    // The bound is a power of two and therefore exact.
     if count < 2f64.powi(63) { Ok(count as i64) } else { Err(many()) }
 }
 
-/// Checks that a dtype holds the last number of a range, where it is known.
+/// Checks that a dtype can hold the last number of a range, if that is known.
 fn check_last(start: &Limit, step: &Limit, count: &Dim, dtype: DType) -> Result<()> {
     let (Limit::Number(Number::Int(start)), Limit::Number(Number::Int(step))) = (start, step) else {
         return Ok(());
@@ -242,8 +245,8 @@ fn check_last(start: &Limit, step: &Limit, count: &Dim, dtype: DType) -> Result<
     Ok(())
 }
 
-/// How many numbers there are between scalars; a negative number where the step is zero or leads away from the stop,
-/// and where one of them is no number.
+/// How many numbers a range between scalars has; negative if the step is zero or leads away from the stop, or if one
+/// of them is NaN.
 fn count_at_run_time(start: &TensorValue, stop: Limit, step: &TensorValue) -> Result<TensorValue> {
     let dtype = start.dtype();
     let stop = stop.scalar(dtype, DeviceRef::CPU, false)?;

@@ -3,17 +3,17 @@
 use max_core::{Element, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::cast::cast_value;
 use crate::ops::{check_alike, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
-    /// Rows with their mean removed, divided by their deviation, then scaled and shifted.
+    /// Subtracts the mean of each row, divides by its standard deviation, then scales and shifts.
     LayerNorm = "layer_norm" { epsilon: f64 }
 }
 
@@ -27,13 +27,14 @@ op_fns! {
     }
 }
 
-/// A parameter in the dtype of the input; floats of any width are, as models keep them in another one.
+/// A parameter cast to the dtype of the input. Any float converts to any other, as models often store parameters with
+/// another width.
 pub(crate) fn parameter(op: &str, operand: Operand, input: &TensorValue) -> Result<TensorValue> {
     let parameter = operand.like(input)?;
     let (own, asked) = (parameter.dtype(), input.dtype());
     let converts = own.fits(asked) || own.is_float() && asked.is_float();
     if !converts {
-        bail!(value, "Unsafe cast: {op} of {asked} with a parameter of {own}; insert an explicit cast");
+        bail!(value, "Unsafe cast: {op} of {asked} with a parameter of type {own}; insert an explicit cast");
     }
     cast_value(&parameter, asked)
 }

@@ -3,7 +3,6 @@
 use max_core::{Element, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, broadcast_layout, byte_count, dot};
 use crate::op::{Operation, Run};
@@ -12,6 +11,7 @@ use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes, mul};
 use crate::ops::rebind::advice;
 use crate::ops::reshape::{squeeze, unsqueeze};
 use crate::ops::{check_alike, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
@@ -20,7 +20,7 @@ op_struct! {
 }
 
 op_fns! {
-    /// The matrix product; a vector on the left is a row, on the right a column, and its axis is dropped again.
+    /// The matmul of two tensors; a vector on the left is a row, on the right a column, and its axis is dropped again.
     pub fn matmul(lhs: Operand, rhs: Operand) -> TensorValue {
         let (lhs, rhs) = (lhs.strong("lhs")?, rhs.strong("rhs")?);
         let [lhs, rhs] = promote([lhs.into(), rhs.into()])?;
@@ -41,17 +41,18 @@ op_fns! {
         Ok(product)
     }
 
-    /// The products of each element of one vector with each of another, as a matrix.
+    /// The outer product of two vectors.
     pub fn outer(lhs: Operand, rhs: Operand) -> TensorValue {
         let [lhs, rhs] = promote([lhs, rhs])?;
         if lhs.rank() != 1 || rhs.rank() != 1 {
-            bail!(value, "outer expected 1d-tensors as inputs; got the shapes {} and {}", lhs.shape(), rhs.shape());
+            bail!(value, "outer expected 1d-tensors as inputs; got shapes {} and {}", lhs.shape(), rhs.shape());
         }
         mul(unsqueeze(&lhs, 1)?, &rhs)
     }
 }
 
-/// The last dim on the left and the last but one on the right, or a vector's only one, are the same.
+/// Checks that the inner dims match: the last on the left, and the second to last, or a vector's only one, on the
+/// right.
 fn check_inner(lhs: &Shape, rhs: &Shape) -> Result<()> {
     let (left, right) = (lhs.last(), rhs.get(rhs.rank().saturating_sub(2)));
     if left == right {
@@ -59,7 +60,7 @@ fn check_inner(lhs: &Shape, rhs: &Shape) -> Result<()> {
     }
     bail!(
         value,
-        "matmul inner dims must match: the last of {lhs}, the last but one of {rhs}{}",
+        "matmul inner dims must match: the last of {lhs}, the second to last of {rhs}{}",
         advice(left.into_iter().chain(right))
     )
 }
@@ -69,7 +70,7 @@ impl Operation for Matmul {
         let [lhs, rhs] = tensors(operands)?;
         check_alike(&[lhs, rhs])?;
         let ([left @ .., m, _], [right @ .., _, n]) = (&lhs.shape[..], &rhs.shape[..]) else {
-            bail!(value, "matmul operands have rank 2 or more; got {} and {}", lhs.shape, rhs.shape);
+            bail!(value, "matmul operands must have rank 2 or more; got {} and {}", lhs.shape, rhs.shape);
         };
         check_inner(&lhs.shape, &rhs.shape)?;
         let batch = broadcast_shapes([&Shape::from(left), &Shape::from(right)])?;
@@ -88,7 +89,7 @@ impl Operation for Matmul {
             let sizes = [batch.as_slice(), &[m, n]].concat();
             let count = byte_count(T::DTYPE, &sizes)? / size_of::<T>();
             let mut results = allocate::<T>(count)?;
-            // Broadcasting the numbers of the matrices tells which ones to multiply; none, if the result is empty.
+            // Broadcasting the batch indices gives the pairs of matrices to multiply; an empty result has none.
             let matrices = (broadcast_layout(lhs_batch, &batch), broadcast_layout(rhs_batch, &batch));
             for (i, j) in matrices.0.positions().zip(matrices.1.positions()).take(count) {
                 multiply(&lhs[i * m * k..][..m * k], &rhs[j * k * n..][..k * n], [m, k, n], &mut results)?;
@@ -98,7 +99,7 @@ impl Operation for Matmul {
     }
 }
 
-/// Appends the product of two matrices. Floats are summed row by row in f64, as [`dot`] does one by one.
+/// Appends the matmul of two matrices. Floats are summed in f64, a row at a time and in the same order as in [`dot`].
 fn multiply<T: Element>(lhs: &[T], rhs: &[T], [m, k, n]: [usize; 3], results: &mut Vec<T>) -> Result<()> {
     if !T::DTYPE.is_float() {
         for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {

@@ -1,15 +1,15 @@
-//! Permute: the axes of a tensor in another order.
+//! Permute: reorders the axes of a tensor.
 
 use max_core::shape::resolve_axis;
 use max_core::{Error, Result, Shape, Strided, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
@@ -18,14 +18,14 @@ op_struct! {
 }
 
 op_fns! {
-    /// All axes in another order.
+    /// Reorders all axes.
     pub fn permute(x: Operand, dims: Vec<i64>) -> TensorValue {
         let x = x.tensor()?;
         let resolved = dims.iter().map(|&axis| resolve(axis, x.rank(), "permute")).collect::<Result<Vec<_>>>()?;
         permute_value(&x, resolved)
     }
 
-    /// Two axes swapped.
+    /// Swaps two axes.
     pub fn transpose(x: Operand, axis_1: i64, axis_2: i64) -> TensorValue {
         let x = x.tensor()?;
         let mut dims: Vec<usize> = (0..x.rank()).collect();
@@ -34,7 +34,7 @@ op_fns! {
     }
 }
 
-/// Records a permutation, or nothing if it changes nothing.
+/// Records a permutation, or nothing if it is the identity.
 pub(crate) fn permute_value(x: &TensorValue, dims: Vec<usize>) -> Result<TensorValue> {
     let unchanged = dims.len() == x.rank() && dims.iter().enumerate().all(|(i, &d)| i == d);
     if unchanged { Ok(x.clone()) } else { record_one(Permute { dims }, [x]) }
@@ -51,7 +51,7 @@ impl Operation for Permute {
         if self.dims.len() != x.shape.rank() {
             bail!(
                 value,
-                "permute takes one dim for each of the {} axes; got {:?}",
+                "permute needs one dim for each of the {} axes; got {:?}",
                 x.shape.rank(),
                 self.dims
             );

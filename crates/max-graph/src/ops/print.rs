@@ -1,4 +1,4 @@
-//! Print: shows a tensor, or only a text, each time the graph runs.
+//! Print: prints a tensor, or just text, each time the graph runs.
 
 use std::io::Write;
 use std::sync::{PoisonError, RwLock};
@@ -6,12 +6,12 @@ use std::sync::{PoisonError, RwLock};
 use max_core::{Result, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::{Arg, FromArg, op_fns};
 use crate::graph::record;
 use crate::host::{HostTensor, number};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::{Arg, FromArg, op_fns};
 
 op_struct! {
     /// Writes a label and the elements of the operand, if there is one, to standard output.
@@ -22,7 +22,7 @@ op_struct! {
 pub enum Printable {
     /// A tensor under a label.
     Tensor(Operand),
-    /// A text.
+    /// Plain text.
     Text(String),
 }
 
@@ -48,7 +48,7 @@ impl FromArg for Printable {
 }
 
 op_fns! {
-    /// Shows a tensor under a label, or a text, whenever the graph runs.
+    /// Prints a tensor under a label, or just text, each time the graph runs.
     pub fn print(value: Printable, label: String = "debug_tensor") -> () {
         let recorded = match value {
             Printable::Tensor(operand) => record(Print { label }, &[operand.tensor()?.into()]),
@@ -58,12 +58,12 @@ op_fns! {
     }
 }
 
-/// Where printed lines go. A line that cannot be written is lost, as the graph runs on.
+/// Where printed lines go. A line that cannot be written is dropped; the graph keeps running.
 static WRITER: RwLock<fn(&str)> = RwLock::new(|line| {
     let _ = writeln!(std::io::stdout(), "{line}");
 });
 
-/// Sends printed lines elsewhere than to standard output.
+/// Redirects printed lines from standard output to a function.
 pub fn set_writer(writer: fn(&str)) {
     *WRITER.write().unwrap_or_else(PoisonError::into_inner) = writer;
 }
@@ -73,13 +73,13 @@ fn write_line(line: &str) {
     writer(line);
 }
 
-/// How many elements are shown.
+/// The maximum number of elements printed.
 const SHOWN: usize = 64;
 
 impl Operation for Print {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         if operands.len() > 1 {
-            bail!(value, "print takes one tensor at most, got {}", operands.len());
+            bail!(value, "print takes at most one tensor, got {}", operands.len());
         }
         if !operands.is_empty() {
             tensors::<1>(operands)?;

@@ -3,7 +3,6 @@
 use max_core::{DType, DeviceRef, Distribution, Error, Number, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::{Attr, AttrType, op_struct};
-use crate::door::{Arg, op_fns};
 use crate::graph::{Graph, record_one};
 use crate::host::{HostTensor, allocate, broadcast_layout, byte_count};
 use crate::op::{Operation, Run};
@@ -15,10 +14,11 @@ use crate::ops::index::Index;
 use crate::ops::reshape::reshape_value;
 use crate::ops::transfer::transfer_to;
 use crate::ops::{self, tensors};
+use crate::registry::{Arg, op_fns};
 use crate::value::TensorValue;
 
 op_struct! {
-    /// Random numbers as float32 or float64, of seeds (int64 or uint64) at positions (int64), with broadcasting.
+    /// Random numbers as float32 or float64, from seeds (int64 or uint64) and positions (int64), with broadcasting.
     Random = "random" { distribution: Distribution, dtype: DType }
 }
 
@@ -34,7 +34,7 @@ impl AttrType for Distribution {
 }
 
 op_fns! {
-    /// Random numbers of a type, evenly spread from `low` to `high`, which is none of them.
+    /// Random numbers uniformly distributed from `low` up to but excluding `high`.
     pub fn random_uniform(
         like: TensorType, low: Operand, high: Operand, seed: Option<Operand> = Arg::None,
     ) -> TensorValue {
@@ -50,11 +50,11 @@ op_fns! {
         let x = draw(Distribution::Uniform, &like, wide, seed)?;
         let [from, to] = [cast_value(&low, wide)?, cast_value(&high, wide)?];
         let x = cast_value(&ops::add(&from, ops::mul(x, ops::sub(&to, &from)?))?, like.dtype)?;
-        // What rounds up to the end starts again: the range is closed to a ring, and all numbers stay equally likely.
+        // What rounds up to `high` wraps around to `low`, so that all numbers stay equally likely.
         ops::where_(ops::greater_equal(&x, &high), &low, &x)
     }
 
-    /// Random numbers of a type, spread like a bell around `mean` with the deviation `std`.
+    /// Random numbers normally distributed around `mean` with standard deviation `std`.
     pub fn random_gaussian(
         like: TensorType, mean: Operand, std: Operand, seed: Option<Operand> = Arg::None,
     ) -> TensorValue {
@@ -71,7 +71,7 @@ op_fns! {
         cast_value(&ops::add(&mean, ops::mul(x, &std))?, like.dtype)
     }
 
-    /// Sets the seed of the graph's random numbers from here on.
+    /// Sets the seed for the graph's draws that follow.
     pub fn random_set_seed(seed: Operand) -> () {
         let seed = seed_value(seed)?;
         Graph::current()?.set_seed(&seed)
@@ -83,11 +83,11 @@ fn wide(like: &TensorType) -> Result<DType> {
     match like.dtype {
         DType::Float64 => Ok(DType::Float64),
         dtype if dtype.is_float() => Ok(DType::Float32),
-        dtype => bail!(value, "random numbers are floats; got the type {like} of {dtype}"),
+        dtype => bail!(value, "random numbers are floats; got type {like} of {dtype}"),
     }
 }
 
-/// A number as a dtype holds it.
+/// A number rounded to a dtype.
 fn held(number: Number, dtype: DType) -> Result<f64> {
     match HostTensor::scalar(number, dtype)?.cast(DType::Float64)?.elements::<f64>()?.first() {
         Some(&value) => Ok(value),
@@ -108,12 +108,12 @@ fn parameter(operand: Operand, name: &str, like: &TensorType) -> Result<TensorVa
     transfer_to(cast_value(&value, like.dtype)?, like.device)
 }
 
-/// The type of an input that is a seed, which may be another one in each execution.
+/// The type of a graph input that is a seed, which can differ between executions.
 pub fn seed_type(device: impl Into<DeviceRef>) -> TensorType {
     TensorType::new(DType::UInt64, [1], device)
 }
 
-/// A seed as a scalar of 64 bits.
+/// Converts a seed to a 64-bit scalar.
 fn seed_value(seed: Operand) -> Result<TensorValue> {
     if let Some(number) = seed.as_number() {
         let value = HostTensor::scalar(number, DType::UInt64).map_err(|_| {
@@ -155,10 +155,10 @@ impl Operation for Random {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [seed, positions] = tensors(operands)?;
         if !matches!(seed.dtype, DType::Int64 | DType::UInt64) || positions.dtype != DType::Int64 {
-            bail!(value, "random takes a seed of 64 bits and positions of int64; got {seed} and {positions}");
+            bail!(value, "random needs a 64-bit seed and int64 positions; got {seed} and {positions}");
         }
         if !matches!(self.dtype, DType::Float32 | DType::Float64) {
-            bail!(value, "random gives float32 or float64, not {}", self.dtype);
+            bail!(value, "random numbers are float32 or float64, not {}", self.dtype);
         }
         if seed.device != positions.device {
             bail!(
@@ -175,7 +175,7 @@ impl Operation for Random {
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
         let sizes = broadcast_sizes(&[operands[0].shape(), operands[1].shape()])?;
         byte_count(self.dtype, &sizes)?;
-        // The bits of a seed count, not its sign.
+        // A seed is its bits; the sign does not matter.
         let seeds = operands[0].cast(DType::UInt64)?;
         let (seeds, positions) = (seeds.elements::<u64>()?, operands[1].elements::<i64>()?);
         let [at_seed, at_position] = [0, 1].map(|side| broadcast_layout(operands[side].shape(), &sizes));

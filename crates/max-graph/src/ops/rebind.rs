@@ -1,18 +1,18 @@
-//! Rebind: asserts at run time that a tensor has a shape that could not be proven.
+//! Rebind: asserts at run time that a tensor has a shape that cannot be proven at build time.
 
 use max_core::{Dim, FilterLayout, Result, Shape, TensorType, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
-    /// The same tensor under dims that are checked when it runs; new symbols are bound by it.
+    /// The same tensor with dims that are checked at run time; it binds new symbols.
     Rebind = "rebind" { shape: Shape, message: String, layout: Option<FilterLayout> }
 }
 
@@ -29,7 +29,7 @@ op_fns! {
     }
 }
 
-/// The tensor with another dim along an axis, asserted where only a run can tell whether it is the same. A dim that is
+/// The tensor with another dim along an axis, asserted at run time unless the two are known to be equal. A dim that is
 /// known to differ is left to the type rule of the op that needs the other one.
 pub(crate) fn assert_dim(x: TensorValue, axis: usize, dim: Dim, message: &str) -> Result<TensorValue> {
     let own = &x.shape()[axis];
@@ -41,7 +41,7 @@ pub(crate) fn assert_dim(x: TensorValue, axis: usize, dim: Dim, message: &str) -
     rebind(x, Shape::from(dims), message)
 }
 
-/// Advice for dims that were found unequal: none if all are known, as then nothing about a run can help.
+/// Advice for dims that are not known to be equal: none if all are static, as a rebind cannot help then.
 pub(crate) fn advice<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> &'static str {
     match dims.into_iter().all(|dim| dim.as_static().is_some()) {
         true => "",
@@ -68,14 +68,14 @@ impl Operation for Rebind {
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
         let sizes = operands[0].shape();
         for (dim, &size) in self.shape.iter().zip(sizes) {
-            // A symbol without a size yet gets it from this tensor.
+            // A symbol that is not bound yet gets its size from this tensor.
             if let Ok(expected) = dim.evaluate(run.bindings)
                 && expected != size as i64
             {
                 let note = if self.message.is_empty() { "" } else { ": " };
                 bail!(
                     value,
-                    "rebind shape check failed{note}{}: {} has {dim} = {expected}, got the shape {sizes:?}",
+                    "rebind shape check failed{note}{}: {} has {dim} = {expected}, got shape {sizes:?}",
                     self.message,
                     self.shape
                 );

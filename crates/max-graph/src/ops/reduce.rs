@@ -1,16 +1,16 @@
-//! Reductions along one axis, which stays with size one.
+//! Reductions along one axis, which is kept with size one.
 
 use max_core::scalar::Lane;
 use max_core::{DType, Dim, Element, Result, Shape, TensorType, Type, bail, dispatch};
 
 use crate::attr::{Attr, AttrType, op_struct};
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::cast::cast_value;
 use crate::ops::{axis_dim, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 /// What a reduction computes.
@@ -46,12 +46,12 @@ impl ReduceKind {
         matches!(self, ReduceKind::ArgMax | ReduceKind::ArgMin)
     }
 
-    /// Whether the result of no elements is defined.
+    /// Whether the reduction of zero elements is defined.
     fn has_identity(self) -> bool {
         matches!(self, ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean)
     }
 
-    /// Checks that an axis has a result, given its size in an execution.
+    /// Checks that the reduction of an axis of a given size is defined.
     pub fn check_size(self, size: i64) -> Result<()> {
         match size {
             0 if !self.has_identity() => bail!(value, "{} of an axis of size 0 is not defined", self.name()),
@@ -92,22 +92,22 @@ op_fns! {
         reduce(ReduceKind::Mean, x, axis)
     }
 
-    /// The greatest element along an axis; NaN wins.
+    /// The largest element along an axis; NaN wins.
     pub fn reduce_max(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::Max, x, axis)
     }
 
-    /// The least element along an axis; NaN wins.
+    /// The smallest element along an axis; NaN wins.
     pub fn reduce_min(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::Min, x, axis)
     }
 
-    /// The index of the first greatest element along an axis, as int64.
+    /// The index of the first largest element along an axis, as int64.
     pub fn argmax(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::ArgMax, x, axis)
     }
 
-    /// The index of the first least element along an axis, as int64.
+    /// The index of the first smallest element along an axis, as int64.
     pub fn argmin(x: Operand, axis: i64 = -1) -> TensorValue {
         reduce(ReduceKind::ArgMin, x, axis)
     }
@@ -128,7 +128,7 @@ fn reduce(kind: ReduceKind, x: Operand, axis: i64) -> Result<TensorValue> {
     record_one(Reduce { kind, axis: x.shape().axis(axis)? }, [&x])
 }
 
-/// A function of the mean square deviation; integers and narrow floats are computed wide and rounded once.
+/// A function of the variance; integers and narrow floats are computed in a wider dtype and rounded once.
 fn deviation(
     x: Operand,
     axis: i64,
@@ -194,7 +194,7 @@ fn fold<T: Element, O: Element>(
     HostTensor::from_vec(sizes, results)
 }
 
-/// Sums or products: floats in f64 and rounded once, others in their own arithmetic.
+/// Sums or products: floats are computed in f64 and rounded once, others use their own arithmetic.
 fn accumulate<T: Element>(
     x: &HostTensor,
     axis: usize,
@@ -211,7 +211,7 @@ fn accumulate<T: Element>(
     fold(x, axis, |row| T::from_lane(row.fold(start, |acc, e: T| lane(acc, e.to_lane()))))
 }
 
-/// Combines the lanes of a row that is not empty.
+/// Combines the lanes of each row; rows are not empty.
 fn lanes<T: Element>(
     x: &HostTensor,
     axis: usize,

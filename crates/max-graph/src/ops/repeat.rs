@@ -1,21 +1,21 @@
-//! Tensors repeated: whole, and element by element.
+//! Ops that repeat tensors as a whole or element by element.
 
 use max_core::{Dim, Error, Shape, bail};
 
-use crate::door::{Arg, op_fns};
 use crate::operand::Operand;
 use crate::ops;
 use crate::ops::reshape::reshape_value;
+use crate::registry::{Arg, op_fns};
 use crate::value::TensorValue;
 
 op_fns! {
-    /// The tensor so many times along each axis.
+    /// Repeats the tensor a given number of times along each axis.
     pub fn tile(x: Operand, repeats: Shape) -> TensorValue {
         let x = x.tensor()?;
         if repeats.rank() != x.rank() {
             bail!(
                 value,
-                "Input rank and number of elements in repeats must match; got the shape {} and the repeats {repeats}",
+                "Input rank and number of elements in repeats must match; got shape {} and repeats {repeats}",
                 x.shape()
             );
         }
@@ -36,7 +36,7 @@ op_fns! {
         reshape_value(&spread, merged.into())
     }
 
-    /// Each element so many times along an axis; without an axis, of the flat tensor.
+    /// Repeats each element a given number of times along an axis; without an axis, of the flattened tensor.
     pub fn repeat_interleave(
         x: Operand, repeats: i64, axis: Option<i64> = Arg::None, out_dim: Option<Dim> = Arg::None,
     ) -> TensorValue {

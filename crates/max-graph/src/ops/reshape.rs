@@ -1,25 +1,25 @@
-//! Reshape and the ops that are one: flatten, squeeze, unsqueeze.
+//! Reshape and the ops that are special cases of it: flatten, squeeze, unsqueeze.
 
 use max_core::shape::resolve_axis;
 use max_core::{Dim, Error, Result, Shape, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::rebind::advice;
 use crate::ops::tensors;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
-    /// The same elements in the same order under another shape.
+    /// The same elements in the same order with another shape.
     Reshape = "reshape" { shape: Shape }
 }
 
 op_fns! {
-    /// Another shape for the same elements; one dim may be -1 and is then solved for.
+    /// Changes the shape; one dim may be -1 and is then inferred.
     pub fn reshape(x: Operand, shape: Shape) -> TensorValue {
         let x = x.tensor()?;
         let shape = solve(x.shape(), &shape)?;
@@ -69,7 +69,7 @@ pub(crate) fn reshape_value(x: &TensorValue, shape: Shape) -> Result<TensorValue
     if *x.shape() == shape { Ok(x.clone()) } else { record_one(Reshape { shape }, [x]) }
 }
 
-/// The target shape with its -1 replaced by what the number of elements leaves for it.
+/// The target shape with its -1 replaced by the dim that makes the numbers of elements equal.
 fn solve(from: &Shape, to: &Shape) -> Result<Shape> {
     let unknown = Dim::Static(-1);
     match to.iter().filter(|d| **d == unknown).count() {

@@ -3,18 +3,18 @@
 use max_core::{Element, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::layer_norm::parameter;
 use crate::ops::{check_alike, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
-    /// Rows divided by the root of their mean square, then scaled by the weight plus an offset. The quotient is
-    /// rounded to the dtype before it is scaled, unless it is multiplied before the cast.
+    /// Divides rows by their root mean square, then scales by the weight plus an offset. The quotient is rounded to the
+    /// dtype before it is scaled, unless `multiply_before_cast` is set.
     RmsNorm = "rms_norm" { epsilon: f64, weight_offset: f64, multiply_before_cast: bool }
 }
 

@@ -1,15 +1,15 @@
-//! Where: elements of one tensor or another, as a condition says.
+//! Where: picks elements from one of two tensors by a condition.
 
 use max_core::{Bool, DType, Result, TensorType, Type, bail, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote_on, same_device};
 use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
 use crate::ops::{check_alike, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {

@@ -1,11 +1,10 @@
-//! Slices: NumPy's basic indexing on graph values, with symbolic sizes and bounds that only a run knows.
+//! Slices: NumPy's basic indexing on graph values, with symbolic sizes and bounds known only at run time.
 
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo};
 
 use max_core::{Dim, Error, Result, Shape, Strided, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
@@ -13,23 +12,24 @@ use crate::operand::Operand;
 use crate::ops::gather::gather;
 use crate::ops::reshape::reshape_value;
 use crate::ops::{all_tensors, axis_dim, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
-    /// Along each axis: a start, a number of elements, and the step between them.
+    /// Along each axis: a start, the number of elements, and the step between them.
     Slice = "slice" { starts: Shape, sizes: Shape, steps: Vec<i64> }
 }
 
 op_struct! {
     /// A slice of one axis between scalars known at run time; the dim names how many elements that is. The start
-    /// and the stop are operands where they are given, and natural ends where not.
+    /// and the stop are operands if they are given; else the slice extends to the end of the axis.
     DynamicSlice = "dynamic_slice" { axis: usize, step: i64, start: bool, stop: bool, out_dim: Dim }
 }
 
 /// One end of a slice.
 #[derive(Clone)]
 pub enum Bound {
-    /// The end of the axis on the side the step comes from or goes to.
+    /// The end of the axis: where the step comes from for a start, where it leads for a stop.
     Natural,
     /// A position; a negative number counts from the end.
     Dim(Dim),
@@ -57,7 +57,7 @@ pub enum Index {
     },
     /// Inserts an axis of size one.
     NewAxis,
-    /// Stands for the axes that the other indices leave.
+    /// Stands for all axes that have no other index.
     Ellipsis,
 }
 
@@ -131,7 +131,7 @@ op_fns! {
 fn select(x: TensorValue, Indices(indices): Indices) -> Result<TensorValue> {
     let indices = expand(indices, &x)?;
     let (mut starts, mut sizes, mut steps) = (Vec::new(), Vec::new(), Vec::new());
-    // What only a run can select, and what becomes of each axis.
+    // The selections made at run time, and what happens to each axis.
     let (mut dynamic, mut layout) = (Vec::new(), Vec::new());
     for index in indices {
         let axis = starts.len();
@@ -178,13 +178,13 @@ fn select(x: TensorValue, Indices(indices): Indices) -> Result<TensorValue> {
     finish(&y, &layout)
 }
 
-/// What becomes of an axis.
+/// What happens to an axis.
 enum Keep {
     New,
     Drop,
-    /// Dropped already, by a gather.
+    /// It has already been dropped, by a gather.
     Gone,
-    /// Kept, under this dim if one is given.
+    /// It is kept, with this dim if one is given.
     Axis(Option<Dim>),
 }
 
@@ -198,7 +198,7 @@ impl Dynamic {
         match self {
             Dynamic::At(axis, at) => {
                 if at.rank() != 0 {
-                    bail!(value, "an index tensor must be a scalar; got the shape {}", at.shape());
+                    bail!(value, "an index tensor must be a scalar; got shape {}", at.shape());
                 }
                 gather(y, at, axis as i64)
             }
@@ -211,7 +211,7 @@ impl Dynamic {
     }
 }
 
-/// A bound as a tensor; nothing for a natural end.
+/// A bound as a tensor; `None` for the end of the axis.
 fn scalar(bound: Bound) -> Result<Option<TensorValue>> {
     match bound {
         Bound::Natural => Ok(None),
@@ -220,7 +220,7 @@ fn scalar(bound: Bound) -> Result<Option<TensorValue>> {
     }
 }
 
-/// Drops and inserts axes, and puts given dims in place of computed ones.
+/// Drops and inserts axes, and replaces computed dims by given ones.
 fn finish(y: &TensorValue, layout: &[Keep]) -> Result<TensorValue> {
     let mut given = y.shape().to_vec();
     let mut axis = 0;
@@ -244,7 +244,7 @@ fn finish(y: &TensorValue, layout: &[Keep]) -> Result<TensorValue> {
     reshape_value(&y, dims.into())
 }
 
-/// Replaces the ellipsis, there or implied at the end, by full slices.
+/// Replaces the ellipsis, explicit or implied at the end, by full slices.
 fn expand(indices: Vec<Index>, x: &TensorValue) -> Result<Vec<Index>> {
     let used = indices.iter().filter(|i| !matches!(i, Index::NewAxis | Index::Ellipsis)).count();
     let Some(missing) = x.rank().checked_sub(used) else {
@@ -268,7 +268,7 @@ fn expand(indices: Vec<Index>, x: &TensorValue) -> Result<Vec<Index>> {
     Ok(full)
 }
 
-/// The position that an index picks, checked where the size is known.
+/// The position that an index picks, checked if the size is known.
 fn position(at: &Dim, size: &Dim, axis: usize) -> Result<Dim> {
     match (at, size) {
         (Dim::Static(i), Dim::Static(n)) if *i < -n || i >= n => {
@@ -288,7 +288,7 @@ fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Res
     extent(dim(start), dim(stop), step, size, axis)
 }
 
-/// The first position and the number of positions between bounds, or natural ends where there are none. Negative
+/// The first position and the number of positions between bounds; a missing bound is the end of the axis. Negative
 /// numbers count from the end; bounds are checked as far as sizes are known, and never clamped.
 pub fn extent(
     start: Option<Dim>,
@@ -326,12 +326,12 @@ pub fn extent(
     if distance.as_static().is_some_and(|d| d < 0) {
         bail!(value, "slice of axis {axis} with size {size} starts at {from}, after its stop {to}");
     }
-    // The quotient rounded up, within 64 bits for any distance.
+    // The quotient rounded up, without overflow for any distance.
     let count = distance.sub(&one)?.floor_div(&step_size)?.add(&one)?;
     Ok((from, count))
 }
 
-/// Checks that positions from a start in steps are on an axis.
+/// Checks that all positions of a slice are within the axis.
 pub fn check_range(axis: usize, size: i64, start: i64, count: i64, step: i64) -> Result<()> {
     if count < 0 {
         bail!(
@@ -349,7 +349,7 @@ pub fn check_range(axis: usize, size: i64, start: i64, count: i64, step: i64) ->
     Ok(())
 }
 
-/// The elements of an axis from a start in steps, checked against its size.
+/// The elements that a slice of an axis selects, checked against its size.
 fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> Result<()> {
     check_range(axis, layout.shape[axis] as i64, start, count, step)?;
     if count > 0 {
@@ -366,7 +366,7 @@ impl Operation for Slice {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
         if [self.starts.rank(), self.sizes.rank(), self.steps.len()] != [x.shape.rank(); 3] {
-            bail!(value, "slice takes a start, a size and a step for each of the {} axes", x.shape.rank());
+            bail!(value, "slice needs a start, a size and a step for each of the {} axes", x.shape.rank());
         }
         self.starts.iter().try_for_each(Dim::validate)?;
         if self.steps.contains(&0) {
@@ -395,7 +395,7 @@ impl Operation for DynamicSlice {
         };
         for bound in bounds {
             if bound.shape.rank() != 0 || !bound.dtype.is_integral() {
-                bail!(value, "slice bounds must be a scalar integer each; got {bound}");
+                bail!(value, "slice bounds must be scalar integers; got {bound}");
             }
         }
         axis_dim(x, self.axis)?;
@@ -417,8 +417,10 @@ impl Operation for DynamicSlice {
         let mut layout = Strided::contiguous(operands[0].shape());
         let size = Dim::from(layout.shape[self.axis]);
         let (start, count) = extent(start, stop, self.step, &size, self.axis)?;
-        let known =
-            |dim: Dim| dim.as_static().ok_or_else(|| Error::internal("a slice of known sizes is not known"));
+        let known = |dim: Dim| {
+            dim.as_static()
+                .ok_or_else(|| Error::internal("a slice of static sizes has a dim that is not static"))
+        };
         cut(&mut layout, self.axis, known(start)?, known(count)?, self.step)?;
         Ok(vec![operands[0].gathered(&layout)?])
     }

@@ -4,16 +4,16 @@ use max_core::scalar::FloatLane;
 use max_core::{Element, Result, Type, dispatch};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::{axis_dim, tensors};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
-    /// Exponentials of an axis divided by their sum, or the logarithm of that.
+    /// Exponentials along an axis divided by their sum, or the logarithm of that.
     Softmax = "softmax" { axis: usize, log: bool }
 }
 

@@ -1,15 +1,15 @@
-//! Split: a tensor cut into parts along an axis; chunk into equal parts.
+//! Split cuts a tensor into parts along an axis, chunk into equal parts.
 
 use max_core::{Dim, Result, Shape, Strided, Type, bail};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::rebind::{advice, assert_dim};
 use crate::ops::{axis_dim, tensors};
+use crate::registry::op_fns;
 use crate::value::{TensorValue, Value};
 
 op_struct! {
@@ -18,7 +18,7 @@ op_struct! {
 }
 
 op_fns! {
-    /// Cuts a tensor into parts whose sizes add up to the dim. Where sizes are symbols, that is asserted as by a rebind.
+    /// Cuts a tensor into parts whose sizes add up to the dim. For symbolic sizes a rebind asserts it at run time.
     pub fn split(x: Operand, split_sizes: Shape, axis: i64 = 0) -> Vec<TensorValue> {
         let mut x = x.tensor()?;
         let axis = x.shape().axis(axis)?;
@@ -28,7 +28,7 @@ op_fns! {
         split_value(&x, split_sizes, axis)
     }
 
-    /// Cuts a tensor into equal parts; their number must divide the dim.
+    /// Cuts a tensor into equal parts; the number of parts must divide the dim.
     pub fn chunk(x: Operand, chunks: i64, axis: i64 = 0) -> Vec<TensorValue> {
         let x = x.tensor()?;
         let axis = x.shape().axis(axis)?;
@@ -45,7 +45,7 @@ op_fns! {
     }
 }
 
-/// The most parts one split gives, a bound on what a graph can be made to hold by one number.
+/// The maximum number of parts of a split, so that a small input cannot make a graph huge.
 const MAX_PARTS: usize = 1 << 16;
 
 const MUST_SUM: &str = "Split sizes must sum to dimension value";
@@ -63,7 +63,7 @@ impl Operation for Split {
         let [x] = tensors(operands)?;
         let dim = axis_dim(x, self.axis)?;
         if self.sizes.rank() > MAX_PARTS {
-            bail!(value, "a split gives at most {MAX_PARTS} parts; {} were asked for", self.sizes.rank());
+            bail!(value, "a split has at most {MAX_PARTS} parts; {} were requested", self.sizes.rank());
         }
         let total = total(&self.sizes)?;
         if total != *dim {

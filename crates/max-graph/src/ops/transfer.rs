@@ -3,12 +3,12 @@
 use max_core::{DeviceRef, Result, TensorType, Type};
 
 use crate::attr::op_struct;
-use crate::door::op_fns;
 use crate::graph::record_one;
 use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::registry::op_fns;
 use crate::value::TensorValue;
 
 op_struct! {
@@ -17,7 +17,7 @@ op_struct! {
 }
 
 op_fns! {
-    /// The tensor on a device; itself if it is there.
+    /// Moves a tensor to a device; returns it unchanged if it is there already.
     pub fn transfer_to(x: Operand, device: DeviceRef) -> TensorValue {
         let x = x.tensor()?;
         if x.device() == device { Ok(x) } else { record_one(TransferTo { device }, [&x]) }

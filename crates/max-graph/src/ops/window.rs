@@ -1,24 +1,24 @@
-//! Windows: parts of tensors that are kept, and weights for parts of signals.
+//! Band matrices and window functions.
 
 use max_core::{DType, DeviceRef, Dim, Result, Shape, bail};
 
-use crate::door::{Arg, op_fns};
 use crate::graph::record_one;
 use crate::operand::Operand;
 use crate::ops;
 use crate::ops::cast::cast_value;
 use crate::ops::index::Index;
+use crate::registry::{Arg, op_fns};
 use crate::value::TensorValue;
 
 op_fns! {
-    /// Matrices of the last two axes with zeros outside of a band around the diagonal: `num_lower` diagonals below it and
-    /// `num_upper` above it, or all; or the other way round.
+    /// Sets the matrices of the last two axes to zero outside a band around the diagonal: `num_lower` diagonals below
+    /// it and `num_upper` above it, or all if not given; with `exclude`, inside the band.
     pub fn band_part(
         x: Operand, num_lower: Option<i64> = Arg::None, num_upper: Option<i64> = Arg::None, exclude: bool = false,
     ) -> TensorValue {
         let x = x.tensor()?;
         let [.., rows, cols] = &x.shape()[..] else {
-            bail!(value, "band_part needs a tensor of rank 2 or more; got the shape {}", x.shape());
+            bail!(value, "band_part needs a tensor of rank 2 or more; got shape {}", x.shape());
         };
         for (name, number, size) in [("num_lower", num_lower, rows), ("num_upper", num_upper, cols)] {
             let Some(number) = number else { continue };
@@ -42,15 +42,15 @@ op_fns! {
         ops::broadcast_to(kept, x.shape())
     }
 
-    /// The window `(1 - cos(2 pi n / (N - 1))) / 2`, without its last weight if it is periodic.
+    /// The Hann window `(1 - cos(2 pi n / (N - 1))) / 2`; a periodic one divides by `N` instead of `N - 1`.
     pub fn hann_window(
         window_length: i64, device: DeviceRef, periodic: bool = true, dtype: DType = Arg::DType(DType::Float32),
     ) -> TensorValue {
         if window_length < 0 {
-            bail!(value, "hann_window needs a length that is not negative; got {window_length}");
+            bail!(value, "hann_window needs a non-negative length; got {window_length}");
         }
         if !dtype.is_float() {
-            bail!(value, "hann_window gives floats, not {dtype}");
+            bail!(value, "hann_window is a float tensor, not {dtype}");
         }
         if window_length == 1 {
             let one = ops::constant(1i64, dtype, device)?;

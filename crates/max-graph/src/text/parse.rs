@@ -1,4 +1,4 @@
-//! The parser. Everything it reads may be wrong: it checks, names the line, and never trusts a count.
+//! The parser. Its input is untrusted: it checks everything, names the line of an error, and never trusts a count.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -14,15 +14,15 @@ use crate::host::{HostTensor, byte_count};
 use crate::ir::{Body, ValueId};
 use crate::op::OpKind;
 
-/// More memory than reading a byte of text takes.
+/// More memory than parsing a byte of text takes.
 const BYTES_PER_BYTE: usize = 32;
 
-/// Reads a body from its text form and verifies it.
+/// Parses a body from its text form and verifies it.
 pub fn parse(text: &str) -> Result<Body> {
     parse_with(text, &|number| Err(Error::value(format!("blob {number} is not part of this text"))))
 }
 
-/// Reads a body whose long constants are numbered blobs.
+/// Parses a body whose long constants are numbered blobs.
 pub fn parse_with(text: &str, blob: &dyn Fn(usize) -> Result<HostBytes>) -> Result<Body> {
     require_memory(text.len().saturating_mul(BYTES_PER_BYTE), "the ops of a graph's text")?;
     let mut parser = Parser { rest: text, blob };
@@ -84,7 +84,7 @@ impl<'a> Parser<'a> {
 
     fn number<T: FromStr>(&mut self) -> Result<T> {
         let word = self.word();
-        word.parse().map_err(|_| Error::value(format!("'{word}' is not a number that fits here")))
+        word.parse().map_err(|_| Error::value(format!("'{word}' is not a valid number here")))
     }
 
     /// Items separated by commas, up to a closing token.
@@ -111,7 +111,7 @@ impl<'a> Parser<'a> {
                 Some('"') => break,
                 Some('\\') => string.push(escape(&mut chars)?),
                 Some(c) => string.push(c),
-                None => bail!(value, "a string has no end"),
+                None => bail!(value, "a string is not terminated"),
             }
         }
         self.rest = chars.as_str();
@@ -218,7 +218,7 @@ impl<'a> Parser<'a> {
             let inferred: Vec<_> = body.types_of(&ids).take(8).map(|t| t.to_string()).collect();
             bail!(
                 value,
-                "{name} gives {} results of types {}, not the ones written",
+                "{name} has {} results of types {}, which are not the ones written",
                 ids.len(),
                 inferred.join(", ")
             );
@@ -352,7 +352,7 @@ fn define(values: &mut HashMap<u64, ValueId>, name: u64, id: ValueId) -> Result<
     }
 }
 
-/// The character after a backslash, as Rust writes strings.
+/// The character that an escape stands for, after its backslash, as in Rust strings.
 fn escape(chars: &mut std::str::Chars) -> Result<char> {
     match chars.next() {
         Some('n') => Ok('\n'),

@@ -9,13 +9,13 @@ use crate::attr::Attr;
 use crate::host::HostTensor;
 use crate::ir::{Body, Op, ValueId};
 
-/// How long data of constants is printed.
+/// How the data of large constants is printed.
 pub enum Constants<'a> {
     /// Completely, in hexadecimal.
     Full,
     /// Not at all: the text is for reading only.
     Elided,
-    /// As the number that a function gives it.
+    /// As the number that a function assigns to it.
     Blobs(&'a mut dyn FnMut(&HostTensor) -> usize),
 }
 
@@ -110,7 +110,7 @@ impl Printer<'_> {
     }
 }
 
-/// The elements of a short tensor as numbers; nothing if it is long or holds a NaN, whose bits would be lost.
+/// The elements of a short tensor as numbers; `None` if it is long or holds a NaN, whose bits would be lost.
 pub fn numbers(tensor: &HostTensor) -> Option<Vec<String>> {
     if tensor.num_elements() > SHORT {
         return None;
@@ -125,7 +125,7 @@ pub fn numbers(tensor: &HostTensor) -> Option<Vec<String>> {
     })
 }
 
-/// The shortest decimal that reads back as the element.
+/// The shortest decimal that parses back to the element.
 fn shortest<T: Element>(value: f64, element: T) -> String {
     let short = format!("{:?}", value as f32);
     match short.parse::<f64>() {

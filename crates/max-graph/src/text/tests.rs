@@ -1,4 +1,4 @@
-//! Golden text, and that parsing a printed body gives the body that was printed.
+//! Golden text, and round trips: parsing a printed body gives the same body.
 
 use expect_test::expect;
 use max_core::{DType, DeviceRef, TensorType};
@@ -14,7 +14,7 @@ fn round_trip(graph: &Graph) -> String {
 }
 
 #[test]
-fn golden() {
+fn prints_golden_text_and_parses_it_back() {
     let x = TensorType::new(DType::Float32, ("batch", 4), DeviceRef::CPU);
     let graph = Graph::build("say \"hi\"\n", [x], |x| {
         let x = x[0].tensor()?;

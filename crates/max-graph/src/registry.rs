@@ -1,5 +1,5 @@
-//! One door for all op functions: by name, with arguments whose types are only known at run time. The Python
-//! package and the shared case table come through here; Rust calls the typed functions.
+//! The registry of op functions: it calls them by name, with arguments whose types are known only at run time. The
+//! Python package and the shared case table use it; Rust code calls the typed functions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -15,7 +15,7 @@ use crate::ops;
 use crate::ops::slice::{Bound, Index, Indices};
 use crate::value::{TensorValue, Value};
 
-/// An argument as it comes from outside.
+/// An argument of a type known only at run time.
 #[derive(Clone)]
 #[allow(missing_docs, reason = "the names say what they hold")]
 pub enum Arg {
@@ -88,7 +88,7 @@ impl Arg {
 
 /// A parameter type of op functions.
 pub trait FromArg: Sized {
-    /// Reads it from an argument, or says what was expected.
+    /// Converts an argument, or says what was expected.
     fn from_arg(arg: Arg) -> Result<Self>;
 }
 
@@ -180,7 +180,7 @@ impl<T: FromArg> FromArg for Option<T> {
     }
 }
 
-/// What an op function gives back.
+/// What an op function returns.
 pub enum Output {
     /// Nothing.
     None,
@@ -190,9 +190,9 @@ pub enum Output {
     Many(Vec<Value>),
 }
 
-/// A type that op functions give back.
+/// A return type of op functions.
 pub trait IntoOutput {
-    /// As an output.
+    /// Converts it to an output.
     fn into_output(self) -> Output;
 }
 
@@ -218,51 +218,51 @@ impl IntoOutput for Vec<TensorValue> {
 pub struct Param {
     /// Its name.
     pub name: &'static str,
-    /// What it is when nothing is given, if it may be left out.
+    /// Its default value, if it may be left out.
     pub default: Option<fn() -> Arg>,
 }
 
-/// An op function as the door sees it.
-pub struct Door {
+/// An op function as the registry knows it.
+pub struct OpFunction {
     /// The documented name.
     pub name: &'static str,
     /// Its parameters, in order.
     pub params: &'static [Param],
-    /// Calls it with one argument for each parameter.
+    /// Calls it with one argument per parameter.
     pub call: fn(Vec<Arg>) -> Result<Output>,
 }
 
-/// The door of an op function.
-pub fn find(name: &str) -> Result<&'static Door> {
-    static DOORS: LazyLock<HashMap<&'static str, &'static Door>> =
-        LazyLock::new(|| ops::doors().map(|door| (door.name, door)).collect());
-    DOORS.get(name).copied().ok_or_else(|| Error::key(format!("there is no op function '{name}'")))
+/// Finds an op function by its documented name.
+pub fn find(name: &str) -> Result<&'static OpFunction> {
+    static BY_NAME: LazyLock<HashMap<&'static str, &'static OpFunction>> =
+        LazyLock::new(|| ops::functions().map(|function| (function.name, function)).collect());
+    BY_NAME.get(name).copied().ok_or_else(|| Error::key(format!("there is no op function '{name}'")))
 }
 
-/// Calls an op function by name with arguments in order and by name.
+/// Calls an op function by name, with positional and named arguments.
 pub fn call(name: &str, args: Vec<Arg>, mut named: Vec<(String, Arg)>) -> Result<Output> {
-    let door = find(name)?;
-    if args.len() > door.params.len() {
-        bail!(type_, "{name}() takes {} arguments, got {}", door.params.len(), args.len());
+    let function = find(name)?;
+    if args.len() > function.params.len() {
+        bail!(type_, "{name}() takes {} arguments, got {}", function.params.len(), args.len());
     }
     let mut given = args.into_iter();
-    let args = door.params.iter().map(|param| {
+    let args = function.params.iter().map(|param| {
         let by_name = named.iter().position(|(n, _)| n == param.name).map(|at| named.swap_remove(at).1);
         match (given.next(), by_name, param.default) {
             (Some(arg), None, _) | (None, Some(arg), _) => Ok(arg),
             (None, None, Some(default)) => Ok(default()),
             (Some(_), Some(_), _) => bail!(type_, "{name}() got the argument '{}' twice", param.name),
-            (None, None, None) => bail!(type_, "{name}() misses the argument '{}'", param.name),
+            (None, None, None) => bail!(type_, "{name}() is missing the argument '{}'", param.name),
         }
     });
     let args = args.collect::<Result<Vec<_>>>()?;
     match named.first() {
         Some((unknown, _)) => bail!(type_, "{name}() has no argument '{unknown}'"),
-        None => (door.call)(args),
+        None => (function.call)(args),
     }
 }
 
-/// Defines op functions: typed for Rust, with conversions and the caller's location, and their doors.
+/// Defines op functions, typed for Rust, with conversions and the caller's location, and their registry entries.
 macro_rules! op_fns {
     ($($(#[$attr:meta])* pub fn $name:ident($($arg:ident: $type:ty $(= $default:expr)?),* $(,)?)
         -> $out:ty $(as $public:literal)? $body:block)*
@@ -272,24 +272,24 @@ macro_rules! op_fns {
         pub fn $name($($arg: impl Into<$type>),*) -> max_core::Result<$out> {
             let location = max_core::Location::caller();
             $(let $arg: $type = $arg.into();)*
-            $crate::graph::located($crate::door::public_name!($name $($public)?), location, || $body)
+            $crate::graph::located($crate::registry::public_name!($name $($public)?), location, || $body)
         })*
 
-        pub(crate) const DOORS: &[$crate::door::Door] = &[$($crate::door::Door {
-            name: $crate::door::public_name!($name $($public)?),
-            params: &[$($crate::door::Param {
+        pub(crate) const OP_FUNCTIONS: &[$crate::registry::OpFunction] = &[$($crate::registry::OpFunction {
+            name: $crate::registry::public_name!($name $($public)?),
+            params: &[$($crate::registry::Param {
                 name: stringify!($arg),
-                default: $crate::door::default_arg!($($default)?),
+                default: $crate::registry::default_arg!($($default)?),
             }),*],
             call: |args| {
-                let function = $crate::door::public_name!($name $($public)?);
+                let function = $crate::registry::public_name!($name $($public)?);
                 let mut args = args.into_iter();
-                $(let $arg = <$type as $crate::door::FromArg>::from_arg(
-                    args.next().unwrap_or($crate::door::Arg::None),
+                $(let $arg = <$type as $crate::registry::FromArg>::from_arg(
+                    args.next().unwrap_or($crate::registry::Arg::None),
                 ).map_err(|e| e.context(format!(
                     "for the argument '{}' of {function}", stringify!($arg),
                 )))?;)*
-                $name($($arg),*).map($crate::door::IntoOutput::into_output)
+                $name($($arg),*).map($crate::registry::IntoOutput::into_output)
             },
         }),*];
     };
@@ -309,7 +309,7 @@ macro_rules! default_arg {
         None
     };
     ($default:expr) => {
-        Some(|| $crate::door::Arg::from($default))
+        Some(|| $crate::registry::Arg::from($default))
     };
 }
 
