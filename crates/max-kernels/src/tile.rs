@@ -22,6 +22,24 @@ use crate::simd::Isa;
 /// Elements in a group, the unit of tile functions. Tiles of registers are padded to a multiple of it.
 pub(crate) const GROUP: usize = 64;
 
+/// How many elements a lane of a reduction combines one after the other. What such runs give is combined pairwise, so that
+/// the rounding error of a sum grows with the logarithm of its length.
+pub(crate) const RUN: usize = 64;
+
+/// The order of pairwise combination, on a stack: what run `number` of `runs` gives is put at the level that is its number of
+/// ones in binary; then each of these levels, the top one first, is combined into the one below. After the last run, level
+/// zero has the result. Runs from a multiple of a power of two on, as many as that power, are combined with each other
+/// before anything else: such parts may be computed apart, and are then combined in the same way.
+pub(crate) fn merged(number: usize, runs: usize) -> impl Iterator<Item = usize> {
+    let kept = if number + 1 == runs { 1 } else { (number + 1).count_ones() as usize };
+    (kept..=number.count_ones() as usize).rev()
+}
+
+/// The levels of the stack for so many runs.
+pub(crate) const fn levels(runs: usize) -> usize {
+    1 + (usize::BITS - runs.saturating_sub(1).leading_zeros()) as usize
+}
+
 /// An operand of a tile function: elements one after the other, or one group of equal elements used for every group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arg {
@@ -66,8 +84,8 @@ pub(crate) type StoreFn = unsafe fn(dst: *mut u8, stride: isize, src: *const u8,
 /// `acc` holds a group, and `src` `count` elements (a group where it repeats).
 pub(crate) type ReduceFn = unsafe fn(acc: *mut u8, src: Arg, count: usize);
 
-/// Reduces rows of contiguous elements, so many elements apart, to one element each, in the same order as `start`, `add`
-/// and `finish` of a [`Reducer`].
+/// Reduces rows of contiguous elements, so many elements apart, to one element each: runs of [`RUN`] groups as `start` and
+/// `add` of a [`Reducer`] do, the lanes of runs in the order of [`merged`], and these as `finish` does.
 ///
 /// # Safety
 ///

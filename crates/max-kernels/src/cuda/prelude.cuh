@@ -401,6 +401,18 @@ struct Prod { template <class T> static T of(T a, T b) { return mul(a, b); } };
 struct Max { template <class T> static T of(T a, T b) { return max(a, b); } };
 struct Min { template <class T> static T of(T a, T b) { return min(a, b); } };
 
+// A sum of many terms, with the rounding errors of its additions summed beside it. A sum that is not finite has none.
+template <class T> struct Total {
+    T sum, error;
+
+    void add(T term) {
+        T next = sum + term, added = next - sum;
+        error = error + ((sum - (next - added)) + (term - added));
+        sum = next;
+    }
+    T get() const { return error == error ? sum + error : sum; }
+};
+
 // The first of equal elements wins, and NaN beats everything.
 template <bool LEAST> struct First {
     template <class T> static Best<T> of(Best<T> old, Best<T> next) {

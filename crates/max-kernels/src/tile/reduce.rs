@@ -1,13 +1,15 @@
-//! Reductions over tiles: 64 lanes that each combine every 64th element, and one fixed order to combine the lanes.
+//! Reductions over tiles: 64 lanes that each combine every 64th element, and one fixed order to combine the lanes. Whole
+//! rows are reduced in runs, whose lanes are combined pairwise.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use max_core::kernel::Reduction;
 use max_core::scalar::{Lane, NumericOp};
 use max_core::{Bool, DType, Element, Result, bail, dispatch};
 
 use super::lanes::Register;
-use super::{Arg, GROUP, Reducer};
+use super::{Arg, GROUP, RUN, Reducer, merged};
 use crate::simd::{Isa, versions};
 
 /// The body of a [`super::ReduceFn`].
@@ -30,6 +32,12 @@ trait Lanes {
 
 versions!(lanes_fn: Lanes, fn(acc: *mut u8));
 
+/// The elements of a run in all lanes.
+const BLOCK: usize = RUN * GROUP;
+
+/// The levels of the stack for the runs of any row.
+const LEVELS: usize = usize::BITS as usize - BLOCK.ilog2() as usize + 1;
+
 /// The body of a [`super::RowsFn`].
 trait Rows {
     /// # Safety
@@ -43,14 +51,36 @@ versions!(rows_fn: Rows, fn(dst: *mut u8, src: *const u8, stride: isize, rows: u
 impl<T: Register + Element<Lane = T> + Lane<Mask = Bool>, const OP: usize> Rows for Combine<T, OP> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, src: *const u8, stride: isize, rows: usize, count: usize) {
+        let op = const { NumericOp::ALL[OP] };
+        let runs = count.div_ceil(BLOCK);
+        let mut stack = [const { MaybeUninit::<[T; GROUP]>::uninit() }; LEVELS];
         for row in 0..rows {
             let ptr = src.wrapping_offset(row as isize * stride * size_of::<T>() as isize);
-            let mut lanes = [identity::<T>(const { NumericOp::ALL[OP] }); GROUP];
-            let acc = (&raw mut lanes).cast::<u8>();
-            // SAFETY: the caller's promise: the row can be read, and its result written.
+            let mut lanes = [identity::<T>(op); GROUP];
+            for run in 0..runs {
+                let start = run * BLOCK;
+                lanes = [identity::<T>(op); GROUP];
+                let arg = Arg { ptr: ptr.wrapping_add(start * size_of::<T>()), repeat: false };
+                // SAFETY: the caller's promise: the row can be read.
+                unsafe {
+                    <Self as Body>::run::<FMA>((&raw mut lanes).cast(), arg, BLOCK.min(count - start));
+                }
+                let mut top = run.count_ones() as usize;
+                for level in merged(run, runs) {
+                    top = level - 1;
+                    // SAFETY: the levels below that of a run are filled.
+                    let below = unsafe { stack[top].assume_init_ref() };
+                    for i in 0..GROUP {
+                        lanes[i] = op.apply([below[i], lanes[i]]);
+                    }
+                }
+                if run + 1 < runs {
+                    stack[top].write(lanes);
+                }
+            }
+            // SAFETY: the caller's promise: the result can be written.
             unsafe {
-                <Self as Body>::run::<FMA>(acc, Arg { ptr, repeat: false }, count);
-                <Finish<T, OP> as Lanes>::run::<FMA>(acc);
+                <Finish<T, OP> as Lanes>::run::<FMA>((&raw mut lanes).cast());
                 dst.cast::<T>().add(row).write_unaligned(lanes[0]);
             }
         }

@@ -204,6 +204,13 @@ fn rows_read_well() {
     );
 }
 
+/// Sums over more than a thread holds at once keep track of their rounding errors.
+#[test]
+fn long_sums_read_well() {
+    check(&reduction(Reduction::Sum, DType::Float32, [100_000, 65_536], 0), expect![[r#""#]]);
+    check(&reduction(Reduction::Sum, DType::BFloat16, [1000, 1 << 20], 1), expect![[r#""#]]);
+}
+
 /// Text and names are those of the structure: other sizes need no other functions.
 #[test]
 fn sizes_are_parameters() {
