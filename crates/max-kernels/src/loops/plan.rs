@@ -87,6 +87,8 @@ pub(super) struct Plan {
     pub(super) offsets: Vec<usize>,
     /// Where regions start.
     pub(super) regions: [usize; REGIONS],
+    /// The bytes of a level of the stacks of reductions.
+    pub(super) level: usize,
     /// Where memory for loads that are transposed before they are converted starts.
     pub(super) raw: usize,
     pub(super) bytes: usize,
@@ -160,6 +162,7 @@ impl Plan {
             staged: Vec::new(),
             offsets: Vec::new(),
             regions: [0; REGIONS],
+            level: 0,
             raw: 0,
             bytes: 0,
             space,
@@ -239,11 +242,6 @@ impl Plan {
         self.along.div_ceil(self.part)
     }
 
-    /// The bytes of a level of the stacks of reductions.
-    pub(super) fn level(&self) -> usize {
-        self.program.widths[Region::Total as usize].saturating_mul(self.lanes())
-    }
-
     /// The rows and columns of the tiles of a block that has so many.
     pub(super) fn tiles(&self, rows: usize, cols: usize) -> [usize; 2] {
         if cols >= WIDE.min(self.tile) || !self.program.computes {
@@ -277,11 +275,12 @@ impl Plan {
         let views = self.space.views.len() + 1;
         let table = self.program.places.len() * size_of::<Arg>() + views * size_of::<Base>();
         let mut at = line(table);
+        self.level = self.program.widths[Total as usize] * self.lanes();
         for region in [Image, Row, Total, Tile, Home, Wide] {
             self.regions[region as usize] = at;
             at = at.saturating_add(match region {
                 Image => 0,
-                Total => self.level().saturating_mul(levels(self.along.div_ceil(self.run))),
+                Total => self.level * levels(self.along.div_ceil(self.run)),
                 _ => self.program.widths[region as usize].saturating_mul(self.room(region)),
             });
         }

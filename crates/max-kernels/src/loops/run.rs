@@ -73,7 +73,7 @@ impl Plan {
     ///
     /// The memory was checked for the loop.
     unsafe fn run_split(&self, unit: usize, memory: &[Memory], pool: &Pool) {
-        let (total, bytes) = (self.regions[Region::Total as usize], self.level());
+        let (total, bytes) = (self.regions[Region::Total as usize], self.level);
         let results = |scratch: *mut u8, partials: *mut u8| {
             let partials = Shared(partials);
             // SAFETY: the scratch memory is as large as the plan says; the rest is the caller's promise.
@@ -350,7 +350,7 @@ impl<'a> Walk<'a> {
     /// The state is the scratch memory of a walk at the same unit.
     unsafe fn resume(&mut self, stage: usize, state: *const u8) {
         let start = self.plan.regions[Region::Row as usize];
-        let end = self.plan.regions[Region::Total as usize] + self.plan.level();
+        let end = self.plan.regions[Region::Total as usize] + self.plan.level;
         // SAFETY: both are scratch memory of the plan.
         unsafe { self.scratch.add(start).copy_from_nonoverlapping(state.add(start), end - start) };
         for stage in &self.plan.program.stages[..=stage] {
@@ -382,14 +382,17 @@ impl<'a> Walk<'a> {
     ///
     /// The walk is at a tile of the plan, and the range inside the pass.
     unsafe fn pass(&mut self, stage: &Stage, range: Range<usize>) {
-        let length = if stage.accumulators.is_empty() { range.len() } else { self.plan.run };
+        let length = self.plan.run;
+        if range.len() <= length || stage.accumulators.is_empty() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run(stage, range) };
+        }
         let runs = range.len().div_ceil(length);
         for run in 0..runs {
             let start = range.start + run * length;
             self.climb(stage, run.count_ones() as usize);
             // SAFETY: the caller's promise.
             unsafe {
-                stage.accumulators.iter().for_each(|accumulator| self.start(accumulator));
                 self.run(stage, start..range.end.min(start + length));
                 merged(run, runs).for_each(|level| self.combine(stage, level));
             }
@@ -399,18 +402,21 @@ impl<'a> Walk<'a> {
 
     /// Goes to a level of the stacks of a stage.
     fn climb(&mut self, stage: &Stage, level: usize) {
-        let (distance, repeat) = (level * self.plan.level(), self.plan.space.horizontal);
+        let (distance, repeat) = (level * self.plan.level, self.plan.space.horizontal);
         for entry in stage.accumulators.iter().flat_map(|accumulator| accumulator.places) {
             self.set(entry, Arg { ptr: self.home(entry).wrapping_add(distance), repeat });
         }
     }
 
+    /// Reduces a run.
+    ///
     /// # Safety
     ///
-    /// The range is inside the pass.
+    /// The walk is at a tile of the plan, and the range inside the pass.
     unsafe fn run(&mut self, stage: &Stage, range: Range<usize>) {
         // SAFETY: the caller's promise.
         unsafe {
+            stage.accumulators.iter().for_each(|accumulator| self.start(accumulator));
             if self.plan.space.horizontal {
                 self.along_row(stage, range)
             } else {
@@ -493,7 +499,7 @@ impl<'a> Walk<'a> {
     ///
     /// The stage is of the program, and there are such levels.
     unsafe fn combine(&self, stage: &Stage, level: usize) {
-        let bytes = self.plan.level();
+        let bytes = self.plan.level;
         for accumulator in &stage.accumulators {
             let below = accumulator.places.map(|entry| self.home(entry).wrapping_add((level - 1) * bytes));
             let above = below.map(|ptr| ptr.wrapping_add(bytes));
