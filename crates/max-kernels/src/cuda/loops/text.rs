@@ -584,7 +584,7 @@ impl Writer<'_> {
             Scheme::Along { group } => Some(group * vector),
             Scheme::Across { down, .. } => Some(down),
         };
-        // A thread adds up the floats of one step, and the rounding errors of adding these to those of the steps before.
+        // A thread sums the floats of each step, and corrects the sum over steps for rounding.
         let (totalled, others) = match threads {
             Some(_) if !form.held => here.iter().partition::<Vec<usize>, _>(|&&at| self.is_float_sum(at)),
             _ => (Vec::new(), here.clone()),
@@ -633,7 +633,7 @@ impl Writer<'_> {
             self.each_total(&totalled, |at, v| format!("t{at}{v}.add(a{at}{v});"));
             self.line("}");
             self.accumulators(&totalled);
-            self.each_total(&totalled, |at, v| format!("a{at}{v} = t{at}{v}.get();"));
+            self.each_total(&totalled, |at, v| format!("a{at}{v} = t{at}{v}.sum;"));
         }
         self.combine(&here);
         debug_assert!(last || here.iter().all(|&at| !matches!(nest.code[at], Instr::Store(..))));
