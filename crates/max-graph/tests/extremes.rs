@@ -40,6 +40,15 @@ fn empty_tensors_with_huge_axes_take_no_time() {
 }
 
 #[test]
+fn sums_of_many_elements_are_exact() {
+    let count = 1 << 20;
+    let x = HostTensor::from_vec([count], vec![0.1f64; count]).unwrap();
+    let first = |t: Result<HostTensor>| t.unwrap().elements::<f64>().unwrap()[0];
+    assert_eq!(first(run(&[&x], |x| ops::sum(&x[0], 0))), 0.1 * count as f64);
+    assert_eq!(first(run(&[&x], |x| ops::mean(&x[0], 0))), 0.1);
+}
+
+#[test]
 fn convolutions_of_extreme_sizes() {
     let conv = |x: &HostTensor, filter: &HostTensor, groups| {
         let options = ops::ConvOptions { groups, ..Default::default() };

@@ -5,7 +5,8 @@
 //! three places: a constant operand is packed once for all executions, one that many rows share is packed by all threads
 //! before the tasks begin, any other by the task itself. A product of few rows with a right operand that lies row by row
 //! reads that as it lies instead, and long sums of few rows and columns are cut into tasks along the depth. Sums have one
-//! order whatever is chosen, so the choice never shows in results.
+//! order whatever is chosen, so the choice never shows in results: blocks one after the other up to [`LONG`], and the sums
+//! of such parts pairwise, so that rounding errors do not grow with the depth.
 
 mod block;
 mod constant;
@@ -32,6 +33,7 @@ pub(crate) use pack::{Matrix, pack, pack_right, pack_right_rows};
 
 use crate::cache::Caches;
 use crate::scratch::{Line, bytes, pieces, with};
+use crate::tile::{RUN, levels, merged};
 use crate::{Memory, Pool};
 
 /// About how many rows a task computes.
@@ -55,6 +57,9 @@ const THIN_COLUMNS: usize = 1024;
 /// packed, and where columns side by side are read from memory together.
 const TASKS: usize = 16;
 const FEW_TASKS: usize = 2;
+
+/// How much of the depth is summed block after block; the sums of more are combined pairwise.
+const LONG: usize = RUN * DEPTH;
 
 /// The most rows and columns of products whose sums are cut into tasks along the depth.
 const DEEP: usize = 128;
@@ -317,14 +322,16 @@ impl<F: Form> Product<'_, F> {
             let (group, block) = (task / blocks, task % blocks);
             let part = across.range(block / rows.parts());
             for index in group * together..indices.len().min((group + 1) * together) {
-                compute(Block {
+                let block = Block {
                     product: self,
                     index: indices.start + index,
                     rows: rows.range(block % rows.parts()),
                     columns: columns.start + part.start..columns.start + part.end,
                     depth: 0..depth,
                     to: None,
-                });
+                };
+                // SAFETY: the caller vouches; no other task has this block.
+                unsafe { block.in_parts(&compute) };
             }
         });
     }
@@ -382,8 +389,7 @@ impl<F: Form> Product<'_, F> {
         }
     }
 
-    /// Computes it with a task for each block of the depth. Their sums are added in the order of blocks, as in all other
-    /// ways.
+    /// Computes it with a task for each block of the depth. Their sums are combined in the order of all other ways.
     ///
     /// # Safety
     ///
@@ -403,16 +409,20 @@ impl<F: Form> Product<'_, F> {
             let rows = Cut::new(m, m.div_ceil(self.pool.threads()), 1);
             self.pool.run(rows.parts(), &|part| {
                 let rows = rows.range(part);
-                let first = sums.at(rows.start * stride);
+                let (count, parts) = (rows.len() * stride, blocks.div_ceil(RUN));
+                let at = |block: usize| sums.at((block * m + rows.start) * stride);
+                // The first block of what is at each level.
+                let mut stack = [0; levels(DEEPEST / LONG)];
                 // SAFETY: the caller vouches; no other task has these rows.
                 unsafe {
-                    for block in 1..blocks {
-                        let next = sums.at((block * m + rows.start) * stride);
-                        for i in 0..rows.len() * stride {
-                            first.add(i).write(first.add(i).read().add(next.add(i).read()));
-                        }
+                    for part in 0..parts {
+                        let first = part * RUN;
+                        (first + 1..blocks.min(first + RUN))
+                            .for_each(|block| add(at(first), at(block), count));
+                        stack[part.count_ones() as usize] = first;
+                        merged(part, parts).for_each(|l| add(at(stack[l - 1]), at(stack[l]), count));
                     }
-                    self.k.ending.deliver(self.memory, 0, rows, 0..n, (first.cast_const(), stride));
+                    self.k.ending.deliver(self.memory, 0, rows.clone(), 0..n, (at(0).cast_const(), stride));
                 }
             });
         });
@@ -452,6 +462,38 @@ struct Block<'a, F: Form> {
 }
 
 impl<F: Form> Block<'_, F> {
+    /// Computes it with a function that computes [`LONG`] of the depth at most, and combines what that gives.
+    ///
+    /// # Safety
+    ///
+    /// The function can be called for this block and parts of its depth, and nobody else has this block.
+    unsafe fn in_parts(self, compute: &impl Fn(Block<F>)) {
+        let (rows, columns, parts) = (self.rows.len(), self.columns.len(), self.depth.len().div_ceil(LONG));
+        if parts <= 1 {
+            return compute(self);
+        }
+        let Product { k, kernels, memory, .. } = *self.product;
+        let stride = columns.next_multiple_of(kernels.width);
+        with(bytes::<F::Sum>(rows * stride * levels(parts)), |scratch| {
+            let at = |level: usize| scratch.cast::<F::Sum>().wrapping_add(level * rows * stride);
+            for part in 0..parts {
+                let start = self.depth.start + part * LONG;
+                compute(Block {
+                    depth: start..self.depth.end.min(start + LONG),
+                    to: Some((at(part.count_ones() as usize), stride as isize)),
+                    rows: self.rows.clone(),
+                    columns: self.columns.clone(),
+                    ..self
+                });
+                // SAFETY: the levels are apart, and have sums of so many rows.
+                merged(part, parts).for_each(|level| unsafe { add(at(level - 1), at(level), rows * stride) });
+            }
+            let sums = (at(0).cast_const(), stride);
+            // SAFETY: the caller vouches; the first level has the sums of the whole depth.
+            unsafe { k.ending.deliver(memory, self.index, self.rows.clone(), self.columns.clone(), sums) };
+        });
+    }
+
     /// Computes it from the right operand of a source.
     ///
     /// # Safety
@@ -561,7 +603,7 @@ impl<F: Form> Block<'_, F> {
     unsafe fn thin(&self) {
         let Product { k, kernels, memory, .. } = *self.product;
         let (index, rows, columns) = (self.index, self.rows.len(), self.columns.len());
-        let (depth, width, row) = (k.size[1], kernels.width, F::row());
+        let (depth, width, row) = (self.depth.len(), kernels.width, F::row());
         let whole = columns - columns % kernels.lanes;
         let stride = columns.next_multiple_of(width);
         let sizes = [
@@ -574,7 +616,8 @@ impl<F: Form> Block<'_, F> {
             let right = scratch.take::<F::Right>(width * DEPTH);
             let part = scratch.take::<F::Sum>(2 * rows * stride);
             let sums = part.wrapping_add(rows * stride);
-            let place = k.ending.place::<F::Sum>(memory, index, [self.rows.start, self.columns.start]);
+            let at = [self.rows.start, self.columns.start];
+            let place = self.to.or_else(|| k.ending.place::<F::Sum>(memory, index, at));
             let (to, to_stride) = place.unwrap_or((sums, stride as isize));
             let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
             // SAFETY: as in `packed`; the right operand is of the type that kernels read.
@@ -582,8 +625,8 @@ impl<F: Form> Block<'_, F> {
                 if depth == 0 {
                     part.write_bytes(0, rows * stride);
                 }
-                for start in (0..depth.max(1)).step_by(DEPTH) {
-                    let taken = DEPTH.min(depth - start);
+                for start in (self.depth.start..self.depth.end.max(1)).step_by(DEPTH) {
+                    let taken = DEPTH.min(self.depth.end - start);
                     if taken > 0 {
                         F::pack_left(left, row, x.part([self.rows.start, start], [rows, taken]));
                         let y = y.part([start, self.columns.start], [taken, columns]);
@@ -604,19 +647,34 @@ impl<F: Form> Block<'_, F> {
                         let (from, to) = (part.add(i * stride), to.offset(i as isize * to_stride));
                         for j in 0..columns {
                             let (sum, to) = (from.add(j).read(), to.add(j));
-                            to.write_unaligned(if start > 0 { to.read_unaligned().add(sum) } else { sum });
+                            let is_first = start == self.depth.start;
+                            to.write_unaligned(if is_first { sum } else { to.read_unaligned().add(sum) });
                         }
                     }
                 }
-                k.ending.finish(
-                    memory,
-                    index,
-                    self.rows.clone(),
-                    self.columns.clone(),
-                    (sums.cast_const(), stride),
-                );
+                if self.to.is_none() {
+                    k.ending.finish(
+                        memory,
+                        index,
+                        self.rows.clone(),
+                        self.columns.clone(),
+                        (sums.cast_const(), stride),
+                    );
+                }
             }
         });
+    }
+}
+
+/// Adds so many sums to others.
+///
+/// # Safety
+///
+/// Both can be read, and those that are added to can be written.
+unsafe fn add<L: Lane>(to: *mut L, from: *const L, count: usize) {
+    for i in 0..count {
+        // SAFETY: the caller vouches.
+        unsafe { to.add(i).write(to.add(i).read().add(from.add(i).read())) };
     }
 }
 

@@ -22,6 +22,24 @@ use crate::simd::Isa;
 /// Elements in a group, the unit of tile functions. Tiles of registers are padded to a multiple of it.
 pub(crate) const GROUP: usize = 64;
 
+/// How many elements a lane of a reduction combines in order. The results of such runs are combined pairwise, so that the
+/// rounding error of a sum grows with the logarithm of its length.
+pub(crate) const RUN: usize = 64;
+
+/// The order of pairwise combination, as a stack: the result of run `number` of `runs` goes to the level that is the number of
+/// ones in its binary form; then each of the returned levels, the top one first, is combined into the one below. After the
+/// last run, level zero has the result. A power of two of runs that starts at a multiple of it is combined before anything
+/// else, so such parts may be computed separately and are then combined in the same way.
+pub(crate) fn merged(number: usize, runs: usize) -> impl Iterator<Item = usize> {
+    let kept = if number + 1 == runs { 1 } else { (number + 1).count_ones() as usize };
+    (kept..=number.count_ones() as usize).rev()
+}
+
+/// The levels of the stack for a number of runs.
+pub(crate) const fn levels(runs: usize) -> usize {
+    1 + (usize::BITS - runs.saturating_sub(1).leading_zeros()) as usize
+}
+
 /// An operand of a tile function: contiguous elements, or one group of equal elements used for every group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arg {
@@ -68,8 +86,8 @@ pub(crate) type StoreFn = unsafe fn(dst: *mut u8, stride: isize, src: *const u8,
 /// `acc` holds a group, and `src` holds `count` elements (a group if it repeats).
 pub(crate) type ReduceFn = unsafe fn(acc: *mut u8, src: Arg, count: usize);
 
-/// Reduces rows of contiguous elements, `stride` elements apart, to one element each, in the same order as `start`,
-/// `add` and `finish` of a [`Reducer`].
+/// Reduces rows of contiguous elements, `stride` elements apart, to one element each: runs of [`RUN`] groups as `start` and
+/// `add` of a [`Reducer`] do, the lanes of runs in the order of [`merged`], and these as `finish` does.
 ///
 /// # Safety
 ///

@@ -660,3 +660,21 @@ class TestReading:
         y = pickle.loads(pickle.dumps(x))
         assert y.type == x.type
         same((x == y).cast(DType.bool), [[True, True], [True, True]])
+
+
+class TestLongSums:
+    """The error of a sum does not grow with its length."""
+
+    LENGTH = 1 << 25
+
+    @pytest.mark.parametrize(("shape", "axis"), [([LENGTH], 0), ([2, LENGTH // 2], -1), ([LENGTH // 32, 32], 0)])
+    def test_sums_and_means(self, shape: list[int], axis: int) -> None:
+        x = Tensor(np.full(shape, 0.1, F32))
+        count = shape[axis]
+        np.testing.assert_allclose(x.sum(axis).to_numpy().astype(np.float64), float(F32(0.1)) * count, rtol=1e-6)
+        np.testing.assert_allclose(x.mean(axis).to_numpy(), F32(0.1), rtol=1e-6)
+
+    def test_products(self) -> None:
+        row = Tensor(np.full([1, self.LENGTH], 0.1, F32))
+        ones = Tensor(np.ones([self.LENGTH, 1], F32))
+        np.testing.assert_allclose((row @ ones).item(), float(F32(0.1)) * self.LENGTH, rtol=5e-6)

@@ -164,7 +164,7 @@ impl Operation for Reduce {
             ReduceKind::Sum => accumulate::<T>(x, self.axis, 0, |a, b| a + b, Lane::add),
             ReduceKind::Prod => accumulate::<T>(x, self.axis, 1, |a, b| a * b, Lane::mul),
             ReduceKind::Mean => fold(x, self.axis, |row: &mut dyn Iterator<Item = T>| {
-                T::from_f64(row.map(T::to_f64).sum::<f64>() / x.shape()[self.axis] as f64)
+                T::from_f64(pairwise(row, 0.0, |a, b| a + b) / x.shape()[self.axis] as f64)
             }),
             ReduceKind::Max => lanes::<T>(x, self.axis, Lane::max),
             ReduceKind::Min => lanes::<T>(x, self.axis, Lane::min),
@@ -194,6 +194,28 @@ fn fold<T: Element, O: Element>(
     HostTensor::from_vec(sizes, results)
 }
 
+/// Combines a row in f64, pairwise: rounding errors grow with the logarithm of its length, so that sums of float64 are at
+/// least as exact as those of kernels.
+fn pairwise<T: Element>(
+    row: &mut dyn Iterator<Item = T>,
+    identity: f64,
+    combine: impl Fn(f64, f64) -> f64,
+) -> f64 {
+    // Results of 2^n elements each, the longest first.
+    let mut stack: Vec<f64> = Vec::new();
+    for (number, element) in row.enumerate() {
+        let mut result = element.to_f64();
+        for _ in 0..number.trailing_ones() {
+            result = combine(stack.pop().unwrap_or(identity), result);
+        }
+        stack.push(result);
+    }
+    combine(
+        identity,
+        stack.into_iter().rev().reduce(|later, earlier| combine(earlier, later)).unwrap_or(identity),
+    )
+}
+
 /// Sums or products: floats are computed in f64 and rounded once, others use their own arithmetic.
 fn accumulate<T: Element>(
     x: &HostTensor,
@@ -203,9 +225,7 @@ fn accumulate<T: Element>(
     lane: impl Fn(T::Lane, T::Lane) -> T::Lane,
 ) -> Result<HostTensor> {
     if T::DTYPE.is_float() {
-        return fold(x, axis, |row| {
-            T::from_f64(row.fold(identity as f64, |acc, e: T| real(acc, e.to_f64())))
-        });
+        return fold(x, axis, |row| T::from_f64(pairwise::<T>(row, identity as f64, &real)));
     }
     let start = T::from_i128(identity).to_lane();
     fold(x, axis, |row| T::from_lane(row.fold(start, |acc, e: T| lane(acc, e.to_lane()))))

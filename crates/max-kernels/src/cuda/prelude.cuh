@@ -401,6 +401,17 @@ struct Prod { template <class T> static T of(T a, T b) { return mul(a, b); } };
 struct Max { template <class T> static T of(T a, T b) { return max(a, b); } };
 struct Min { template <class T> static T of(T a, T b) { return min(a, b); } };
 
+// A sum of many terms: what rounding adds to it with one term is taken from the next. A sum that is not finite stays so.
+template <class T> struct Total {
+    T sum, error;
+
+    void add(T term) {
+        T rest = term - error, next = sum + rest, excess = (next - sum) - rest;
+        error = excess - excess == (T)0 ? excess : (T)0;
+        sum = next;
+    }
+};
+
 // The first of equal elements wins, and NaN beats everything.
 template <bool LEAST> struct First {
     template <class T> static Best<T> of(Best<T> old, Best<T> next) {

@@ -9,7 +9,7 @@ use max_core::{DType, Result};
 use super::program::{self, Choices, Program, REGIONS, Region};
 use super::run::Base;
 use super::space::{Space, View};
-use crate::tile::{Arg, GROUP};
+use crate::tile::{Arg, GROUP, RUN, levels};
 
 /// What the tiles of a pass may take of the first cache.
 const TILES: usize = 20 << 10;
@@ -67,8 +67,10 @@ pub(crate) struct Plan {
     pub(super) units: usize,
     /// The units of a task.
     pub(super) task: usize,
-    /// The length of what a pass runs along, and of its parts.
+    /// The length of what a pass runs along, of the runs whose results are combined pairwise, and of parts that are whole
+    /// subtrees of that.
     pub(super) along: usize,
+    pub(super) run: usize,
     pub(super) part: usize,
     /// Whether the parts are tasks, or else the units.
     pub(super) split: bool,
@@ -83,8 +85,10 @@ pub(crate) struct Plan {
     pub(super) staged: Vec<Staged>,
     /// Where each value lies in scratch memory, or in the image.
     pub(super) offsets: Vec<usize>,
-    /// Where regions start, and their end.
-    pub(super) regions: [usize; REGIONS + 1],
+    /// Where regions start.
+    pub(super) regions: [usize; REGIONS],
+    /// The bytes of a level of the stacks of reductions.
+    pub(super) level: usize,
     /// Where memory for loads that are transposed before they are converted starts.
     pub(super) raw: usize,
     pub(super) bytes: usize,
@@ -147,6 +151,7 @@ impl Plan {
             units: 0,
             task: 1,
             along: if space.horizontal { space.cols } else { space.steps },
+            run: if space.horizontal { RUN * GROUP } else { RUN },
             part: 1,
             split: false,
             shared: false,
@@ -156,7 +161,8 @@ impl Plan {
             constant: constant(&space, uses),
             staged: Vec::new(),
             offsets: Vec::new(),
-            regions: [0; REGIONS + 1],
+            regions: [0; REGIONS],
+            level: 0,
             raw: 0,
             bytes: 0,
             space,
@@ -173,7 +179,7 @@ impl Plan {
         let widths = &self.program.widths;
         let mut live = self.program.live;
         if !horizontal {
-            live += widths[Region::Partial as usize];
+            live += widths[Region::Total as usize];
             let stages = |view: &View| view.along == 1 && view.col > 1;
             let views = self.space.views.iter().enumerate().filter(|(_, view)| stages(view));
             self.staged = views
@@ -215,29 +221,25 @@ impl Plan {
 
     fn choose_parts(&mut self) {
         let Space { rows, cols, horizontal, .. } = self.space;
+        let reduces = self.program.stages.iter().any(|stage| !stage.accumulators.is_empty());
         self.blocks = [rows.div_ceil(self.block[0]), cols.div_ceil(self.block[1])];
         let outer = &self.space.outer;
         self.units =
             outer.iter().chain(&self.blocks).fold(1, |product: usize, &size| product.saturating_mul(size));
         let elements = self.space.elements();
-        let reduces = self.program.stages.iter().any(|stage| !stage.accumulators.is_empty());
-        let part = if horizontal { PART / self.tile * self.tile } else { (PART / self.tile).max(GROUP / 4) };
-        let fewest = self.along.div_ceil(PARTS).div_ceil(self.tile).saturating_mul(self.tile);
-        self.part = match () {
-            () if !reduces || !self.staged.is_empty() => self.along,
-            () if horizontal => part.max(fewest),
-            () => part.max(self.along.div_ceil(PARTS)),
-        };
+        let part = if horizontal { PART } else { PART / self.tile };
+        self.part = part.max(self.along.div_ceil(PARTS)).max(self.run).next_power_of_two();
         let ops: usize = self.program.stages.iter().map(|stage| stage.element.len()).sum();
         self.shared = elements.saturating_mul(ops) > SMALL;
-        self.split = self.shared && self.units < FEW && self.parts() > 1 && elements >= 4 * PART;
+        let apart = reduces && self.staged.is_empty() && self.parts() > 1;
+        self.split = self.shared && self.units < FEW && apart && elements >= 4 * PART;
         let unit = (self.block[0] * self.block[1]).saturating_mul(self.space.steps).max(1);
         self.task = (task_size(elements) / unit).max(1);
     }
 
     /// The number of parts of what a pass runs along.
     pub(super) fn parts(&self) -> usize {
-        if self.part >= self.along { self.along.min(1) } else { self.along.div_ceil(self.part) }
+        self.along.div_ceil(self.part)
     }
 
     /// The rows and columns of the tiles of a block that has so many.
@@ -258,7 +260,7 @@ impl Plan {
     fn room(&self, region: Region) -> usize {
         match region {
             Region::Image => GROUP,
-            Region::Total | Region::Partial => self.lanes(),
+            Region::Total => self.lanes(),
             Region::Row if self.space.horizontal => GROUP,
             // A group more, since loads of short rows fill the last group of each.
             Region::Row | Region::Tile | Region::Home => self.tile + GROUP,
@@ -268,21 +270,19 @@ impl Plan {
     }
 
     fn lay_out(&mut self) {
-        use Region::{Home, Image, Partial, Row, Tile, Total, Wide};
+        use Region::{Home, Image, Row, Tile, Total, Wide};
         let line = |bytes: usize| bytes.div_ceil(64) * 64;
         let views = self.space.views.len() + 1;
         let table = self.program.places.len() * size_of::<Arg>() + views * size_of::<Base>();
         let mut at = line(table);
-        for region in [Image, Row, Total, Partial, Tile, Home, Wide] {
+        self.level = self.program.widths[Total as usize] * self.lanes();
+        for region in [Image, Row, Total, Tile, Home, Wide] {
             self.regions[region as usize] = at;
-            if region != Image {
-                at =
-                    at.saturating_add(self.program.widths[region as usize].saturating_mul(self.room(region)));
-            }
-        }
-        self.regions[REGIONS] = at;
-        if self.parts() == 1 {
-            self.regions[Total as usize] = self.regions[Partial as usize];
+            at = at.saturating_add(match region {
+                Image => 0,
+                Total => self.level * levels(self.along.div_ceil(self.run)),
+                _ => self.program.widths[region as usize].saturating_mul(self.room(region)),
+            });
         }
         self.raw = at;
         at += self.tile * size_of::<u64>();

@@ -35,10 +35,8 @@ pub(super) enum Region {
     Image,
     /// Per-row values: a group or a tile.
     Row,
-    /// What reductions gave.
+    /// What reductions gave, and the rest of their stacks: level after level, each with the same layout.
     Total,
-    /// What reductions gave for a part of the reduced axis; the same layout as `Total`.
-    Partial,
     /// Tiles of a pass.
     Tile,
     /// Tiles that loads go to which are mostly used where they lie in memory.
@@ -47,7 +45,7 @@ pub(super) enum Region {
     Wide,
 }
 
-pub(super) const REGIONS: usize = 7;
+pub(super) const REGIONS: usize = 6;
 
 /// A call on a tile.
 #[derive(Clone, Copy, Debug)]
@@ -105,13 +103,10 @@ pub(super) struct Stage {
     pub(super) accumulators: Vec<Accumulator>,
 }
 
-/// The state of a reduction; `partial` and `total` have the indices of `ArgMax` and `ArgMin` second.
+/// The state of a reduction: its values, and the indices of `ArgMax` and `ArgMin` second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Accumulator {
-    /// The bytes of an element of each.
-    pub(super) sizes: [usize; 2],
-    pub(super) partial: [Entry; 2],
-    pub(super) total: [Entry; 2],
+    pub(super) places: [Entry; 2],
     pub(super) kind: Kind,
 }
 
@@ -595,39 +590,29 @@ impl Builder<'_> {
         let dtype = register(self.dtypes[arg]);
         let src = self.entries[arg];
         let size = tile::register_size(dtype);
-        let values = [Region::Partial, Region::Total].map(|region| self.grow(region, size));
+        let values = self.grow(Region::Total, size);
         let kind = if kind.gives_index() {
-            let indices = [Region::Partial, Region::Total].map(|region| self.grow(region, size_of::<i64>()));
+            let indices = self.grow(Region::Total, size_of::<i64>());
             let best = best(kind, dtype);
-            stage.element.push(Op::Offer { best, acc: [values[0], indices[0]], src });
-            self.entries[at] = indices[1];
-            let pair = |side: usize| [values[side], indices[side]];
-            stage.accumulators.push(Accumulator {
-                sizes: [size, 8],
-                partial: pair(0),
-                total: pair(1),
-                kind: Kind::Best(best),
-            });
+            let places = [values, indices];
+            stage.element.push(Op::Offer { best, acc: places, src });
+            self.entries[at] = indices;
+            stage.accumulators.push(Accumulator { places, kind: Kind::Best(best) });
             return Ok(());
         } else if self.choices.horizontal {
             let reducer = tile::reducer(kind, dtype)?;
-            stage.element.push(Op::Add { f: reducer.add, acc: values[0], src });
+            stage.element.push(Op::Add { f: reducer.add, acc: values, src });
             Kind::Lanes { reducer, combine: tile::apply(combining(kind).into(), dtype)? }
         } else {
             let combine = tile::apply(combining(kind).into(), dtype)?;
-            stage.element.push(Op::Apply { f: combine, dst: values[0], args: [values[0], src, src] });
-            let (entry, address) = self.constant(tile::register_size(dtype));
+            stage.element.push(Op::Apply { f: combine, dst: values, args: [values, src, src] });
+            let (entry, address) = self.constant(size);
             // SAFETY: the address is that of a group of the image.
             unsafe { tile::splat(identity(kind, dtype), address) };
             Kind::Tile { identity: entry, copy: copy(dtype), combine }
         };
-        self.entries[at] = values[1];
-        stage.accumulators.push(Accumulator {
-            sizes: [size, 0],
-            partial: [values[0]; 2],
-            total: [values[1]; 2],
-            kind,
-        });
+        self.entries[at] = values;
+        stage.accumulators.push(Accumulator { places: [values; 2], kind });
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::program::{Accumulator, Entry, Kind, Op, Region, Stage};
 use crate::scratch;
 use crate::simd::{LINE, prefetch};
-use crate::tile::{self, Arg, GROUP, LoadFn, StoreFn};
+use crate::tile::{self, Arg, GROUP, LoadFn, StoreFn, merged};
 use crate::{Memory, Pool};
 
 /// Where the elements of a view lie for a unit. Strides are in elements.
@@ -73,7 +73,7 @@ impl Plan {
     ///
     /// The memory was checked for the loop.
     unsafe fn run_split(&self, unit: usize, memory: &[Memory], pool: &Pool) {
-        let bytes = self.regions[Region::Tile as usize] - self.regions[Region::Partial as usize];
+        let (total, bytes) = (self.regions[Region::Total as usize], self.level);
         let results = |scratch: *mut u8, partials: *mut u8| {
             let partials = Shared(partials);
             // SAFETY: the scratch memory is as large as the plan says; the rest is the caller's promise.
@@ -84,15 +84,16 @@ impl Plan {
                 unsafe { walk.row_code(&stage.row) };
                 let state = Shared(scratch);
                 let part = |part: usize| {
+                    let start = part * self.part;
+                    let range = start..self.along.min(start + self.part);
                     // SAFETY: as above; each part has its own piece of the partial results, and nobody changes the state
                     // of the unit meanwhile.
                     scratch::with(self.bytes, |scratch| unsafe {
                         let mut walk = Walk::new(self, memory, scratch);
                         walk.place(unit);
                         walk.resume(number, state.get());
-                        walk.part(stage, part);
-                        let from = scratch.add(self.regions[Region::Partial as usize]);
-                        partials.get().add(part * bytes).copy_from_nonoverlapping(from, bytes);
+                        walk.pass(stage, range);
+                        partials.get().add(part * bytes).copy_from_nonoverlapping(scratch.add(total), bytes);
                         walk.end();
                     });
                 };
@@ -101,13 +102,15 @@ impl Plan {
                 }
                 pool.run(self.parts(), &part);
                 for part in 0..self.parts() {
-                    // SAFETY: all parts are done, and the region of partial results has so many bytes.
+                    // SAFETY: all parts are done, and their results are as large as a level.
                     unsafe {
-                        let to = scratch.add(self.regions[Region::Partial as usize]);
+                        let to = scratch.add(total + part.count_ones() as usize * bytes);
                         to.copy_from_nonoverlapping(partials.get().add(part * bytes), bytes);
-                        walk.combine(stage, part);
+                        merged(part, self.parts()).for_each(|level| walk.combine(stage, level));
                     }
                 }
+                // SAFETY: as above.
+                unsafe { walk.finish(stage) };
             }
             // SAFETY: as above.
             unsafe { walk.row_code(&self.program.tail) };
@@ -147,9 +150,7 @@ impl<'a> Walk<'a> {
         for (at, (place, &offset)) in plan.program.places.iter().zip(&plan.offsets).enumerate() {
             let arg = match place.region {
                 Region::Image => Arg { ptr: image.wrapping_add(offset), repeat: true },
-                Region::Row | Region::Total | Region::Partial => {
-                    Arg { ptr: scratch.wrapping_add(offset), repeat: horizontal }
-                }
+                Region::Row | Region::Total => Arg { ptr: scratch.wrapping_add(offset), repeat: horizontal },
                 _ => Arg { ptr: scratch.wrapping_add(offset), repeat: false },
             };
             // SAFETY: the table has an entry for each place.
@@ -287,12 +288,8 @@ impl<'a> Walk<'a> {
                 if stage.element.is_empty() {
                     continue;
                 }
-                for part in 0..plan.parts() {
-                    self.part(stage, part);
-                    if plan.parts() > 1 {
-                        self.combine(stage, part);
-                    }
-                }
+                self.pass(stage, 0..plan.along);
+                self.finish(stage);
             }
             self.row_code(&plan.program.tail);
             self.stage_out();
@@ -352,8 +349,8 @@ impl<'a> Walk<'a> {
     ///
     /// The state is the scratch memory of a walk at the same unit.
     unsafe fn resume(&mut self, stage: usize, state: *const u8) {
-        let (start, end) =
-            (self.plan.regions[Region::Row as usize], self.plan.regions[Region::Partial as usize]);
+        let start = self.plan.regions[Region::Row as usize];
+        let end = self.plan.regions[Region::Total as usize] + self.plan.level;
         // SAFETY: both are scratch memory of the plan.
         unsafe { self.scratch.add(start).copy_from_nonoverlapping(state.add(start), end - start) };
         for stage in &self.plan.program.stages[..=stage] {
@@ -379,14 +376,44 @@ impl<'a> Walk<'a> {
         self.cols = cols;
     }
 
-    /// Runs a pass over one part of what it runs along.
+    /// Runs a pass over some of what it runs along, run by run, and combines what these give.
     ///
     /// # Safety
     ///
-    /// The walk is at a tile of the plan.
-    unsafe fn part(&mut self, stage: &Stage, part: usize) {
-        let start = part * self.plan.part;
-        let range = start..self.plan.along.min(start + self.plan.part);
+    /// The walk is at a tile of the plan, and the range inside the pass.
+    unsafe fn pass(&mut self, stage: &Stage, range: Range<usize>) {
+        let length = self.plan.run;
+        if range.len() <= length || stage.accumulators.is_empty() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run(stage, range) };
+        }
+        let runs = range.len().div_ceil(length);
+        for run in 0..runs {
+            let start = range.start + run * length;
+            self.climb(stage, run.count_ones() as usize);
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.run(stage, start..range.end.min(start + length));
+                merged(run, runs).for_each(|level| self.combine(stage, level));
+            }
+        }
+        self.climb(stage, 0);
+    }
+
+    /// Goes to a level of the stacks of a stage.
+    fn climb(&mut self, stage: &Stage, level: usize) {
+        let (distance, repeat) = (level * self.plan.level, self.plan.space.horizontal);
+        for entry in stage.accumulators.iter().flat_map(|accumulator| accumulator.places) {
+            self.set(entry, Arg { ptr: self.home(entry).wrapping_add(distance), repeat });
+        }
+    }
+
+    /// Reduces a run.
+    ///
+    /// # Safety
+    ///
+    /// The walk is at a tile of the plan, and the range inside the pass.
+    unsafe fn run(&mut self, stage: &Stage, range: Range<usize>) {
         // SAFETY: the caller's promise.
         unsafe {
             stage.accumulators.iter().for_each(|accumulator| self.start(accumulator));
@@ -395,7 +422,6 @@ impl<'a> Walk<'a> {
             } else {
                 self.across_rows(stage, range)
             }
-            stage.accumulators.iter().for_each(|accumulator| self.finish(accumulator));
         }
     }
 
@@ -435,7 +461,7 @@ impl<'a> Walk<'a> {
     ///
     /// The accumulator is of the program.
     unsafe fn start(&self, accumulator: &Accumulator) {
-        let [values, indices] = accumulator.partial.map(|entry| self.home(entry));
+        let [values, indices] = accumulator.places.map(|entry| self.arg(entry).ptr.cast_mut());
         // SAFETY: the places have the room of a per-row value.
         unsafe {
             match accumulator.kind {
@@ -448,48 +474,47 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Combines the lanes of what a pass gave.
+    ///
     /// # Safety
     ///
-    /// The accumulator is of the program.
-    unsafe fn finish(&self, accumulator: &Accumulator) {
-        let [values, indices] = accumulator.partial.map(|entry| self.home(entry));
-        // SAFETY: the places have the room of a per-row value.
-        unsafe {
-            match accumulator.kind {
-                Kind::Lanes { reducer, .. } => (reducer.finish)(values),
-                Kind::Best(best) if self.plan.space.horizontal => (best.finish)(values, indices.cast()),
-                _ => {}
+    /// The stage is of the program.
+    unsafe fn finish(&self, stage: &Stage) {
+        for accumulator in &stage.accumulators {
+            let [values, indices] = accumulator.places.map(|entry| self.home(entry));
+            // SAFETY: the places have the room of a per-row value.
+            unsafe {
+                match accumulator.kind {
+                    Kind::Lanes { reducer, .. } => (reducer.finish)(values),
+                    Kind::Best(best) if self.plan.space.horizontal => (best.finish)(values, indices.cast()),
+                    _ => {}
+                }
             }
         }
     }
 
-    /// Adds the results of a part to those of the parts before.
+    /// Combines a level of the stacks of a stage into the one below.
     ///
     /// # Safety
     ///
-    /// The stage is of the program, and the results of the part are in the scratch memory.
-    unsafe fn combine(&self, stage: &Stage, part: usize) {
-        let lanes = self.plan.lanes();
+    /// The stage is of the program, and there are such levels.
+    unsafe fn combine(&self, stage: &Stage, level: usize) {
+        let bytes = self.plan.level;
         for accumulator in &stage.accumulators {
-            let partial = accumulator.partial.map(|entry| self.home(entry));
-            let total = accumulator.total.map(|entry| self.home(entry));
+            let below = accumulator.places.map(|entry| self.home(entry).wrapping_add((level - 1) * bytes));
+            let above = below.map(|ptr| ptr.wrapping_add(bytes));
             // SAFETY: the places have the room of a per-row value.
             unsafe {
                 match accumulator.kind {
-                    _ if part == 0 => {
-                        for (side, size) in accumulator.sizes.into_iter().enumerate() {
-                            total[side].copy_from_nonoverlapping(partial[side], lanes * size);
-                        }
-                    }
                     Kind::Lanes { combine, .. } | Kind::Tile { combine, .. } => {
-                        let [a, b] = [total[0], partial[0]].map(|ptr| Arg { ptr, repeat: false });
-                        combine(total[0], [a, b, b], self.row_groups());
+                        let [a, b] = [below[0], above[0]].map(|ptr| Arg { ptr, repeat: false });
+                        combine(below[0], [a, b, b], self.row_groups());
                     }
                     Kind::Best(best) => {
-                        let values = Arg { ptr: partial[0], repeat: false };
-                        let offer = Offer { values, indices: Indices::Given(partial[1].cast_const().cast()) };
+                        let values = Arg { ptr: above[0], repeat: false };
+                        let offer = Offer { values, indices: Indices::Given(above[1].cast_const().cast()) };
                         let count = if self.plan.space.horizontal { GROUP } else { self.rows * self.cols };
-                        (best.offer)(total[0], total[1].cast(), lanes, offer, count);
+                        (best.offer)(below[0], below[1].cast(), self.plan.lanes(), offer, count);
                     }
                 }
             }

@@ -3,7 +3,7 @@ mod reference;
 
 use max_core::kernel::{Access, Instr, Kernel, Literal, Loop, Reduction, Reg, Slot};
 use max_core::scalar::{NumericOp, RealOp};
-use max_core::{DType, Distribution};
+use max_core::{DType, Distribution, Element, dispatch};
 use max_driver::Buffer;
 
 use super::*;
@@ -127,6 +127,72 @@ fn rows_of_every_length_and_direction() {
             let input = elements(&mut dice, dtype, all);
             let memory = vec![input, vec![0; all * size], vec![0; rows * size], vec![0; rows * 8]];
             check(&loop_, &memory);
+        }
+    }
+}
+
+/// The sums of the rows along an axis, or of their squares.
+fn sum(shape: &[i64], axis: usize, dtype: DType, squares: bool) -> Loop<i64> {
+    let mut kept = shape.to_vec();
+    kept[axis] = 1;
+    let mut row = dense(&kept);
+    row[axis] = 0;
+    let mut code = vec![Instr::Load(0)];
+    if squares {
+        code.push(Instr::Apply(NumericOp::Mul.into(), [Reg(0), Reg(0)]));
+    }
+    let last = Reg(code.len() as u32 - 1);
+    code.extend([Instr::Reduce(Reduction::Sum, last), Instr::Store(1, Reg(last.0 + 1))]);
+    let accesses = vec![access(0, dtype, &dense(shape)), access(1, dtype, &row)];
+    Loop { shape: shape.to_vec(), reduce: Some(axis), accesses, code }
+}
+
+/// Rows that are reduced whole, in parts by several threads, and side by side.
+#[test]
+fn sums_of_many_elements_are_exact() {
+    fn check<T: Element>(shape: &[i64], axis: usize) {
+        let (all, length) = (size_of_all(shape), shape[axis] as f64);
+        let memory = [
+            bytemuck::cast_slice(&vec![T::from_f64(0.1); all]).to_vec(),
+            vec![0; all / length as usize * size_of::<T>()],
+        ];
+        let expected = T::from_f64(0.1).to_f64() * length;
+        let epsilon = if T::DTYPE == DType::Float64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+        for threads in [1, 2, 3] {
+            let results = run(&sum(shape, axis, T::DTYPE, false), &memory, threads).remove(1);
+            for result in results.chunks(size_of::<T>()) {
+                let error = (bytemuck::pod_read_unaligned::<T>(result).to_f64() / expected - 1.0).abs();
+                assert!(error <= 8.0 * epsilon, "{} {shape:?} {axis}: {error:e}", T::DTYPE);
+            }
+        }
+    }
+    let shapes: [(&[i64], usize); 6] = [
+        (&[1 << 21], 0),
+        (&[3, 1 << 19], 1),
+        (&[17, 1 << 16], 1),
+        (&[1 << 16, 17], 0),
+        (&[1 << 13, 300], 0),
+        (&[40, 1 << 14, 3], 1),
+    ];
+    for (shape, axis) in shapes {
+        for dtype in [DType::Float32, DType::Float64] {
+            dispatch!(dtype, T => check::<T>(shape, axis));
+        }
+    }
+}
+
+/// The order of a sum is that of its length alone.
+#[test]
+fn rows_have_the_same_sums_alone_and_in_company() {
+    for length in [100i64, 5_000, 100_000, 300_001] {
+        let input = elements(&mut Dice(13), DType::Float32, 20 * length as usize);
+        for squares in [false, true] {
+            let sums = |rows: i64, from: &[u8]| {
+                let memory = [from.to_vec(), vec![0; rows as usize * 4]];
+                run(&sum(&[rows, length], 1, DType::Float32, squares), &memory, 2).remove(1)
+            };
+            let alone: Vec<u8> = input.chunks(length as usize * 4).flat_map(|row| sums(1, row)).collect();
+            assert!(sums(20, &input) == alone, "{length} {squares}");
         }
     }
 }

@@ -69,8 +69,20 @@ pub(crate) fn element<T: Copy>(elements: &[T], access: &Access<i64>, index: &[i6
 
 /// A sum in the order that all kernels share.
 pub(crate) fn sum<L: Lane>(count: usize, step: impl Fn(L, usize) -> L) -> L {
-    let part = |start: usize| (start..count.min(start + DEPTH)).fold(L::splat(0.0), &step);
-    (0..count).step_by(DEPTH).map(part).reduce(L::add).unwrap_or(L::splat(0.0))
+    fn pairwise<L: Lane>(parts: &[L]) -> L {
+        match parts {
+            [] => L::splat(0.0),
+            [only] => *only,
+            _ => {
+                let (first, rest) = parts.split_at(parts.len().next_power_of_two() / 2);
+                pairwise(first).add(pairwise(rest))
+            }
+        }
+    }
+    let block = |start: usize| (start..count.min(start + DEPTH)).fold(L::splat(0.0), &step);
+    let blocks: Vec<L> = (0..count).step_by(DEPTH).map(block).collect();
+    let parts = blocks.chunks(RUN).map(|part| part.iter().copied().reduce(L::add).unwrap_or(L::splat(0.0)));
+    pairwise(&parts.collect::<Vec<L>>())
 }
 
 /// A type, with the multiply-add step of its kernels on this machine.
@@ -246,6 +258,19 @@ fn long_sums_and_many_blocks() {
         }
         check::<i32>(&mut random, &[], size);
     }
+}
+
+/// Sums of so much of the depth that they are combined pairwise, in every way that products are computed.
+#[test]
+fn sums_of_a_great_depth() {
+    let mut random = Random(5);
+    let depth = LONG as i64;
+    for size in [[2, 2 * depth + 1, 8], [3, depth + 300, 140], [20, 3 * depth, 140], [1, 8 * depth + 5, 2]] {
+        check::<f32>(&mut random, &[], size);
+        check::<i32>(&mut random, &[], size);
+    }
+    check::<bf16>(&mut random, &[], [3, depth + 1, 130]);
+    check_epilogue::<f32>(&mut random, [2, depth + 1, 3]);
 }
 
 /// A bias for each column, then relu, stored transposed.

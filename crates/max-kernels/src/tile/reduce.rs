@@ -1,13 +1,15 @@
-//! Reductions over tiles: 64 lanes that each combine every 64th element, and one fixed order to combine the lanes.
+//! Reductions over tiles: 64 lanes that each combine every 64th element, and one fixed order to combine the lanes. Whole
+//! rows are reduced in runs, whose lanes are combined pairwise.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use max_core::kernel::Reduction;
 use max_core::scalar::{Lane, NumericOp};
 use max_core::{Bool, DType, Element, Result, bail, dispatch};
 
 use super::lanes::Register;
-use super::{Arg, GROUP, Reducer};
+use super::{Arg, GROUP, RUN, Reducer, merged};
 use crate::simd::{Isa, versions};
 
 /// The body of a [`super::ReduceFn`].
@@ -30,6 +32,12 @@ trait Lanes {
 
 versions!(lanes_fn: Lanes, fn(acc: *mut u8));
 
+/// The elements of a run in all lanes.
+const BLOCK: usize = RUN * GROUP;
+
+/// The levels of the stack for the runs of any row.
+const LEVELS: usize = usize::BITS as usize - BLOCK.ilog2() as usize + 1;
+
 /// The body of a [`super::RowsFn`].
 trait Rows {
     /// # Safety
@@ -43,18 +51,74 @@ versions!(rows_fn: Rows, fn(dst: *mut u8, src: *const u8, stride: isize, rows: u
 impl<T: Register + Element<Lane = T> + Lane<Mask = Bool>, const OP: usize> Rows for Combine<T, OP> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(dst: *mut u8, src: *const u8, stride: isize, rows: usize, count: usize) {
-        for row in 0..rows {
-            let ptr = src.wrapping_offset(row as isize * stride * size_of::<T>() as isize);
-            let mut lanes = [identity::<T>(const { NumericOp::ALL[OP] }); GROUP];
-            let acc = (&raw mut lanes).cast::<u8>();
-            // SAFETY: the caller's promise: the row can be read, and its result written.
+        let row = |row: usize| src.wrapping_offset(row as isize * stride * size_of::<T>() as isize);
+        let runs = count.div_ceil(BLOCK);
+        if runs <= 1 {
+            for i in 0..rows {
+                // SAFETY: the caller's promise: the row can be read, and its result written.
+                unsafe {
+                    let mut lanes = run_lanes::<T, OP, FMA>(row(i), count);
+                    <Finish<T, OP> as Lanes>::run::<FMA>((&raw mut lanes).cast());
+                    dst.cast::<T>().add(i).write_unaligned(lanes.0[0]);
+                }
+            }
+            return;
+        }
+        let op = const { NumericOp::ALL[OP] };
+        let mut stack = [const { MaybeUninit::<Aligned<T>>::uninit() }; LEVELS];
+        for i in 0..rows {
+            for run in 0..runs {
+                let start = run * BLOCK;
+                let from = row(i).wrapping_add(start * size_of::<T>());
+                // A length that is known makes faster code.
+                let last = run + 1 == runs;
+                // SAFETY: the caller's promise: the row can be read.
+                let mut lanes = unsafe {
+                    match last {
+                        false => run_lanes::<T, OP, FMA>(from, BLOCK),
+                        true => run_lanes::<T, OP, FMA>(from, count - start),
+                    }
+                };
+                let mut top = run.count_ones() as usize;
+                for level in merged(run, runs) {
+                    top = level - 1;
+                    // SAFETY: the levels below that of a run are filled.
+                    let below = unsafe { stack[top].assume_init_ref() };
+                    for i in 0..GROUP {
+                        lanes.0[i] = op.apply([below.0[i], lanes.0[i]]);
+                    }
+                }
+                stack[top].write(lanes);
+            }
+            // SAFETY: the last run leaves the first level filled; the caller's promise: the result can be written.
             unsafe {
-                <Self as Body>::run::<FMA>(acc, Arg { ptr, repeat: false }, count);
-                <Finish<T, OP> as Lanes>::run::<FMA>(acc);
-                dst.cast::<T>().add(row).write_unaligned(lanes[0]);
+                <Finish<T, OP> as Lanes>::run::<FMA>(stack[0].as_mut_ptr().cast());
+                dst.cast::<T>().add(i).write_unaligned(stack[0].assume_init_ref().0[0]);
             }
         }
     }
+}
+
+/// Lanes at the start of a cache line, which is faster to go back to than anywhere.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Aligned<T>([T; GROUP]);
+
+/// Combines the elements of a run into lanes.
+///
+/// # Safety
+///
+/// They can be read.
+#[inline(always)]
+unsafe fn run_lanes<T: Register, const OP: usize, const FMA: bool>(
+    from: *const u8,
+    count: usize,
+) -> Aligned<T> {
+    let mut lanes = Aligned([identity::<T>(const { NumericOp::ALL[OP] }); GROUP]);
+    let arg = Arg { ptr: from, repeat: false };
+    // SAFETY: the caller's promise.
+    unsafe { <Combine<T, OP> as Body>::run::<FMA>((&raw mut lanes).cast(), arg, count) };
+    lanes
 }
 
 /// Fills the lanes with the identity.

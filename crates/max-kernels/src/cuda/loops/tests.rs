@@ -204,6 +204,135 @@ fn rows_read_well() {
     );
 }
 
+/// Sums over more than a thread holds at once are corrected for rounding.
+#[test]
+fn long_sums_read_well() {
+    check(
+        &reduction(Reduction::Sum, DType::Float32, [100_000, 65_536], 0),
+        expect![[r#"
+            extern "C" __global__ void __launch_bounds__(256) loop(i64 items, i64 length, i64 s0_r, float* p0, float* p1) {
+                typedef i64 I;
+                typedef u64 U;
+                __shared__ uint4 room[256];
+                const U part = threadIdx.y;
+                const U item = (U)blockIdx.x * 32 + threadIdx.x;
+                const bool here = item < (U)items;
+                const U i0 = (here ? item : (U)0);
+                const I b0 = (I)i0 * 4;
+                const I b1 = (I)i0 * 4;
+                lane::Total<float> t1[4];
+            #pragma unroll
+                for (int v = 0; v < 4; v++) {
+                    t1[v].sum = t1[v].error = 0;
+                }
+                for (U start = 0; start < (U)length; start += 32) {
+                    float a1[4];
+            #pragma unroll
+                    for (int v = 0; v < 4; v++) {
+                        a1[v] = 0.0f;
+                    }
+                    lane::Pack<4, float> x0[4];
+            #pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const U j = start + i * 8 + part;
+                        if (here && j < (U)length) {
+                            const I w0 = b0 + (I)j * (I)s0_r;
+                            x0[i].fetch(p0 + w0, 4);
+                        }
+                    }
+            #pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const U j = start + i * 8 + part;
+                        if (here && j < (U)length) {
+            #pragma unroll
+                            for (int v = 0; v < 4; v++) {
+                                a1[v] = lane::Sum::of(a1[v], lane::widen(x0[i].get(v)));
+                            }
+                        }
+                    }
+            #pragma unroll
+                    for (int v = 0; v < 4; v++) {
+                        t1[v].add(a1[v]);
+                    }
+                }
+                float a1[4];
+            #pragma unroll
+                for (int v = 0; v < 4; v++) {
+                    a1[v] = 0.0f;
+                }
+            #pragma unroll
+                for (int v = 0; v < 4; v++) {
+                    a1[v] = t1[v].sum;
+                }
+                lane::reduce_down<lane::Sum, 32, 8>(a1, room);
+                float r1[4];
+            #pragma unroll
+                for (int v = 0; v < 4; v++) {
+                    r1[v] = a1[v];
+                }
+                __syncthreads();
+                if (here && part == 0) {
+                    float o2[4];
+            #pragma unroll
+                    for (int v = 0; v < 4; v++) {
+                        o2[v] = r1[v];
+                    }
+                    lane::store<4>(p1 + b1, o2, 4);
+                }
+            }
+            [512, 1, 1] [32, 8, 1] [Number(16384), Number(100000), Number(65536), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 })]
+        "#]],
+    );
+    check(
+        &reduction(Reduction::Sum, DType::BFloat16, [1000, 1 << 20], 1),
+        expect![[r#"
+            extern "C" __global__ void __launch_bounds__(1024) loop(i64 items, i64 length, i64 s0_0, bf16* p0, bf16* p1) {
+                typedef int I;
+                typedef unsigned U;
+                const U part = threadIdx.x % 1024;
+                const U item = (U)blockIdx.x * 1 + threadIdx.x / 1024;
+                const bool here = item < (U)items;
+                const U i0 = (here ? item : (U)0);
+                const I b0 = (I)i0 * (I)s0_0;
+                const I b1 = (I)i0;
+                lane::Total<float> t1;
+                t1.sum = t1.error = 0;
+                for (U start = 0; start < (U)length; start += 32768) {
+                    float a1 = 0.0f;
+                    lane::Pack<8, bf16> x0[4];
+            #pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const U j = start + (i * 1024 + part) * 8;
+                        if (here && j < (U)length) {
+                            const I w0 = b0 + (I)j;
+                            x0[i].fetch(p0 + w0, 8);
+                        }
+                    }
+            #pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const U j = start + (i * 1024 + part) * 8;
+                        if (here && j < (U)length) {
+            #pragma unroll
+                            for (int v = 0; v < 8; v++) {
+                                a1 = lane::Sum::of(a1, lane::widen(x0[i].get(v)));
+                            }
+                        }
+                    }
+                    t1.add(a1);
+                }
+                float a1 = 0.0f;
+                a1 = t1.sum;
+                const float r1 = lane::reduce<lane::Sum, 1024>(a1);
+                __syncthreads();
+                if (here && part == 0) {
+                    lane::put(p1[b1], r1);
+                }
+            }
+            [1000, 1, 1] [1024, 1, 1] [Number(1000), Number(1048576), Number(1048576), Address(Address { slot: Slot(0), bytes: 0 }), Address(Address { slot: Slot(1), bytes: 0 })]
+        "#]],
+    );
+}
+
 /// Text and names depend on the structure only: other sizes need no other functions.
 #[test]
 fn sizes_are_parameters() {

@@ -2,7 +2,7 @@
 //!
 //! Names say what they are: `p` and a number is the memory of an access, `b` where a walk is at the start of a row and
 //! `w` at a vector, `x` are vectors of a load, `k` values that are kept from pass to pass, `r` values of a row, `e` those
-//! of an element, `a` accumulators, `o` what is stored.
+//! of an element, `a` accumulators, `t` the totals of those that count from zero at each step of a pass, `o` what is stored.
 
 use std::fmt::Write;
 
@@ -579,16 +579,23 @@ impl Writer<'_> {
         if here.is_empty() {
             return Ok(());
         }
-        self.accumulators(&here);
         let threads = match form.scheme {
             Scheme::Flat | Scheme::Tile { .. } => None,
             Scheme::Along { group } => Some(group * vector),
             Scheme::Across { down, .. } => Some(down),
         };
+        // A thread sums the floats of each step, and corrects the sum over steps for rounding.
+        let (totalled, others) = match threads {
+            Some(_) if !form.held => here.iter().partition::<Vec<usize>, _>(|&&at| self.is_float_sum(at)),
+            _ => (Vec::new(), here.clone()),
+        };
+        self.accumulators(&others);
+        self.totals(&totalled);
         match threads.filter(|_| !form.held) {
             Some(threads) => {
                 let step = threads * form.repeat;
                 self.line(&format!("for (U start = 0; start < (U)length; start += {step}) {{"));
+                self.accumulators(&totalled);
             }
             None if stage == 0 && threads.is_some() => self.line("const U start = 0;"),
             None => {}
@@ -623,7 +630,10 @@ impl Writer<'_> {
         }
         self.elements(stage, &here, &near)?;
         if threads.is_some() && !form.held {
+            self.each_total(&totalled, |at, v| format!("t{at}{v}.add(a{at}{v});"));
             self.line("}");
+            self.accumulators(&totalled);
+            self.each_total(&totalled, |at, v| format!("a{at}{v} = t{at}{v}.sum;"));
         }
         self.combine(&here);
         debug_assert!(last || here.iter().all(|&at| !matches!(nest.code[at], Instr::Store(..))));
@@ -694,6 +704,33 @@ impl Writer<'_> {
                 self.line("}");
             } else {
                 self.line(&format!("{name} a{at} = {start};"));
+            }
+        }
+    }
+
+    fn is_float_sum(&self, at: usize) -> bool {
+        matches!(self.nest.code[at], Instr::Reduce(Reduction::Sum, _)) && self.nest.dtypes[at].is_float()
+    }
+
+    /// The totals of sums over several steps.
+    fn totals(&mut self, sums: &[usize]) {
+        for &at in sums {
+            let count = if self.is_across() { format!("[{}]", self.vector()) } else { String::new() };
+            self.line(&format!("lane::Total<{}> t{at}{count};", self.type_of(at)));
+        }
+        self.each_total(sums, |at, v| format!("t{at}{v}.sum = t{at}{v}.error = 0;"));
+    }
+
+    /// A line for each of some sums, which is given its number and the index of its row in a vector.
+    fn each_total(&mut self, sums: &[usize], line: impl Fn(usize, &str) -> String) {
+        let across = self.is_across();
+        for &at in sums {
+            if across {
+                self.each_element();
+            }
+            self.line(&line(at, if across { "[v]" } else { "" }));
+            if across {
+                self.line("}");
             }
         }
     }
