@@ -17,7 +17,7 @@ type Preference = *mut c_void;
 library! {
     /// The matmul library.
     CublasLt = Wanted {
-        title: "cuBLASLt, NVIDIA's matmul library",
+        title: "cuBLASLt (NVIDIA's matmul library)",
         files: by_driver(
             &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"],
             &["libcublasLt.so.12", "libcublasLt.so.11", "libcublasLt.so.13"],

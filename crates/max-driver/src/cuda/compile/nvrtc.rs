@@ -13,7 +13,7 @@ type Program = *mut c_void;
 library! {
     /// The compiler.
     Nvrtc = Wanted {
-        title: "NVRTC, the compiler for GPU code",
+        title: "NVRTC (the compiler for GPU code)",
         files: by_driver(
             &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"],
             &["libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so", "libnvrtc.so.13"],
