@@ -1,4 +1,4 @@
-//! Graphs, values, weights, and the door to all ops.
+//! Graphs, values, weights, and calls of ops by name.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ impl PyValue {
     }
 }
 
-/// A weight that joins the current graph when it is used.
+/// A weight, which is added to the current graph when it is used.
 #[pyclass(frozen, name = "Weight", module = "max._core")]
 pub struct PyWeight(pub Weight);
 
@@ -180,7 +180,7 @@ pub fn op<'py>(
     }
 }
 
-/// An error about an argument, with the op that it was for.
+/// An error about an argument, with the name of the op.
 fn in_op(py: Python<'_>, name: &str, error: &PyErr) -> PyErr {
     PyTypeError::new_err(format!("{}\n  in {name}", error.value(py)))
 }
@@ -192,12 +192,12 @@ pub fn op_params(name: &str) -> PyResult<Vec<&'static str>> {
     Ok(door.params.iter().map(|param| param.name).collect())
 }
 
-/// Writes a line where Python's `print` would; to standard output if Python refuses it.
+/// Writes a line to where Python's `print` writes; to standard output if Python refuses it.
 pub fn write_line(line: &str) {
     let written = Python::try_attach(|py| -> PyResult<()> {
         let write = || py.import("sys")?.getattr("stdout")?.call_method1("write", (format!("{line}\n"),));
         match write() {
-            // Ctrl-C came while Python wrote: it comes again where the execution looks for it.
+            // Ctrl-C arrived while Python was writing: raise it again at the execution's next checkpoint.
             Err(e) if e.is_instance_of::<PyKeyboardInterrupt>(py) => {
                 // SAFETY: the thread is attached to the interpreter.
                 unsafe { ffi::PyErr_SetInterrupt() };
@@ -207,7 +207,7 @@ pub fn write_line(line: &str) {
         }
     });
     if !matches!(written, Some(Ok(()))) {
-        // Nobody is left to be told that this fails too.
+        // If this fails too, there is nobody left to tell.
         let _ = writeln!(std::io::stdout(), "{line}");
     }
 }
