@@ -49,7 +49,7 @@ struct State {
 }
 
 impl Pool {
-    /// An empty pool that holds at most so many bytes.
+    /// An empty pool that holds at most `limit` bytes for reuse.
     pub(crate) const fn new(limit: usize) -> Pool {
         let state = State { free: BTreeMap::new(), clock: 0, held: 0 };
         Pool { limit, state: Mutex::new(state), in_use: AtomicUsize::new(0) }
