@@ -103,7 +103,9 @@ impl<M: Managed> Consumed<M> {
     ///
     /// As for [`import`].
     unsafe fn new(tensor: *mut M) -> Result<Consumed<M>> {
-        NonNull::new(tensor).map(Consumed).ok_or_else(|| Error::value("a null pointer is not a DLPack tensor"))
+        NonNull::new(tensor)
+            .map(Consumed)
+            .ok_or_else(|| Error::value("a null pointer is not a DLPack tensor"))
     }
 }
 
