@@ -188,7 +188,7 @@ impl TryFrom<DLDataType> for DType {
         let family = families.get(usize::from(code)).copied().unwrap_or("unknown");
         bail!(
             value,
-            "no dtype stands for the DLPack type {family} (code {code}) with {bits} bits and {lanes} lane{}",
+            "there is no dtype for the DLPack type {family} (code {code}) with {bits} bits and {lanes} lane{}",
             if lanes == 1 { "" } else { "s" }
         )
     }

@@ -284,7 +284,10 @@ fn specs<'a>(role: &str, types: impl Iterator<Item = &'a Type>) -> Result<Vec<Te
                 let shape = shape.iter().map(|dim| dim.as_static()).collect();
                 Ok(TensorSpec { name, shape, dtype, device })
             }
-            _ => bail!(not_implemented, "{name} has the type {ty}, which a model cannot exchange yet"),
+            _ => bail!(
+                not_implemented,
+                "{name} has the type {ty}, which models can neither take nor return yet"
+            ),
         }
     });
     specs.collect()

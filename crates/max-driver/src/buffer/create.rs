@@ -80,7 +80,7 @@ impl Buffer {
         if wanted != given {
             bail!(
                 value,
-                "{given} bytes cannot hold {dtype} elements of shape {}, which take {wanted}",
+                "{given} bytes do not match {dtype} elements of shape {}, which take {wanted}",
                 tuple(shape)
             );
         }
