@@ -261,7 +261,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Adds the step to an error that happened in it.
+    /// Adds the op to an error that happened in a step.
     fn blame(&self, step: usize, error: Error) -> Error {
         match self.program.steps[step].ops.last() {
             Some(&op) => self.program.blame(op, error),
