@@ -1,8 +1,8 @@
 //! Buffers: typed, strided views of memory on a device.
 //!
-//! Invariants: every element that the layout names lies inside the memory; the number of elements and of
-//! their bytes fits an `isize`; there are at most [`MAX_RANK`] axes. Views keep these by only ever selecting
-//! from what a buffer already names.
+//! Invariants: every element that the layout names lies inside the memory; the numbers of elements and of bytes fit an
+//! `isize`; there are at most [`MAX_RANK`] axes. Views keep these invariants by only ever selecting from what a buffer
+//! already names.
 
 mod copy;
 mod create;
@@ -30,9 +30,9 @@ pub(crate) const MAX_RANK: usize = 64;
 #[derive(Clone)]
 pub struct Buffer {
     dtype: DType,
-    /// Shared, since buffers are cloned more often than made.
+    /// Shared, because buffers are cloned more often than created.
     layout: Arc<Strided>,
-    /// How many bytes into the memory the layout's position zero lies.
+    /// The offset in bytes of the layout's position zero in the memory.
     base: usize,
     memory: Arc<Memory>,
     stream: Stream,
@@ -49,7 +49,7 @@ impl Buffer {
         &self.layout.shape
     }
 
-    /// The distance between neighbours along each axis, counted in elements.
+    /// The stride of each axis, in elements.
     pub fn strides(&self) -> &[isize] {
         &self.layout.strides
     }
@@ -94,7 +94,7 @@ impl Buffer {
         self.memory.as_pinned().is_some()
     }
 
-    /// Whether memory is [guarded](crate::guard) and this memory of the host is not, as somebody else allocated it.
+    /// Whether memory is [guarded](crate::guard) and this host memory is not, because another library allocated it.
     pub fn lacks_guard(&self) -> bool {
         guard().is_some() && !self.memory.is_pooled()
     }
@@ -104,20 +104,20 @@ impl Buffer {
         self.stream.device()
     }
 
-    /// The stream in whose order its contents come about.
+    /// The stream in whose order its contents are computed.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// The address, on its device, of the element with all indices zero. It need not be aligned for the
-    /// dtype: mapped files and views of bytes start anywhere. Copies to and from page-locked memory are done then.
+    /// The address, on its device, of the element with all indices zero. It need not be aligned for the dtype: mapped
+    /// files and views of bytes start anywhere. Waits for pending copies to and from page-locked memory.
     pub fn data_ptr(&self) -> *const u8 {
-        // Whatever waits for the device next tells if that failed.
+        // If one of them failed, the next wait for the device reports it.
         let _ = self.memory.as_pinned().map(Pinned::wait);
         self.address()
     }
 
-    /// As [`data_ptr`](Buffer::data_ptr), for writing; an error for read-only memory.
+    /// Like [`data_ptr`](Buffer::data_ptr), for writing; an error for read-only memory.
     pub fn data_ptr_mut(&self) -> Result<*mut u8> {
         if self.is_read_only() {
             bail!(value, "cannot write to the read-only {self:?}; write to a copy of it");
@@ -184,14 +184,14 @@ impl Buffer {
         Ok(shape)
     }
 
-    /// How many bytes into the memory the element with all indices zero lies. A layout without elements may
-    /// start anywhere, so there it is left out.
+    /// The offset in bytes of the element with all indices zero. A layout without elements may start anywhere, so its
+    /// offset is ignored.
     fn origin(&self) -> usize {
         let offset = if self.layout.shape.contains(&0) { 0 } else { self.layout.offset };
         self.base + offset * self.element_size()
     }
 
-    /// The address of the element with all indices zero, whatever is pending.
+    /// The address of the element with all indices zero, without waiting for pending copies.
     fn address(&self) -> *const u8 {
         self.memory.ptr().as_ptr().wrapping_add(self.origin())
     }
@@ -211,7 +211,7 @@ impl Buffer {
         Ok(self.address())
     }
 
-    /// The addresses from the lowest to behind the highest byte of any element.
+    /// The addresses from the lowest byte of any element to the end of the highest.
     fn address_range(&self) -> Range<usize> {
         let start = self.memory.ptr().as_ptr() as usize + self.base;
         match self.layout.span() {
@@ -228,12 +228,12 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// The bytes of elements without gaps, or an error if there are too many to count or too many axes.
+/// The byte count of contiguous elements, or an error if it overflows or there are too many axes.
 fn byte_count(dtype: DType, shape: &[usize]) -> Result<usize> {
     if shape.len() > MAX_RANK {
         bail!(value, "a buffer can have at most {MAX_RANK} axes, not {}", shape.len());
     }
-    // Empty axes count as one: the product of the others must be a number all the same.
+    // Empty axes count as one: the product of the others must not overflow either.
     let bytes = shape.iter().try_fold(dtype.size_in_bytes(), |bytes, &size| bytes.checked_mul(size.max(1)));
     match bytes.filter(|&bytes| isize::try_from(bytes).is_ok()) {
         Some(_) if shape.contains(&0) => Ok(0),
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(buffer.view(DType::Int16, Some(&[3, 4])).unwrap().shape(), [3, 4]);
         assert_eq!(buffer.view(DType::Float32, Some(&[6])).unwrap().data_ptr(), buffer.data_ptr());
 
-        // A wider type may start anywhere.
+        // A wider type may start at any byte.
         let flat = bytes.view(DType::UInt8, Some(&[24])).unwrap();
         let odd = flat.index(&[slice(Some(3), Some(11), 1)]).unwrap().view(DType::UInt32, None).unwrap();
         assert_eq!(odd.to_vec::<u32>().unwrap(), [0x100, 0x200].map(u32::to_le));

@@ -1,9 +1,10 @@
-//! NVIDIA GPUs, through libraries that are loaded when first needed: nothing of CUDA is needed at build time.
+//! NVIDIA GPUs, through libraries that are loaded when they are first needed: nothing of CUDA is required at build
+//! time.
 //!
-//! `library` finds and opens a library and reads its table of functions, `api` is the table of the driver itself. The
-//! interface is here: a [`Gpu`], functions compiled from source ([`Gpu::functions`]), matmuls ([`Gpu::gemm`]), events,
-//! and executions recorded as graphs. All addresses are in the unified address space of the host and all GPUs. Every
-//! error says which library failed, and in which call.
+//! `library` finds and opens a library and reads its table of functions; `api` is the table of the driver itself. The
+//! rest of the workspace uses a [`Gpu`], functions compiled from source ([`Gpu::functions`]), matmuls ([`Gpu::gemm`]),
+//! events, and executions recorded as graphs. All addresses are in the one address space that the host and all GPUs
+//! share. Every failure is an error that says which library failed, and at what.
 
 mod api;
 mod blas;

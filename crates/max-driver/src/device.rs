@@ -1,7 +1,7 @@
-//! A device that is really there: the host now, accelerators beside it.
+//! The devices of this machine: the host, and accelerators beside it.
 //!
-//! What differs between devices is decided here and in the few places that match on [`Kind`]; a new kind is a
-//! new variant, and the compiler lists what it has to answer.
+//! What differs between devices is decided here and in the few places that match on [`Kind`]; a new kind is a new
+//! variant, and the compiler lists what it has to implement.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +39,7 @@ impl Device {
         cuda::open(id).map(|gpu| Device(Kind::Cuda(gpu))).map_err(missing)
     }
 
-    /// The device that a graph means by a reference.
+    /// The device that a graph's device reference means.
     pub fn from_ref(device: DeviceRef) -> Result<Device> {
         match device.kind {
             DeviceKind::Cpu => Ok(Device::cpu()),
@@ -47,7 +47,7 @@ impl Device {
         }
     }
 
-    /// How a graph refers to it.
+    /// The reference by which graphs name it.
     pub fn device_ref(&self) -> DeviceRef {
         DeviceRef { kind: self.kind(), id: self.id() }
     }
@@ -73,7 +73,7 @@ impl Device {
         self.kind().name()
     }
 
-    /// The interface that programs it: `cpu` or `cuda`.
+    /// The API that programs it: `cpu` or `cuda`.
     pub fn api(&self) -> &'static str {
         match self.0 {
             Kind::Host => "cpu",
@@ -92,7 +92,7 @@ impl Device {
         }
     }
 
-    /// What the hardware calls itself.
+    /// The hardware's own name.
     pub fn model_name(&self) -> String {
         match self.0 {
             Kind::Host => host::model_name(),
@@ -113,7 +113,7 @@ impl Device {
         self.kind() == DeviceKind::Cpu
     }
 
-    /// Whether the host and the device work on the same memory.
+    /// Whether the host and the device share the same memory.
     pub fn is_host_unified(&self) -> bool {
         match self.0 {
             Kind::Host => true,
@@ -129,7 +129,7 @@ impl Device {
         }
     }
 
-    /// Whether it can read and write the memory of another device without a copy.
+    /// Whether it can access the memory of another device without a copy.
     pub fn can_access(&self, other: &Device) -> bool {
         match (&self.0, &other.0) {
             (Kind::Cuda(gpu), Kind::Cuda(other)) => gpu.reaches(other),
@@ -137,7 +137,7 @@ impl Device {
         }
     }
 
-    /// The most bytes that one buffer may have: all the memory of the device, as far as the system tells.
+    /// The most bytes that one buffer may have: all the memory of the device, if the system tells how much that is.
     pub fn max_single_alloc_size(&self) -> Result<usize> {
         match self.0 {
             Kind::Host => Ok(host::total_memory().unwrap_or(isize::MAX as usize)),
@@ -150,7 +150,7 @@ impl Device {
         self.into()
     }
 
-    /// Waits for all work given to the device on any stream, and reports its failure if it failed.
+    /// Waits for all work given to the device on any stream, and reports a failure of that work.
     pub fn synchronize(&self) -> Result<()> {
         match self.0 {
             Kind::Host => Ok(()),
@@ -158,10 +158,10 @@ impl Device {
         }
     }
 
-    /// What the device is doing with its memory, in bytes: `bytes_in_use` by buffers, `bytes_pooled` for the
-    /// next ones, and, where the system tells, `total_memory` and `free_memory`.
+    /// The device's memory statistics, in bytes: `bytes_in_use` by buffers, `bytes_pooled` for reuse, and, where the
+    /// system tells, `total_memory` and `free_memory`.
     ///
-    /// Of GPUs also, where NVML is present: `gpu_utilization` and `memory_utilization` in percent of the last moments,
+    /// For GPUs, if NVML is present, also: `gpu_utilization` and `memory_utilization` as recent percentages,
     /// `temperature` in degrees Celsius, and `power_usage` in watts.
     pub fn stats(&self) -> BTreeMap<String, Number> {
         match self.0 {

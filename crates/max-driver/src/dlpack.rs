@@ -1,8 +1,8 @@
-//! DLPack: buffers of other libraries as ours and ours as theirs, without copies.
+//! DLPack: sharing buffers with other libraries in both directions, without copies.
 //!
-//! The structures are those of DLPack 1.1, with their published names. Ownership moves with the pointer: an
-//! exported tensor keeps its buffer alive until its consumer calls the deleter, and an imported tensor's
-//! deleter is called exactly once, when the last buffer over it goes or when the import fails.
+//! The structures are those of DLPack 1.1, with their published names. Ownership moves with the pointer: an exported
+//! tensor keeps its buffer alive until its consumer calls the deleter, and an imported tensor's deleter is called
+//! exactly once, when the last buffer over it is dropped or when the import fails.
 
 mod export;
 mod import;
@@ -16,17 +16,17 @@ use max_core::{DType, DeviceKind, Error, Result, bail};
 
 use crate::Device;
 
-/// The version of the protocol, as a tensor states it.
+/// The protocol version that a tensor states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLPackVersion {
-    /// Tensors of another major version cannot be understood.
+    /// Tensors of another major version cannot be read.
     pub major: u32,
-    /// Grows with additions.
+    /// Grows with compatible additions.
     pub minor: u32,
 }
 
-/// The version written here.
+/// The version of the tensors that are exported.
 pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
 
 /// Set in `flags` if the elements must not be written.
@@ -34,25 +34,25 @@ pub const FLAG_READ_ONLY: u64 = 1 << 0;
 /// Set in `flags` if the producer made a copy for the consumer.
 pub const FLAG_COPIED: u64 = 1 << 1;
 
-/// Where a tensor lives: a kind of device by its published number, and which one.
+/// Where a tensor lives: a type of device by its published number, and which device of that type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLDevice {
-    /// The kind; 1 is the host, 2 is CUDA.
+    /// The type; 1 is the host, 2 is CUDA.
     pub device_type: i32,
-    /// Which one of its kind.
+    /// Which device of its type.
     pub device_id: i32,
 }
 
-/// The published numbers of the kinds of devices that buffers can be on.
+/// The published numbers of the device types that buffers can be on.
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
-/// Memory of the host that is page-locked, and memory that moves between the host and a GPU by itself.
+/// Page-locked host memory, and CUDA managed memory, which migrates between the host and a GPU by itself.
 const CUDA_HOST: i32 = 3;
 const CUDA_MANAGED: i32 = 13;
 
 impl DLDevice {
-    /// Whether it is one of CUDA, whose tensors are used in the order of streams.
+    /// Whether it is a CUDA device, whose tensors are used in stream order.
     pub fn is_cuda(self) -> bool {
         matches!(self.device_type, CUDA | CUDA_MANAGED)
     }
@@ -89,25 +89,25 @@ impl TryFrom<DLDevice> for Device {
     }
 }
 
-/// The type of an element: a family by its published number, its width, and how many form a vector.
+/// The type of an element: a family by its published number, its width, and the number of lanes of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLDataType {
     /// The family.
     pub code: u8,
-    /// The width of one lane.
+    /// The width of one lane in bits.
     pub bits: u8,
-    /// The number of lanes; one for plain elements.
+    /// The number of lanes; 1 for scalars.
     pub lanes: u16,
 }
 
-/// A tensor that somebody else manages.
+/// A tensor that its producer manages.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DLTensor {
     /// The memory.
     pub data: *mut c_void,
-    /// Where it is.
+    /// The device that it is on.
     pub device: DLDevice,
     /// The number of axes.
     pub ndim: i32,
@@ -115,9 +115,9 @@ pub struct DLTensor {
     pub dtype: DLDataType,
     /// The size of each axis.
     pub shape: *mut i64,
-    /// The steps along each axis in elements; null if row-major without gaps.
+    /// The stride of each axis in elements; null if row-major without gaps.
     pub strides: *mut i64,
-    /// How many bytes into the memory the first element lies.
+    /// The offset in bytes of the first element in the memory.
     pub byte_offset: u64,
 }
 
@@ -127,7 +127,7 @@ pub struct DLTensor {
 pub struct DLManagedTensor {
     /// The tensor.
     pub dl_tensor: DLTensor,
-    /// The producer's own.
+    /// The producer's own data.
     pub manager_ctx: *mut c_void,
     /// Frees the tensor, this structure included.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
@@ -139,7 +139,7 @@ pub struct DLManagedTensor {
 pub struct DLManagedTensorVersioned {
     /// The version; the fields up to the deleter mean the same in all versions.
     pub version: DLPackVersion,
-    /// The producer's own.
+    /// The producer's own data.
     pub manager_ctx: *mut c_void,
     /// Frees the tensor, this structure included.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
@@ -188,13 +188,13 @@ impl TryFrom<DLDataType> for DType {
         let family = families.get(usize::from(code)).copied().unwrap_or("unknown");
         bail!(
             value,
-            "no dtype stands for the DLPack type {family} (code {code}) with {bits} bits and {lanes} lane{}",
+            "there is no dtype for the DLPack type {family} (code {code}) with {bits} bits and {lanes} lane{}",
             if lanes == 1 { "" } else { "s" }
         )
     }
 }
 
-/// The published name of a kind of device.
+/// The published name of a device type.
 fn device_name(device_type: i32) -> &'static str {
     const NAMES: [&str; 18] = [
         "unknown",

@@ -1,16 +1,16 @@
-//! Guarded memory: a mode for tests in which a kernel that touches memory outside of a block dies at once.
+//! Guarded memory: a test mode in which a kernel that touches memory outside its block crashes at once.
 //!
-//! With `MAX_GUARD_MEMORY=end` every block of host memory ends right before a page that cannot be touched, and with
-//! `MAX_GUARD_MEMORY=start` it starts right after one. Blocks are never reused, so memory that was given back cannot be
-//! touched either, and what would hold the leftovers of an earlier block is full of [`POISON`]. A block that ends at a
-//! page is aligned only as its length is: kernels meet the worst alignment that a user's memory can have.
+//! With `MAX_GUARD_MEMORY=end` every block of host memory ends right before an inaccessible page, and with
+//! `MAX_GUARD_MEMORY=start` it starts right after one. Blocks are never reused, so freed memory cannot be touched
+//! either, and a block with undefined contents is filled with [`POISON`]. A block that ends at a page is only as
+//! aligned as its length: kernels meet the worst alignment that a user's memory can have.
 
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use max_core::{HostBytes, Result, bail};
 
-/// The side of a block that borders on a page that cannot be touched.
+/// The side of a block that borders on an inaccessible page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// The block ends right before such a page.
@@ -19,10 +19,10 @@ pub enum Guard {
     Start,
 }
 
-/// The byte that fills blocks whose contents are not defined: a NaN in every float dtype that has one.
+/// The byte that fills blocks with undefined contents: a NaN in every float dtype that has one.
 pub const POISON: u8 = 0xFF;
 
-/// Which side of every block is guarded, if any: what `MAX_GUARD_MEMORY` said when it was first asked.
+/// Which side of every block is guarded, if any: the value of `MAX_GUARD_MEMORY` when it was first read.
 pub fn guard() -> Option<Guard> {
     static GUARD: OnceLock<Option<Guard>> = OnceLock::new();
     *GUARD.get_or_init(|| {
@@ -34,7 +34,7 @@ pub fn guard() -> Option<Guard> {
     })
 }
 
-/// What a setting asks for; nothing if it is none of the accepted ones.
+/// What a setting asks for; `None` if it is not one of the accepted values.
 fn parse(wanted: &str) -> Option<Option<Guard>> {
     match wanted {
         "" | "0" => Some(None),
@@ -44,7 +44,7 @@ fn parse(wanted: &str) -> Option<Option<Guard>> {
     }
 }
 
-/// A block of host memory next to a page that cannot be touched.
+/// A block of host memory next to an inaccessible page.
 #[derive(Debug)]
 pub struct Guarded {
     _pages: Pages,
@@ -58,8 +58,8 @@ unsafe impl Send for Guarded {}
 unsafe impl Sync for Guarded {}
 
 impl Guarded {
-    /// A block of zeros, unless the system refuses. It starts at a multiple of `alignment`, a power of two that is at
-    /// most a page; one that guards its end leaves less than that between the block and the page.
+    /// A zeroed block, or `None` if the system refuses. It starts at a multiple of `alignment`, a power of two no
+    /// larger than a page; with the end guarded, fewer than `alignment` bytes lie between the block and the page.
     pub fn new(len: usize, alignment: usize, side: Guard) -> Option<Guarded> {
         let pages = Pages::new(len)?;
         let start = match side {
@@ -87,9 +87,9 @@ impl Guarded {
         self.len == 0
     }
 
-    /// The same block, full of [`POISON`].
+    /// The same block, filled with [`POISON`].
     pub fn poisoned(self) -> Guarded {
-        // SAFETY: the block has so many bytes, and nobody else has it.
+        // SAFETY: the block has `len` bytes, and nobody else has it.
         unsafe { self.start.write_bytes(POISON, self.len) };
         self
     }
@@ -97,18 +97,18 @@ impl Guarded {
 
 impl AsRef<[u8]> for Guarded {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the block has so many initialized bytes, and is written only through its address by who owns it.
+        // SAFETY: the block has `len` initialized bytes, and is written only through its address by its owner.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
-/// The bytes; where memory is guarded, a guarded copy of them.
+/// The bytes; if memory is guarded, a guarded copy of them.
 pub fn guarded(bytes: HostBytes) -> Result<HostBytes> {
     let Some(side) = guard() else { return Ok(bytes) };
     let Some(block) = Guarded::new(bytes.len(), 1, side) else {
         bail!(memory, "the system refused to allocate {} bytes of guarded memory", bytes.len());
     };
-    // SAFETY: the block is new and has as many bytes.
+    // SAFETY: the block is new and has the same number of bytes.
     unsafe { block.start.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     Ok(HostBytes::new(block))
 }
@@ -119,7 +119,7 @@ use pages::Pages;
 mod pages {
     use memmap2::MmapMut;
 
-    /// Mapped pages between two that cannot be touched.
+    /// Mapped pages between two inaccessible ones.
     #[derive(Debug)]
     pub(super) struct Pages {
         mapping: MmapMut,
@@ -128,9 +128,9 @@ mod pages {
     }
 
     impl Pages {
-        /// Pages for at least so many bytes, unless the system refuses.
+        /// Pages for at least `bytes` bytes, or `None` if the system refuses.
         pub(super) fn new(len: usize) -> Option<Pages> {
-            // SAFETY: this only asks for a number.
+            // SAFETY: this only queries a number.
             let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
             let whole = len.checked_next_multiple_of(page)?.checked_add(2 * page)?;
             let mut mapping = MmapMut::map_anon(whole).ok()?;
@@ -145,12 +145,12 @@ mod pages {
             Some(Pages { mapping, page, start: first.wrapping_add(page) })
         }
 
-        /// The first byte that can be touched.
+        /// The first accessible byte.
         pub(super) fn usable(&self) -> *mut u8 {
             self.start
         }
 
-        /// How many bytes can be touched.
+        /// The number of accessible bytes.
         pub(super) fn usable_len(&self) -> usize {
             self.mapping.len() - 2 * self.page
         }
@@ -201,14 +201,14 @@ mod tests {
             assert!(lines.ptr().addr().get().is_multiple_of(64) && gap < 64);
             let start = Guarded::new(len, 1, Guard::Start).unwrap().poisoned();
             assert!(start.ptr().addr().get().is_multiple_of(4096));
-            // SAFETY: the block has so many bytes.
+            // SAFETY: the block has that many bytes.
             let bytes = unsafe { std::slice::from_raw_parts(start.ptr().as_ptr(), len) };
             assert!(bytes.iter().all(|&byte| byte == POISON));
         }
         assert!(Guarded::new(usize::MAX, 1, Guard::End).is_none());
     }
 
-    /// One byte too far, in a process of its own.
+    /// Reads one byte too far, in a process of its own.
     #[test]
     fn touching_a_guard_is_deadly() {
         const SIDE: &str = "TEST_GUARD_SIDE";
@@ -216,7 +216,7 @@ mod tests {
             let side = if side == "end" { Guard::End } else { Guard::Start };
             let block = Guarded::new(100, 1, side).unwrap();
             let outside = if side == Guard::End { 100 } else { -1 };
-            // SAFETY: it is not: the process is meant to die of it.
+            // SAFETY: it is not safe: the process is meant to crash.
             unsafe { block.ptr().as_ptr().wrapping_offset(outside).read_volatile() };
             return;
         }

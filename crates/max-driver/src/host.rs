@@ -6,8 +6,8 @@ use max_core::Number;
 
 use crate::pool::Pool;
 
-/// The pool of host memory. It keeps at most this much for reuse: enough for the outputs of most models, too
-/// little to be missed.
+/// The pool of host memory. It keeps at most this much for reuse: enough for the outputs of most models, and too little
+/// to be missed.
 pub(crate) static POOL: Pool = Pool::new(256 << 20);
 
 /// The name of the processor, or at least of its architecture.
@@ -16,7 +16,7 @@ pub(crate) fn model_name() -> String {
     field(&text, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
-/// The bytes of memory there are, if the system tells.
+/// The total memory in bytes, if the system tells.
 pub(crate) fn total_memory() -> Option<usize> {
     bytes(&meminfo(), "MemTotal")
 }

@@ -1,14 +1,14 @@
-//! Devices and the memory on them: which devices there are, buffers, streams, and the exchange of buffers
-//! with other libraries. Everything above this crate names a device and a buffer, never a host pointer.
+//! Devices and the memory on them: which devices there are, buffers, streams, and the exchange of buffers with other
+//! libraries. Everything above this crate deals in devices and buffers, never in host pointers.
 //!
 //! Two rules hold throughout:
 //!
-//! * **Buffers are shared, mutable memory**, like the arrays of NumPy. A clone or a view shares storage, and
-//!   a write shows in all of them. Nothing locks: whoever writes to a buffer sees to it that nobody else
-//!   writes or reads the same elements meanwhile. The engine relies on this while it executes.
-//! * **Work on a device may be pending** when a call returns. A buffer carries the [`Stream`] in whose order
-//!   its contents come about; whatever reads them from the host waits for that stream first. On the host work
-//!   is complete when the call returns, so there the wait costs nothing.
+//! * **Buffers are shared, mutable memory**, like NumPy arrays. A clone or a view shares storage, and a write shows in
+//!   all of them. Nothing is locked: whoever writes to a buffer must make sure that nobody else reads or writes the
+//!   same elements meanwhile. The engine relies on this while it executes.
+//! * **Work on a device may be pending** when a call returns. A buffer carries the [`Stream`] in whose order its
+//!   contents are computed; whatever reads them from the host waits for that stream first. On the host, work is
+//!   complete when the call returns, so waiting costs nothing.
 
 mod buffer;
 pub mod cuda;

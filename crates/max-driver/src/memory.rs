@@ -1,8 +1,8 @@
 //! A range of memory on some device, and whatever keeps it alive.
 //!
-//! Owned, borrowed and mapped memory differ only in their owner: a lease from the device's pool, somebody
-//! else's object, or a file mapping. All are alive exactly as long as the `Memory` is, and that of a GPU until the work
-//! of all streams that use it is done.
+//! Owned, borrowed and mapped memory differ only in their owner: a lease from the device's pool, an object of another
+//! library, or a file mapping. All are alive exactly as long as the `Memory` is; GPU memory lives until the work of all
+//! streams that use it is done.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -30,7 +30,7 @@ pub(crate) struct Memory {
     owner: Owner,
 }
 
-/// Who has it: the first three are ours.
+/// The owner: the first three are ours.
 enum Owner {
     Host { _lease: Lease },
     Gpu(Block),
@@ -61,13 +61,13 @@ impl Memory {
         Ok(Memory { ptr, len, access: Access::ReadWrite, owner })
     }
 
-    /// Page-locked host memory full of zeros.
+    /// Zeroed page-locked host memory.
     pub(crate) fn pinned(len: usize, gpu: &'static Gpu) -> Result<Memory> {
         let pinned = Pinned::new(gpu, len)?;
         Ok(Memory { ptr: pinned.ptr(), len, access: Access::ReadWrite, owner: Owner::Pinned(pinned) })
     }
 
-    /// Memory that somebody else allocated, and that is used on a stream.
+    /// Memory that another library allocated, and that is used on a stream.
     ///
     /// # Safety
     ///
@@ -102,7 +102,7 @@ impl Memory {
         self.access
     }
 
-    /// The memory as page-locked memory, if it is that of ours.
+    /// The page-locked memory, if it is page-locked memory of ours.
     pub(crate) fn as_pinned(&self) -> Option<&Pinned> {
         match &self.owner {
             Owner::Pinned(pinned) => Some(pinned),
@@ -110,7 +110,7 @@ impl Memory {
         }
     }
 
-    /// Who uses it, if it is memory of a GPU.
+    /// The streams that use it, if it is GPU memory.
     pub(crate) fn users(&self) -> Option<&Users> {
         match &self.owner {
             Owner::Gpu(block) => Some(block.users()),
@@ -119,7 +119,7 @@ impl Memory {
         }
     }
 
-    /// Whether it is host memory of somebody else, who may have page-locked it.
+    /// Whether it is host memory of another library, which may have page-locked it.
     pub(crate) fn is_others(&self) -> bool {
         matches!(self.owner, Owner::Other { .. })
     }
@@ -129,7 +129,7 @@ impl Memory {
         matches!(self.owner, Owner::Host { .. })
     }
 
-    /// Waits for the copies that the driver makes by itself, and reports their failure.
+    /// Waits for the asynchronous copies of the driver, and reports their failure.
     pub(crate) fn settle(&self) -> Result<()> {
         self.as_pinned().map_or(Ok(()), Pinned::settle)
     }

@@ -1,5 +1,5 @@
-//! A caching pool of memory: blocks that buffers gave back wait here for the next buffer of about their size,
-//! because pages that are already mapped are far cheaper than fresh ones.
+//! A caching memory pool: blocks that buffers returned wait here for the next buffer of about their size, because pages
+//! that are already mapped are far cheaper than fresh ones.
 //!
 //! Invariants: blocks start at a multiple of [`ALIGNMENT`] and are initialized from the start; the bytes held
 //! for reuse never exceed the limit; a block is either held or leased, never both.
@@ -18,18 +18,18 @@ use crate::guard::{Guard, Guarded, guard};
 /// The alignment of every block: a cache line, and the widest vector register.
 pub(crate) const ALIGNMENT: usize = 64;
 
-/// Smaller blocks go straight back to the system's allocator, which caches these well itself.
+/// Smaller blocks go straight back to the system's allocator, which caches them well itself.
 const SMALLEST_HELD: usize = 4 << 10;
 
-/// From here on blocks are mapped pages of their own, which read as zero without being touched.
+/// Blocks of at least this size are mapped pages of their own, which read as zero without being touched.
 const SMALLEST_MAPPED: usize = 1 << 20;
 
-/// What a block must contain when it is handed out.
+/// What a block must contain when it is leased.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contents {
     /// Zeros.
     Zeroed,
-    /// Anything; in general what an earlier buffer left there.
+    /// Anything; usually what an earlier buffer left there.
     Stale,
 }
 
@@ -41,21 +41,21 @@ pub(crate) struct Pool {
 }
 
 struct State {
-    /// Held blocks by size, each queue in the order in which they came back.
+    /// Held blocks by size, each queue in the order in which they were returned.
     free: BTreeMap<usize, VecDeque<(u64, Block)>>,
-    /// Counts the blocks that came back; tells which came first.
+    /// Counts the returned blocks, to tell which came first.
     clock: u64,
     held: usize,
 }
 
 impl Pool {
-    /// An empty pool that holds at most so many bytes.
+    /// An empty pool that holds at most `limit` bytes for reuse.
     pub(crate) const fn new(limit: usize) -> Pool {
         let state = State { free: BTreeMap::new(), clock: 0, held: 0 };
         Pool { limit, state: Mutex::new(state), in_use: AtomicUsize::new(0) }
     }
 
-    /// A block of at least so many bytes, which comes back when the lease is dropped.
+    /// A block of at least `bytes` bytes, which is returned when the lease is dropped.
     pub(crate) fn take(&'static self, bytes: usize, contents: Contents) -> Result<Lease> {
         let block = match guard() {
             Some(side) => Block::guarded(bytes, contents, side),
@@ -68,7 +68,8 @@ impl Pool {
         Ok(Lease { block: Some(block), pool: self })
     }
 
-    /// A block that waits for reuse, or fresh memory; if the system refuses that, once more without what is held.
+    /// A block that is held for reuse, or fresh memory; if the system refuses that, releases what is held and tries
+    /// once more.
     fn pooled(&self, bytes: usize, contents: Contents) -> Option<Block> {
         let size = self.size_class(bytes);
         if let Some(block) = self.reuse(size) {
@@ -84,18 +85,18 @@ impl Pool {
         })
     }
 
-    /// The bytes of all blocks that are leased.
+    /// The bytes of all leased blocks.
     pub(crate) fn bytes_in_use(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// The bytes of all blocks that wait for reuse.
+    /// The bytes of all blocks held for reuse.
     pub(crate) fn bytes_held(&self) -> usize {
         self.lock().held
     }
 
-    /// The size a block gets: eight classes between powers of two, so that sizes which vary a little share
-    /// blocks; exact where the block will not be held anyway.
+    /// The size that a block gets: eight classes between powers of two, so that slightly different sizes share blocks;
+    /// exact where the block would not be held anyway.
     fn size_class(&self, bytes: usize) -> usize {
         if bytes > self.limit {
             return bytes;
@@ -104,7 +105,7 @@ impl Pool {
         bytes.max(1).next_multiple_of(step)
     }
 
-    /// The block of this very size that came back last: its pages are the most likely to be in a cache.
+    /// The block of exactly this size that was returned last: its pages are the most likely to be in a cache.
     fn reuse(&self, size: usize) -> Option<Block> {
         let mut state = self.lock();
         let (_, block) = state.free.get_mut(&size)?.pop_back()?;
@@ -112,14 +113,14 @@ impl Pool {
         Some(block)
     }
 
-    /// Takes a block back, and lets those go that have waited longest until it fits.
+    /// Takes a block back, and evicts those that have waited longest until it fits.
     fn give_back(&self, block: Block) {
         let size = block.size();
         self.in_use.fetch_sub(size, Ordering::Relaxed);
         if size < SMALLEST_HELD || size > self.limit || matches!(block, Block::Guarded(_)) {
             return;
         }
-        // Returning pages to the system takes a while: what is evicted is dropped after the lock.
+        // Returning pages to the system takes a while, so evicted blocks are dropped after the lock is released.
         let mut evicted = Vec::new();
         let mut state = self.lock();
         while state.held + size > self.limit {
@@ -150,7 +151,7 @@ impl Pool {
     }
 }
 
-/// A block on loan from a pool.
+/// A block leased from a pool.
 pub(crate) struct Lease {
     block: Option<Block>,
     pool: &'static Pool,
@@ -171,24 +172,24 @@ impl Drop for Lease {
     }
 }
 
-/// Memory of the system.
+/// Memory from the system.
 enum Block {
     Heap { ptr: NonNull<u8>, layout: Layout },
     Mapped(NonNull<u8>, MmapMut),
     Guarded(Guarded),
 }
 
-// SAFETY: a block owns its memory and offers nothing but its address; that may be used from any thread.
+// SAFETY: a block owns its memory and gives out only its address, which may be used from any thread.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Fresh memory full of zeros, unless the system refuses.
+    /// Fresh zeroed memory, or `None` if the system refuses.
     fn fresh(size: usize) -> Option<Block> {
         if size >= SMALLEST_MAPPED {
             let mut pages = MmapMut::map_anon(size).ok()?;
-            // Large pages make the first touch much cheaper; a system without them just refuses the advice.
+            // Huge pages make the first touch much cheaper; a system without them just ignores the advice.
             #[cfg(target_os = "linux")]
             let _ = pages.advise(memmap2::Advice::HugePage);
             return Some(Block::Mapped(NonNull::new(pages.as_mut_ptr())?, pages));
@@ -199,7 +200,7 @@ impl Block {
         Some(Block::Heap { ptr, layout })
     }
 
-    /// Guarded memory, unless the system refuses.
+    /// Guarded memory, or `None` if the system refuses.
     fn guarded(bytes: usize, contents: Contents, side: Guard) -> Option<Block> {
         let block = Guarded::new(bytes, 1, side)?;
         Some(Block::Guarded(if contents == Contents::Stale { block.poisoned() } else { block }))
@@ -224,7 +225,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if let Block::Heap { ptr, layout } = self {
-            // SAFETY: it came from the same allocator with this layout, and is dropped once.
+            // SAFETY: it was allocated by the same allocator with this layout, and is dropped once.
             unsafe { dealloc(ptr.as_ptr(), *layout) };
         }
     }

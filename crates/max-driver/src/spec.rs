@@ -1,10 +1,10 @@
-//! Devices by description: what a configuration asks for, and what the machine has.
+//! Devices by specification: what a configuration asks for, and what the machine has.
 
 use max_core::{DeviceKind, Result, bail};
 
 use crate::{Device, cuda};
 
-/// A description of a device: its kind and its number.
+/// The specification of a device: its kind and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceSpec {
     /// Its number among those of its kind; -1 stands for the first.
@@ -25,7 +25,7 @@ impl DeviceSpec {
     }
 }
 
-/// Opens the device of each description.
+/// Opens the device of each specification.
 pub fn load_devices(specs: &[DeviceSpec]) -> Result<Vec<Device>> {
     let load = |spec: &DeviceSpec| match (spec.kind, u32::try_from(spec.id)) {
         (DeviceKind::Cpu, _) => Ok(Device::cpu()),
@@ -40,7 +40,7 @@ pub fn load_devices(specs: &[DeviceSpec]) -> Result<Vec<Device>> {
     specs.iter().map(load).collect()
 }
 
-/// Whether the machine has every device described.
+/// Whether the machine has every specified device.
 pub fn devices_exist(specs: &[DeviceSpec]) -> bool {
     let count = accelerator_count() as i64;
     specs
@@ -61,12 +61,12 @@ pub fn accelerator_count() -> usize {
     cuda::count().unwrap_or(0) as usize
 }
 
-/// The interface that programs the accelerator; `cpu` without one.
+/// The API that programs the accelerator; `cpu` without one.
 pub fn accelerator_api() -> &'static str {
     first_choice().api()
 }
 
-/// The architecture of the accelerator; an error without one.
+/// The architecture of the accelerator; an error if there is none.
 pub fn accelerator_architecture_name() -> Result<String> {
     first_choice().architecture_name()
 }

@@ -7,22 +7,22 @@ use max_core::Result;
 use crate::Device;
 use crate::cuda::{Event, Gpu, NON_BLOCKING, StreamHandle};
 
-/// A sequence of work on a device, done in order; two streams of a device may run at the same time.
+/// A sequence of work on a device, done in order; two streams of a device may run concurrently.
 ///
-/// The host does all work in the call that asks for it, so its streams are always idle, and equal.
+/// The host does all work in the call that asks for it, so its streams are always idle, and all equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
     device: Device,
-    /// A stream of a GPU beside its default one.
+    /// A stream of a GPU other than its default one.
     own: Option<Arc<Own>>,
 }
 
-/// A stream that was made for somebody.
+/// A stream that was created explicitly.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Own {
     gpu: &'static Gpu,
     handle: StreamHandle,
-    /// Whether it is ours to end.
+    /// Whether it is ours to destroy.
     ours: bool,
 }
 
@@ -42,11 +42,11 @@ impl Stream {
         Ok(Stream { device: device.clone(), own: Some(Arc::new(Own { gpu, handle, ours: true })) })
     }
 
-    /// A stream that somebody else made, by its handle; the host's own for the host.
+    /// A stream that another library created, by its handle; the host's own stream for the host.
     ///
     /// # Safety
     ///
-    /// The handle is that of a stream of the device, which is there as long as this or a clone of it is used.
+    /// The handle is that of a stream of the device, which outlives this and every clone of it.
     pub unsafe fn from_handle(device: &Device, handle: u64) -> Stream {
         let own = device.gpu().map(|gpu| Arc::new(Own { gpu, handle: handle as StreamHandle, ours: false }));
         Stream { device: device.clone(), own }
@@ -63,18 +63,18 @@ impl Stream {
         Some((gpu, self.own.as_ref().map_or(gpu.default_stream, |own| own.handle)))
     }
 
-    /// Its handle as a number, as other libraries want it; nothing for the host.
+    /// Its handle as a number for other libraries; `None` for the host.
     pub fn handle(&self) -> Option<u64> {
         self.cuda().map(|(_, handle)| handle as u64)
     }
 
-    /// Waits until all work given to it is done, and reports its failure if it failed.
+    /// Waits until all work given to it is done, and reports a failure of that work.
     pub fn synchronize(&self) -> Result<()> {
         self.finish()?;
         self.cuda().map_or(Ok(()), |(gpu, _)| gpu.watch.check())
     }
 
-    /// Waits until all work given to it is done, and leaves to others what kernels reported.
+    /// Waits until all work given to it is done, without collecting what kernels reported.
     pub(crate) fn finish(&self) -> Result<()> {
         let Some((gpu, handle)) = self.cuda() else { return Ok(()) };
         let _entered = gpu.enter()?;
@@ -82,14 +82,14 @@ impl Stream {
         gpu.api.check(unsafe { gpu.api.cuStreamSynchronize(handle) }, "cuStreamSynchronize")
     }
 
-    /// Lets work given to this stream from now on start only after all present work of another one, or of a
+    /// Makes work given to this stream from now on start only after all work already given to another stream, or to a
     /// device's default stream.
     pub fn wait_for(&self, other: impl Into<Stream>) -> Result<()> {
         let other = other.into();
         match (self.cuda(), other.cuda()) {
             (Some(_), Some(_)) if *self == other => Ok(()),
             (Some(_), Some(_)) => Event::record(&other, false)?.hold(self),
-            // Later work of the host is whatever the caller does next: it has to be held back here and now.
+            // Later work of the host is whatever the caller does next, so it has to wait here.
             _ => other.synchronize(),
         }
     }
@@ -99,7 +99,7 @@ impl Drop for Own {
     fn drop(&mut self) {
         if self.ours {
             let _entered = self.gpu.enter();
-            // SAFETY: nobody uses it any more; work that was given to it is done all the same.
+            // SAFETY: nobody uses it any more; work already given to it still completes.
             let _ = unsafe { self.gpu.api.cuStreamDestroy_v2(self.handle) };
         }
     }

@@ -1,4 +1,4 @@
-//! Sessions load graphs as models; models execute. Files of graphs are read and written here.
+//! Sessions load graphs as models, and models execute. Graph files are read and written here.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ pub use model::{KernelSummary, MemoryReport, Model, TensorSpec};
 pub use session::{InferenceSession, Source, WeightsRegistry};
 pub use settings::{AssertLevel, LogLevel, ProfilingMode, SplitKReductionPrecision};
 
-/// Locks, whatever happened to a thread that held the lock: what is locked here is whole at every step.
+/// Locks a mutex even if it is poisoned: what it guards is consistent at every step.
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -16,7 +16,7 @@ use crate::profile::Profile;
 use crate::run::{Config, Runtime, fits_kernels};
 use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings};
 
-/// What a model says about one of its inputs or outputs.
+/// The name, sizes, dtype and device of one input or output of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     /// `input0`, `output1` and so on.
@@ -25,7 +25,7 @@ pub struct TensorSpec {
     pub shape: Vec<Option<i64>>,
     /// The type of the elements.
     pub dtype: DType,
-    /// Where it lives.
+    /// The device that it is on.
     pub device: DeviceRef,
 }
 
@@ -51,23 +51,23 @@ pub struct KernelSummary {
     pub name: String,
     /// `loop`, `matmul`, `attention`, `conv2d`, `gather`, `print` or `transfer`.
     pub kind: &'static str,
-    /// The ops it does the work of, with the types of their operands.
+    /// The ops that it computes, with the types of their operands.
     pub ops: Vec<String>,
-    /// All it does, as text.
+    /// Everything it does, as text.
     pub text: String,
 }
 
-/// The memory that a model takes beside inputs, weights and outputs.
+/// The memory that a model takes in addition to inputs, weights and outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// The bytes of the arenas of an execution, on all devices.
+    /// The bytes of an execution's arenas, on all devices.
     pub peak_bytes: usize,
     /// The bytes of the arena on each device.
     pub peak_bytes_by_device: Vec<(DeviceRef, usize)>,
     /// The bytes that the same program would take if no temporary reused the memory of another.
     pub bytes_without_reuse: usize,
     /// The bytes of constants and weights that executions so far have packed for their kernels. Programs that use the
-    /// same weights share them.
+    /// same weights share the packed copies.
     pub packed_bytes: usize,
 }
 
@@ -117,12 +117,12 @@ impl Model {
         &self.outputs
     }
 
-    /// What it runs.
+    /// The program that it runs.
     pub fn program(&self) -> &Program {
         &self.runtime.program
     }
 
-    /// What its kernels are, in the order in which they run.
+    /// Its kernels, in the order in which they run.
     pub fn kernel_summaries(&self) -> Vec<KernelSummary> {
         let program = &self.runtime.program;
         let summary = |(number, step): (usize, &Step)| {
@@ -141,8 +141,8 @@ impl Model {
         self.profiling
     }
 
-    /// Where the time of executions went, one line a kernel; an error unless the session profiled when the model was
-    /// loaded. Waits for what devices still do.
+    /// Where the time of executions went, with one line per kernel; an error unless the session was profiling when the
+    /// model was loaded. Waits for pending work on devices.
     pub fn profile_table(&self) -> Result<String> {
         self.profile()?.table()
     }
@@ -158,18 +158,18 @@ impl Model {
         }
     }
 
-    /// A range that profilers of NVIDIA show, if the model is profiled.
+    /// A range that NVIDIA's profilers show, if the model is profiled.
     pub(crate) fn range(&self, what: &str) -> Option<nvtx::Range> {
         self.profile.as_ref().map(|_| nvtx::range(&format!("{what} {}", self.name())))
     }
 
-    /// Writes every launch to a file that Chrome's and Perfetto's trace viewers open.
+    /// Writes every launch to a file for the trace viewers of Chrome and Perfetto.
     pub fn save_trace(&self, path: &Path) -> Result<()> {
         self.profile()?.save(&self.runtime.program, self.profiling == ProfilingMode::Detailed, path)
     }
 
-    /// The memory that an execution with such inputs takes beside inputs, weights and outputs, as far as sizes do not
-    /// depend on data.
+    /// The memory that an execution with these inputs takes in addition to inputs, weights and outputs, as far as sizes
+    /// do not depend on data.
     pub fn memory_report(&self, inputs: &[Buffer]) -> Result<MemoryReport> {
         let inputs = self.check_inputs(inputs)?;
         let ready = self.runtime.ready(&inputs)?;
@@ -183,13 +183,13 @@ impl Model {
         })
     }
 
-    /// Runs the model. Inputs that are not contiguous are gathered; outputs are new buffers from the pool. What is
-    /// computed on an accelerator may be pending when this returns: its buffers know the stream to wait for.
+    /// Runs the model. Inputs that are not contiguous are copied first; outputs are new buffers from the pool. Results
+    /// on an accelerator may still be pending when this returns: their buffers know the stream to wait for.
     pub fn execute(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
         self.execute_until(inputs, &|| Ok(()))
     }
 
-    /// As [`Model::execute`], and asks before each step whether to go on; an error ends the execution.
+    /// Like [`Model::execute`], and calls the checkpoint before each step; an error from it ends the execution.
     pub fn execute_until(
         &self,
         inputs: &[Buffer],
@@ -205,7 +205,7 @@ impl Model {
         Ok(outputs)
     }
 
-    /// Watches an execution as the session wants it watched.
+    /// Observes an execution in the way that the session asks for.
     pub(crate) fn observer<'a>(&'a self, checkpoint: &'a dyn Fn() -> Result<()>) -> Observer<'a> {
         Observer {
             checkpoint,
@@ -216,8 +216,8 @@ impl Model {
         }
     }
 
-    /// Inputs as the program takes them: of the right number, dtype and device, and contiguous. Those on accelerators are
-    /// in the order of the default stream.
+    /// Inputs as the program takes them: checked for number, dtype and device, and contiguous. Those on accelerators
+    /// are in the order of the default stream.
     pub(crate) fn check_inputs<'a>(&self, inputs: &'a [Buffer]) -> Result<Cow<'a, [Buffer]>> {
         if inputs.len() != self.inputs.len() {
             bail!(value, "model '{}' takes {} inputs, got {}", self.name(), self.inputs.len(), inputs.len());
@@ -259,13 +259,14 @@ fn is_in_order(buffer: &Buffer) -> bool {
     buffer.is_host() || *buffer.stream() == buffer.device().default_stream()
 }
 
-/// Lets the own streams of inputs wait until they have been read: what is given to them next may write the inputs.
+/// Makes the inputs' own streams wait until the inputs have been read, because later work on these streams may
+/// overwrite them.
 pub(crate) fn hold_streams(inputs: &[Buffer]) -> Result<()> {
     let others = inputs.iter().filter(|input| !is_in_order(input));
     others.into_iter().try_for_each(|input| input.stream().wait_for(input.device()))
 }
 
-/// The ops that a step does the work of, with the types of their operands.
+/// The ops that a step computes, with the types of their operands.
 pub(crate) fn ops_of(program: &Program, step: usize) -> Vec<String> {
     let ops = program.steps[step].ops.iter().map(|&op| {
         let op = program.source.op(op);
@@ -283,7 +284,10 @@ fn specs<'a>(role: &str, types: impl Iterator<Item = &'a Type>) -> Result<Vec<Te
                 let shape = shape.iter().map(|dim| dim.as_static()).collect();
                 Ok(TensorSpec { name, shape, dtype, device })
             }
-            _ => bail!(not_implemented, "{name} has the type {ty}, which a model cannot exchange yet"),
+            _ => bail!(
+                not_implemented,
+                "{name} has the type {ty}, which models can neither take nor return yet"
+            ),
         }
     });
     specs.collect()

@@ -1,9 +1,9 @@
-//! Runs programs: binds sizes once and keeps what that gives, then launches kernel after kernel.
+//! Runs programs: binds sizes once and caches the result, then launches one kernel after another.
 //!
-//! What an execution needs beyond its outputs is kept for the next one: the arenas, and the table of memory that kernels
-//! are handed. Any number of executions may run at once; each has its own. Steps of the host are done when the next one
-//! starts. Those of an accelerator are enqueued on its default stream, as everything is that uses the same memory, so the
-//! host waits only where it reads what a device wrote.
+//! Whatever an execution needs beyond its outputs is kept for the next one: the arenas, and the table of memory that
+//! kernels are given. Any number of executions may run at once; each has its own. A step on the host is done when the
+//! next one starts. Steps on an accelerator are enqueued on its default stream, like everything else that uses the same
+//! memory, so the host waits only where it reads what a device wrote.
 
 mod fixed;
 mod frozen;
@@ -32,22 +32,22 @@ use storage::{Scratch, Storage};
 pub(crate) use fixed::fits_kernels;
 pub(crate) use frozen::Frozen;
 
-/// How many different sizes of its inputs a program is kept ready for.
+/// For how many different input sizes a program stays bound.
 const KEPT_SIZES: usize = 32;
 
-/// How many arenas wait for the next execution.
+/// How many sets of arenas are kept for later executions.
 const KEPT_SCRATCH: usize = 4;
 
-/// What becomes of the memory of temporaries after an execution.
+/// What happens to the memory of temporaries after an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// It waits for the next one.
+    /// It is kept for the next execution.
     Arenas,
-    /// Unless there is little of it, it goes back to where all memory comes from.
+    /// It goes back to the pool, unless there is very little of it.
     Little,
 }
 
-/// As much memory as a model keeps that keeps little.
+/// The most bytes that [`Keep::Little`] keeps.
 const LITTLE: usize = 64 << 10;
 
 /// How programs run.
@@ -55,7 +55,7 @@ const LITTLE: usize = 64 << 10;
 pub(crate) struct Config {
     pub(crate) pool: Arc<Pool>,
     pub(crate) keep: Keep,
-    /// Whether every memory plan is proven.
+    /// Whether every memory plan is checked.
     pub(crate) check_plans: bool,
     /// How kernels are prepared for GPUs.
     pub(crate) cuda: cuda::Options,
@@ -66,7 +66,7 @@ pub(crate) struct Config {
 pub(crate) struct Runtime {
     pub(crate) program: Arc<Program>,
     config: Config,
-    /// The devices of the program, and the stream of each.
+    /// The devices of the program, each with its stream.
     devices: Vec<Device>,
     streams: Vec<Stream>,
     fixed: Fixed,
@@ -74,7 +74,7 @@ pub(crate) struct Runtime {
     scratch: Mutex<Vec<Scratch>>,
 }
 
-/// A program for the sizes of its inputs.
+/// A program bound to the sizes of its inputs.
 #[derive(Debug)]
 pub(crate) struct Ready {
     /// The sizes of the inputs.
@@ -85,16 +85,16 @@ pub(crate) struct Ready {
     later: Mutex<Lru<(usize, Bindings, Arc<Segment>), KEPT_SIZES>>,
 }
 
-/// A segment for known sizes, its kernels ready to launch.
+/// A segment bound to sizes, its kernels ready to launch.
 #[derive(Debug)]
 pub(crate) struct Segment {
     launches: Vec<Option<Launch>>,
-    /// The sizes of each slot it uses.
+    /// The sizes of each slot that it uses.
     pub(crate) shapes: Vec<Option<Vec<usize>>>,
-    /// The sizes of each output, as far as they are known here.
+    /// The sizes of each output, as far as they are known at this point.
     outputs: Vec<Option<Vec<usize>>>,
     pub(crate) plan: MemoryPlan,
-    /// What it needs on each device.
+    /// The memory that it needs on each device.
     pub(crate) needs: Vec<Need>,
 }
 
@@ -114,13 +114,13 @@ impl Runtime {
         if runtime.program.is_static() {
             let sizes = runtime.program.inputs.iter().filter_map(|ty| ty.array());
             let sizes = sizes.map(|(_, shape)| shape.evaluate(&Bindings::new())).collect::<Result<Vec<_>>>();
-            // What is wrong with the sizes, an execution says.
+            // If the sizes are wrong, the execution reports it.
             let _ = sizes.and_then(|sizes| runtime.bind(sizes));
         }
         Ok(runtime)
     }
 
-    /// The program for the sizes of inputs: kept from before, or bound now.
+    /// The program bound to the sizes of these inputs: cached, or bound now.
     pub(crate) fn ready(&self, inputs: &[Buffer]) -> Result<Arc<Ready>> {
         let same = |ready: &Arc<Ready>| {
             let shapes = ready.shapes.iter().map(Vec::as_slice);
@@ -149,7 +149,7 @@ impl Runtime {
             self.program.check_plan(number, &bound)?;
         }
         let Bound { kernels, shapes, plan } = bound;
-        // A model that keeps little does not keep constants packed either.
+        // A model that keeps little does not keep packed constants either.
         let constants = |slot: Slot| match self.config.keep {
             Keep::Little => None,
             Keep::Arenas => self.fixed.bytes(slot).cloned(),
@@ -160,7 +160,7 @@ impl Runtime {
         Ok(Segment { launches, shapes, outputs: self.output_shapes(bindings), plan, needs })
     }
 
-    /// The bytes of operands that kernels keep packed.
+    /// The bytes of the operands that kernels keep packed.
     pub(crate) fn packed_bytes(&self) -> usize {
         let mut counted: Vec<*const Constant> = Vec::new();
         let mut bytes = 0;
@@ -178,13 +178,13 @@ impl Runtime {
         bytes
     }
 
-    /// The sizes of each output, as far as they are known. Its memory may have the same elements under another shape.
+    /// The sizes of each output, as far as they are known. Its memory may hold the same elements under another shape.
     fn output_shapes(&self, bindings: &Bindings) -> Vec<Option<Vec<usize>>> {
         let types = self.program.outputs.iter();
         types.map(|ty| ty.array().and_then(|(_, shape)| shape.evaluate(bindings).ok())).collect()
     }
 
-    /// A later segment, once what its sizes depend on has been computed.
+    /// A later segment, once the data that its sizes depend on has been computed.
     fn later(
         &self,
         number: usize,
@@ -203,7 +203,7 @@ impl Runtime {
         Ok(segment)
     }
 
-    /// Runs on inputs that were checked.
+    /// Runs on inputs that have been checked.
     pub(crate) fn run(&self, inputs: &[Buffer], observer: &Observer) -> Result<Vec<Buffer>> {
         let ready = self.ready(inputs)?;
         let scratch = lock(&self.scratch).pop().unwrap_or_default();
@@ -256,7 +256,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// An error that happened in a step.
+    /// Adds the op to an error that happened in a step.
     fn blame(&self, step: usize, error: Error) -> Error {
         match self.program.steps[step].ops.last() {
             Some(&op) => self.program.blame(op, error),
@@ -297,7 +297,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Whether a step computes with a literal that is not finite.
+    /// Whether a step computes with an infinite or NaN literal.
     fn has_literals_not_finite(&self, step: usize) -> bool {
         let Work::Kernel(kernel) = &self.program.steps[step].work else { return false };
         let code = kernel.ending().into_iter().flat_map(|ending| &ending.code);
@@ -309,7 +309,7 @@ impl Runtime {
     }
 }
 
-/// What facts ask of a program that has not run yet.
+/// The data that is available before a program has run.
 struct Weights<'a>(&'a Runtime);
 
 impl Data for Weights<'_> {

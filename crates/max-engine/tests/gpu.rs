@@ -1,4 +1,4 @@
-//! Models on a GPU: values on both sides, weights, many threads, captures, profiles, and what is left after failures.
+//! Models on a GPU: values on both devices, weights, many threads, captures, profiles, and what works after failures.
 
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -10,9 +10,9 @@ use max_graph::{Graph, HostTensor, ops};
 
 const GPU: DeviceRef = DeviceRef::gpu(0);
 
-/// The first GPU. Where there is none, one line on standard error says why, whatever is done with the output of tests.
+/// The first GPU. If there is none, one line on standard error says why, even where the output of tests is captured.
 ///
-/// Tests take turns: what a kernel reports, whoever waits next is told.
+/// Tests take turns: an error that a kernel reports goes to whoever waits next.
 fn gpu() -> Option<(Device, MutexGuard<'static, ()>)> {
     static SAID: Once = Once::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -153,7 +153,7 @@ fn weights_and_constants_come_from_anywhere() {
         let output = model.execute(&[vector(&[0.5, 0.5, 0.5], &device)]).unwrap();
         assert_eq!(values(&output[0]), [111.5, 222.5, 333.5]);
     }
-    // A weight that is where it is wanted is used there: what is written to it shows.
+    // A weight that is already on the right device is used in place: writes to it show.
     let registry = WeightsRegistry::from([("gpu".into(), on_gpu.clone()), ("cpu".into(), on_host)]);
     let model = session(&device).load_with(&graph, &registry).unwrap();
     on_gpu.copy_from(&vector(&[0.0, 0.0, 0.0], &device)).unwrap();
@@ -188,7 +188,7 @@ fn many_threads_run_many_models() {
             let mut value = ops::tensor(&x[0])?;
             for i in 0..k {
                 value = ops::add(&value, i as f64)?;
-                // A sum over the whole vector ends what can be fused.
+                // A sum over the whole vector ends the fusion.
                 value = ops::sub(&value, ops::reduce_max(&value, -1)?)?;
             }
             Ok(value)
@@ -218,7 +218,7 @@ fn many_threads_run_many_models() {
 #[test]
 fn captures_are_replayed_wherever_inputs_lie() {
     let Some((device, _turn)) = gpu() else { return };
-    // Columns, then rows: no kernel does both.
+    // Columns, then rows: no single kernel does both.
     let graph = Graph::build("steps", [on(GPU, ("rows", 125)), on(GPU, ("rows", 125))], |x| {
         let scaled = ops::sub(&x[0], ops::reduce_max(&x[0], 0)?)?;
         let more = ops::mul(&scaled, &x[1])?;
@@ -250,7 +250,7 @@ fn captures_are_replayed_wherever_inputs_lie() {
     inputs[0].copy_from(&matrix(&other, &device)).unwrap();
     model.replay(7, &inputs).unwrap();
     assert_eq!(values(&output), expected(&other, &y));
-    // Other memory, then the first again, without waiting between.
+    // Other memory, then the first again, without waiting in between.
     let elsewhere = [matrix(&y, &device), matrix(&x, &device)];
     model.replay(7, &elsewhere).unwrap();
     let seen = output.copy(None).unwrap();

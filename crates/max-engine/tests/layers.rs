@@ -1,4 +1,4 @@
-//! A layer of a decoder, op by op: few kernels, and the interpreter's results for all sizes.
+//! A decoder layer, op by op: it compiles to few kernels, and gives the interpreter's results for all sizes.
 
 use max_core::{DType, DeviceRef, Dim, Result, Shape, TensorType};
 use max_driver::Buffer;
@@ -6,7 +6,7 @@ use max_engine::InferenceSession;
 use max_graph::{Graph, HostTensor, TensorValue, Value, interpret, ops};
 
 const WIDTH: usize = 24;
-/// Heads of queries, and how many of them share one of keys and values.
+/// The number of query heads, and how many of them share one head of keys and values.
 const HEADS: usize = 6;
 const SHARE: usize = 3;
 const DEPTH: usize = WIDTH / HEADS;
@@ -20,7 +20,7 @@ fn constant(shape: &[usize], seed: usize) -> Result<TensorValue> {
     ops::constant(data(shape, seed), None, None)
 }
 
-/// The product with a weight, and a bias.
+/// The matmul with a weight, plus a bias.
 fn linear(x: &TensorValue, from: usize, to: usize, seed: usize) -> Result<TensorValue> {
     ops::add(ops::matmul(x, ops::transpose(constant(&[to, from], seed)?, 0, 1)), constant(&[to], seed + 1)?)
 }

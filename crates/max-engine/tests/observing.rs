@@ -1,4 +1,5 @@
-//! What a session can be told, and what its models tell: captures, checks, profiles, kernels, memory, the cache.
+//! What a session can be configured to do, and what its models report: captures, checks, profiles, kernels, memory, the
+//! cache.
 
 use max_core::{DType, DeviceRef, ErrorKind, Shape, TensorType};
 use max_driver::{Buffer, Device};
@@ -104,7 +105,7 @@ fn a_chain_is_one_kernel_without_temporaries() {
     assert_eq!((report.peak_bytes, report.bytes_without_reuse), (0, 0));
 }
 
-/// Weights are packed by the first execution that has rows enough, once for all models and sizes.
+/// Weights are packed by the first execution with enough rows, once for all models and sizes.
 #[test]
 fn packed_constants_are_counted_and_shared() {
     let weights = HostTensor::from_vec(vec![96, 64], vec![0.5f32; 96 * 64]).unwrap();
@@ -149,7 +150,7 @@ fn the_first_op_that_makes_a_nan_is_named() {
     assert_eq!(error.kind(), ErrorKind::Runtime);
     assert!(error.to_string().contains("log made NaN at element 1"), "{error}");
     let passed = model.execute(&[Buffer::from([3f32, f32::NAN])]).unwrap();
-    assert!(values(&passed[0])[1].is_nan(), "what an input holds blames no op");
+    assert!(values(&passed[0])[1].is_nan(), "a NaN in an input is not blamed on any op");
 }
 
 #[test]
@@ -182,7 +183,7 @@ fn profiles_count_launches_of_executions_and_replays() {
 
 #[test]
 fn the_same_graph_is_compiled_once() {
-    // Only this test has this graph, so no other takes part in what is compiled when.
+    // No other test uses this graph, so none can affect when it is compiled.
     let graph = || Graph::build("cached", [f32s(["n"])], |x| ops::tanh(&x[0])).unwrap();
     let load = || session().load(&graph()).unwrap();
     let same = |a: &Model, b: &Model| std::ptr::eq(a.program(), b.program());

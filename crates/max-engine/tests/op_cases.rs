@@ -1,6 +1,6 @@
-//! The shared table of op cases (`cases/ops.json`), run from Rust: each case is built through the registry
-//! by name, printed and parsed back, encoded and decoded, compiled and executed, and the result compared with
-//! the reference interpreter's. The Python tests compare the same cases with NumPy.
+//! The shared table of op cases (`cases/ops.json`), run from Rust: each case is built through the op registry, printed
+//! and parsed back, encoded and decoded, compiled and executed, and the result compared with the reference
+//! interpreter's. The Python tests compare the same cases with NumPy.
 
 #[path = "cases/table.rs"]
 mod table;
@@ -43,7 +43,7 @@ fn execute(graph: &Graph, values: &[HostTensor], session: &InferenceSession) -> 
         .collect()
 }
 
-/// Floats agree to a few units in the last place of their dtype, relative to the largest; all else is the same.
+/// Floats agree to a few units in the last place of their dtype, relative to the largest; everything else is equal.
 fn compare(result: &HostTensor, expected: &HostTensor) -> std::result::Result<(), String> {
     if (result.dtype(), result.shape()) != (expected.dtype(), expected.shape()) {
         return Err(format!("expected {expected:?}, got {result:?}"));
@@ -82,7 +82,7 @@ fn every_case_builds_prints_and_runs() {
     assert!(count > 2000, "only {count} cases ran");
 }
 
-/// A row with a symbol at size zero, for each of its symbols.
+/// A row with one symbol at size zero, for each of its symbols.
 fn emptied(row: &Json) -> Vec<Json> {
     let text = row.to_string();
     let letters = |piece: &str| piece.rsplit(['[', ' ']).next().map(str::to_owned);

@@ -1,5 +1,5 @@
-//! The shared table of op cases (`cases/ops.json`) on a GPU: each case gives what the host gives, up to how exact floats
-//! are, and the same bits when it runs again. All that fails is listed at the end.
+//! The shared table of op cases (`cases/ops.json`) on a GPU: each case gives the host's results, up to the accuracy of
+//! floats, and the same bits when it runs again. All failures are listed at the end.
 
 #[path = "cases/gpu.rs"]
 mod gpu;
@@ -20,7 +20,7 @@ fn load(graph: &Graph, session: &InferenceSession) -> Result<Model> {
     session.load(&Graph::from_body(moved(&graph.body(), DeviceRef::gpu(0))?))
 }
 
-/// Loads all cases on many threads, so that their kernels are compiled when they run one after the other.
+/// Loads all cases on many threads, so that their kernels are already compiled when the cases run one after another.
 fn compile_all(rows: &[(Json, DType)], session: &InferenceSession) {
     const THREADS: usize = 16;
     let load_one =
@@ -29,7 +29,7 @@ fn compile_all(rows: &[(Json, DType)], session: &InferenceSession) {
         for first in 0..THREADS {
             scope.spawn(move || {
                 for row in rows.iter().skip(first).step_by(THREADS) {
-                    // What fails here fails again below.
+                    // Whatever fails here fails again below.
                     let _ = catch_unwind(AssertUnwindSafe(|| load_one(row)));
                 }
             });
@@ -65,14 +65,14 @@ fn check(row: &Json, dtype: DType, session: &InferenceSession) -> std::result::R
     }
 }
 
-/// This needs no GPU: what runs there is the same graph.
+/// This needs no GPU: it checks that the same graph runs there.
 #[test]
 fn every_case_can_be_moved() {
     for (row, dtype) in rows("ops.json") {
         let Case { graph, inputs } = read(&row, dtype).unwrap();
         let body = moved(&graph.body(), DeviceRef::gpu(0)).unwrap_or_else(|error| panic!("{row}: {error}"));
         let results = body.types_of(body.block.results.as_deref().unwrap_or_default());
-        // The sizes of a tensor are on the host, wherever it is.
+        // A tensor's sizes are on the host, wherever the tensor is.
         let on_host = graph.body().ops().all(|op| op.kind.name() == "shape_to_tensor");
         for ty in results {
             assert!(on_host || ty.device() == Some(DeviceRef::gpu(0)), "{row} gives {ty}");
@@ -86,7 +86,7 @@ fn every_case_can_be_moved() {
 fn every_case_gives_what_the_host_gives() {
     let Some(device) = gpu::gpu() else { return };
     let session = InferenceSession::new([device.clone()]);
-    // Some of them: `OP_CASES=matmul` runs the rows with the word.
+    // A selection: `OP_CASES=matmul` runs the rows that contain the word.
     let wanted = std::env::var("OP_CASES").unwrap_or_default();
     let mut cases = rows("ops.json");
     cases.retain(|(row, _)| row.to_string().contains(&wanted));
@@ -97,7 +97,7 @@ fn every_case_gives_what_the_host_gives() {
         let Err(why) = checked.unwrap_or_else(|_| Err("panics".into())) else { continue };
         let call = format!("{}({}) {}", row["op"], row["args"], row.get("kwargs").unwrap_or(&Json::Null));
         failures.push(format!("{} with {dtype}: {why}", call.trim_end_matches(" null")));
-        // After some failures a GPU does nothing any more in this process.
+        // After some failures, the GPU can no longer be used in this process.
         if let Some(error) = gpu::is_gone(&device) {
             failures.push(format!("the GPU is gone, the rest did not run: {error}"));
             break;

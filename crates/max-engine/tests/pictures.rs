@@ -1,4 +1,4 @@
-//! Pictures of models and summaries of what was fused.
+//! Pictures of models, and summaries of what was fused.
 
 #[path = "picture/check.rs"]
 mod check;
@@ -11,7 +11,7 @@ use max_graph::{Graph, OpKind, text};
 
 use check::{Element, check, shows_all_ops};
 
-/// Loads a graph; its weights are float32.
+/// Loads a graph; all its weights are float32.
 fn load(graph: &str) -> Model {
     let body = text::parse(graph).unwrap();
     let mut weights = WeightsRegistry::new();
@@ -25,7 +25,7 @@ fn load(graph: &str) -> Model {
     InferenceSession::new([Device::cpu()]).load_with(&Graph::from_body(body), &weights).unwrap()
 }
 
-/// The texts of nodes of a class, each with its detail.
+/// The texts of the nodes of a class, each with its detail.
 fn texts(elements: &[Element], class: &str) -> Vec<String> {
     let mut texts = Vec::new();
     let mut wanted = false;
@@ -80,7 +80,7 @@ fn a_picture_shows_ops_in_their_kernels() {
     assert_eq!(texts(&elements, "view"), ["permute float32[128, batch]"]);
     assert_eq!(texts(&elements, "op")[..2], ["matmul float32[batch, 128]", "add float32[batch, 128]"]);
     assert_eq!(texts(&elements, "output"), ["output 0 float32[batch, 10]", "output 1 float32[128, batch]"]);
-    // One arrow for each operand and each output.
+    // One arrow per operand and per output.
     let arrows = elements.iter().filter(|element| element.is("tip")).count();
     let operands: usize = model.program().source.ops().map(|op| op.operands.len()).sum();
     assert_eq!(arrows, operands + 2);
@@ -168,7 +168,7 @@ fn texts_from_outside_are_cleaned_cut_and_escaped() {
     assert!(model.fusion_summary().lines().all(|line| line.starts_with("kernel ")));
 }
 
-/// Products of a matrix with itself, one after the other; the first is also read by all.
+/// A chain of matmuls of a matrix with itself; all of them also read the first matrix.
 fn products(count: usize) -> Model {
     let mut graph = String::from("graph \"products\"(%0: float32[2, 2]) {\n");
     for number in 1..=count {

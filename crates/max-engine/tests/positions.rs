@@ -1,4 +1,4 @@
-//! Positions and random numbers in compiled graphs: they are the same however they are computed.
+//! Ranges and random numbers in compiled graphs: they are the same however they are computed.
 
 use max_core::{DType, DeviceRef, Dim, Result, Shape, TensorType};
 use max_driver::Buffer;
@@ -29,7 +29,7 @@ fn run(
     execute(&graph, &[seed(11), HostTensor::from(vec![0f32; n])], threads).unwrap()
 }
 
-/// A draw, by itself: static, on one thread.
+/// A draw by itself: static, on one thread.
 fn alone(draw: fn(Shape, &TensorValue) -> Result<TensorValue>, sizes: [i64; 2]) -> HostTensor {
     run(1, 1, |seed| Ok(vec![draw(sizes.into(), seed)?])).remove(0)
 }
@@ -57,7 +57,7 @@ fn random_numbers_depend_on_nothing_but_seed_and_place() {
             let expected = alone(draw, sizes);
             let symbolic = || Shape::from(vec![Dim::from("n"), Dim::Static(cols)]);
             for threads in [1, 3] {
-                // Stored beside a transposed reader, reduced, and inside of what follows.
+                // Stored next to a transposed reader, reduced, and fused into what follows.
                 let results = run(rows as usize, threads, |seed| {
                     let x = draw(symbolic(), seed)?;
                     let turned = ops::mul(ops::transpose(&x, 0, 1)?, 1.0)?;
@@ -70,7 +70,7 @@ fn random_numbers_depend_on_nothing_but_seed_and_place() {
                 let row = |row: usize| &elements[row * cols as usize + 1..(row + 1) * cols as usize];
                 let part: Vec<f32> = (1..rows as usize).flat_map(row).copied().collect();
                 assert_eq!(*results[2].elements::<f32>().unwrap(), part);
-                // Never stored: only a transposed copy, only a maximum, only twice the number.
+                // Never stored: only a transposed copy, only a maximum, only its double.
                 let turned = run(rows as usize, threads, |seed| {
                     Ok(vec![ops::transpose(draw(symbolic(), seed)?, 0, 1)?])
                 });
@@ -111,7 +111,7 @@ fn narrow_random_numbers_are_the_reference_s() {
     }
 }
 
-/// Ops that need memory get it; sizes that depend on data come from positions too.
+/// Ops that need memory get it; sizes that depend on data may come from ranges too.
 #[test]
 fn positions_go_wherever_data_goes() {
     let types = [TensorType::new(DType::Int64, ["n"], CPU), TensorType::new(DType::Float32, (6000, 4), CPU)];

@@ -1,5 +1,5 @@
-//! Random graphs, run by the engine and by the reference interpreter: both give the same results, up to how exact
-//! the ops are, and the engine gives the same bits however it is run.
+//! Random graphs, run by the engine and by the reference interpreter: both give the same results, up to the accuracy of
+//! the ops, and the engine gives the same bits however it is run.
 //!
 //! `RANDOM_GRAPHS=100000` tries more graphs, `RANDOM_SEED=17` only that one.
 
@@ -34,7 +34,7 @@ use judge::{difference, judge, live};
 
 /// How many graphs are tried unless the environment says otherwise.
 const GRAPHS: u64 = 6_000;
-/// How many of them are run in other ways too.
+/// How many of them are also run in other ways.
 const AGAIN: u64 = 600;
 
 fn seeds(default: u64) -> std::ops::Range<u64> {
@@ -50,7 +50,7 @@ fn load(case: &Case, threads: usize) -> Result<Model> {
     InferenceSession::new([]).with_num_threads(threads)?.load(&case.graph)
 }
 
-/// Memory from the last element to the first, seen backwards: the same tensor with negative strides.
+/// Memory from the last element to the first, read backwards: the same tensor with negative strides.
 fn backwards(v: &HostTensor) -> Result<Buffer> {
     let elements = v.bytes().chunks(v.dtype().size_in_bytes()).rev();
     let bytes = HostBytes::from_vec(elements.flatten().copied().collect::<Vec<u8>>());
@@ -67,10 +67,10 @@ fn execute_on(model: &Model, inputs: impl Iterator<Item = Result<Buffer>>) -> Re
     model.execute(&inputs.collect::<Result<Vec<_>>>()?)?.iter().map(tensor).collect()
 }
 
-/// Runs a case and tells whether it gave results, as the reference does; or why it is wrong.
+/// Runs a case and returns whether it gave results, as in the reference; or why it is wrong.
 fn check(case: &Case) -> std::result::Result<bool, String> {
     let inputs = case.inputs(&case.bindings, 0);
-    // A panic is a failure like others, to be reported with its graph.
+    // A panic is a failure like any other, to be reported with its graph.
     let run = AssertUnwindSafe(|| load(case, 2).and_then(|model| execute(&model, &inputs)));
     let got = catch_unwind(run).map_err(|_| "the engine panics".to_owned())?;
     judge(case, &inputs, got)
@@ -90,7 +90,7 @@ fn report(seed: u64, case: Case, why: String) -> ! {
     panic!("seed {seed} ({} steps): {why}\ninputs: {}\n{text}", case.steps, shapes.join(", "));
 }
 
-/// Ops that have no part here: they print, or need weights or another device.
+/// Ops that are not generated here: they print, or need weights or another device.
 const ABSENT: &[&str] = &["print", "constant_external", "transfer_to"];
 
 const STRUCTURED: &[&str] = &[
@@ -139,7 +139,7 @@ fn graphs_agree_with_the_reference() {
     }
 }
 
-/// Results as bits, or that there are none.
+/// Results as bits; `None` if there are none.
 type Bits = Option<Vec<HostTensor>>;
 
 fn bits(model: &Model, inputs: &[HostTensor]) -> Bits {
@@ -213,8 +213,8 @@ fn pictures_hold_every_op_in_its_kernel() {
     }
 }
 
-/// The tolerances are neither too narrow, as results that are a little off in every op pass, nor too wide to see
-/// anything, as one wrong element in a hundredth of the largest is found in nearly all results.
+/// The tolerances are neither too narrow, as results that are slightly off in every op pass, nor too wide, as one
+/// element that is off by a hundredth of the largest is found in nearly all results.
 #[test]
 fn tolerances_tell_rounding_from_mistakes() {
     let (mut found, mut missed) = (0, 0);

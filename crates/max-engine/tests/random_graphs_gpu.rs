@@ -1,4 +1,4 @@
-//! Random graphs on a GPU: what the reference interpreter gives, up to how exact the ops are, and the same bits twice.
+//! Random graphs on a GPU: the reference interpreter's results, up to the accuracy of the ops, and the same bits twice.
 //!
 //! `RANDOM_GRAPHS=100000` tries more graphs, `RANDOM_SEED=17` only that one.
 
@@ -29,16 +29,16 @@ use max_graph::{Graph, interpret};
 use generate::{Case, Extent};
 use judge::{judge, live};
 
-/// How many graphs are tried unless the environment says otherwise: each kernel is compiled.
+/// How many graphs are tried unless the environment says otherwise: few, because each kernel has to be compiled.
 const GRAPHS: u64 = 300;
-/// Enough to see what is wrong.
+/// After this many failures the test stops.
 const MOST_FAILURES: usize = 10;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Whether a case gives results, as the reference does; or why it is wrong.
+/// Whether a case gives results, as in the reference; or why it is wrong.
 fn check(case: &Case, session: &InferenceSession) -> Result<bool, String> {
     let inputs = case.inputs(&case.bindings, 0);
     let run = AssertUnwindSafe(|| {
@@ -62,7 +62,7 @@ fn smallest(seed: u64, case: Case, why: String, session: &InferenceSession) -> S
     format!("seed {seed} ({} steps) with {:?}: {why}\n{text}", case.steps, case.bindings)
 }
 
-/// This needs no GPU: what runs there is the same graph.
+/// This needs no GPU: it checks that the same graph runs there.
 #[test]
 fn graphs_can_be_moved() {
     for seed in 0..GRAPHS {

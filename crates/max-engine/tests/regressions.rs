@@ -23,7 +23,7 @@ fn execute(model: &Model, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
     outputs.iter().map(|b| HostTensor::new(b.dtype(), b.shape(), b.host_bytes()?)).collect()
 }
 
-/// Both give the same, or both fail with the same message.
+/// Both give the same results, or fail with the same message.
 fn agrees(ir: &str, inputs: &[HostTensor]) {
     let expected = interpret(&text::parse(ir).unwrap(), inputs, &());
     let got = load(ir).and_then(|model| execute(&model, inputs));
@@ -139,7 +139,7 @@ fn a_value_may_be_many_outputs() {
 
 #[test]
 fn bounds_of_slices_outlive_the_steps_before() {
-    // The last step before the slice could work in place of the scalar that the slice starts at.
+    // The last step before the slice could reuse the memory of the scalar at which the slice starts.
     let ir = r#"graph "g"(%0: float32[n], %1: float32[9]) {
       %2 = shape_to_tensor() {dims = [n], scalar = true} : int64[]
       %3 = constant() {value = dense(int64[], [3]), device = "cpu:0"} : int64[]
@@ -170,7 +170,7 @@ fn what_is_stored_twice_is_not_read_past_its_end() {
       %1 = concat(%0, %0) {axis = 0} : float32[200]
       return %1
     }"#;
-    // The last element lies at the end of a page, behind which nothing may be read.
+    // The last element lies at the end of a page, after which nothing may be read.
     let path = std::env::temp_dir().join(format!("max-engine-page-{}", std::process::id()));
     let bytes: Vec<u8> = (0..1024).flat_map(|i: u32| (i as f32).to_ne_bytes()).collect();
     std::fs::write(&path, bytes).unwrap();

@@ -16,7 +16,7 @@ fn session() -> InferenceSession {
     InferenceSession::new([Device::cpu()])
 }
 
-/// A fresh folder that goes away with the test.
+/// A fresh folder that is deleted with the test.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,5 @@
-//! Every form of kernel gives the interpreter's results with the sizes 0 and 1 in every position, on the host and on a GPU.
+//! Every kind of kernel gives the interpreter's results with the sizes 0 and 1 in every position, on the host and on a
+//! GPU.
 
 #[path = "cases/forms.rs"]
 mod forms;
@@ -13,8 +14,8 @@ use max_graph::{Graph, interpret};
 use forms::KernelForm;
 use gpu::{difference, execute, moved};
 
-/// Runs a form, moved to a device, with all combinations of the sizes it is made for and of others; tells how often it gave
-/// results.
+/// Runs a form, moved to a device, with all combinations of the sizes it is made for and other sizes; returns how often
+/// it gave results.
 fn check(form: &KernelForm, session: &InferenceSession, device: DeviceRef, others: &[i64]) -> usize {
     let graph = form.graph().unwrap_or_else(|error| panic!("{}: {error}", form.name));
     let model = session.load(&Graph::from_body(moved(&graph.body(), device).unwrap())).unwrap();

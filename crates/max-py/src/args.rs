@@ -19,7 +19,7 @@ use crate::interrupt::call;
 use crate::tensor::PyTensor;
 use crate::types::{PyDType, PyDeviceRef, PyDim, PyShape, PyType};
 
-/// The native object behind a Python shell, or the object itself.
+/// The native object behind a Python wrapper, or the object itself.
 pub fn native<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let inner = object.getattr_opt(intern!(object.py(), "_native"))?;
     Ok(inner.unwrap_or_else(|| object.clone()))
@@ -29,10 +29,10 @@ fn type_name(object: &Bound<'_, PyAny>) -> String {
     object.get_type().name().map_or_else(|_| "an object".into(), |name| name.to_string())
 }
 
-/// What is taken where a dtype is wanted.
+/// What is accepted as a dtype.
 const DTYPES: &str = "a DType, a NumPy dtype or scalar type, or a name such as 'float32'";
 
-/// An argument that is a dtype, or stands for one.
+/// An argument that is a dtype or stands for one.
 pub struct DTypeLike(pub DType);
 
 impl FromPyObject<'_, '_> for DTypeLike {
@@ -52,14 +52,14 @@ impl FromPyObject<'_, '_> for DTypeLike {
     }
 }
 
-/// A symbolic dim. Beyond ASCII, Python itself knows which characters `\w` matches in its regular expressions.
+/// A symbolic dim. Beyond ASCII, Python's own regular expressions decide which characters `\w` matches.
 fn symbolic(name: &Bound<'_, PyString>) -> PyResult<Dim> {
     let text = name.to_cow()?;
     let matches = || name.call_method1("replace", ("_", ""))?.call_method0("isalnum")?.is_truthy();
     if !text.is_ascii() && !matches()? {
         let shown: String = text.chars().take(60).collect();
         return Err(PyValueError::new_err(format!(
-            "Invalid name for symbolic dimension: {shown:?} has characters that are no letters, digits or underscores"
+            "Invalid name for symbolic dimension: {shown:?} has characters other than letters, digits and underscores"
         )));
     }
     Dim::symbolic(&text).raise()
@@ -106,7 +106,7 @@ pub fn sizes(object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     sizes.collect()
 }
 
-/// The value of an object that is an integer, by the `__index__` protocol; nothing if it is none.
+/// The value of an integer object, by the `__index__` protocol; `None` for other objects.
 pub fn index(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     let py = object.py();
     if !object.is_instance_of::<PyInt>() && !object.hasattr(intern!(py, "__index__"))? {
@@ -121,7 +121,7 @@ pub fn index(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     }
 }
 
-/// A number, if the object is one: Python's own, or a NumPy scalar.
+/// The value of a Python number or NumPy scalar; `None` for other objects.
 pub fn number(object: &Bound<'_, PyAny>) -> PyResult<Option<Number>> {
     let py = object.py();
     if let Ok(b) = object.cast::<PyBool>() {
@@ -145,7 +145,7 @@ pub fn number(object: &Bound<'_, PyAny>) -> PyResult<Option<Number>> {
     Ok(None)
 }
 
-/// The deepest nesting of lists in an argument; lists that share members would otherwise unfold without end.
+/// The deepest nesting of lists in an argument. Without a limit, lists that share members would unfold forever.
 const MAX_DEPTH: usize = 6;
 
 /// Any argument of an op function.
@@ -156,9 +156,9 @@ pub fn arg(object: &Bound<'_, PyAny>) -> PyResult<Arg> {
 /// Reads the arguments of a call.
 #[derive(Default)]
 pub struct Reader {
-    /// Whether arrays may be read where they are: the call has done its work when it returns.
+    /// Whether arrays may be read in place, because the call has finished its work when it returns.
     pub share_arrays: bool,
-    /// Whether there was a tensor among the arguments.
+    /// Whether any argument was a tensor.
     pub met_tensor: bool,
 }
 
@@ -168,9 +168,9 @@ impl Reader {
         nested_arg(self, object, MAX_DEPTH)
     }
 
-    /// The data of an array: a copy, unless it is used up before anybody can write to the array.
+    /// The data of an array: a copy, unless it is consumed before anybody can write to the array.
     fn array(&self, buffer: &Buffer) -> PyResult<Arg> {
-        // Single elements may be remembered for what follows.
+        // A single element may be cached beyond the call.
         let shared = self.share_arrays && buffer.is_contiguous() && buffer.rank() > 0;
         if shared { array::shared_tensor(buffer) } else { array::host_tensor(buffer) }.map(Arg::Array)
     }
@@ -184,7 +184,7 @@ fn nested_arg(reader: &mut Reader, object: &Bound<'_, PyAny>, depth: usize) -> P
     if let Some(dtype) = array::dtype_like(object)? {
         return Ok(Arg::DType(dtype));
     }
-    // A class has the attributes that are looked for below, but is nothing of what they stand for.
+    // A class has the attributes that are looked up below, but is not an instance of anything they stand for.
     if object.is_instance_of::<types::PyType>() {
         return Err(PyTypeError::new_err(format!(
             "{} cannot be an argument of an op; a dtype is {DTYPES}",

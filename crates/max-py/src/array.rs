@@ -1,4 +1,4 @@
-//! Arrays of other libraries: NumPy's directly, all others by DLPack.
+//! Arrays of other libraries: NumPy's directly, all others through DLPack.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -20,7 +20,7 @@ use crate::error::Raise;
 use crate::interrupt::call;
 use crate::tensor::PyTensor;
 
-/// The dtype of a NumPy dtype; extension types such as bfloat16 go by their names.
+/// The dtype of a NumPy dtype; extension types such as bfloat16 are recognised by name.
 pub fn numpy_dtype(descr: &Bound<'_, PyArrayDescr>) -> PyResult<DType> {
     if descr.is_native_byteorder() == Some(false) {
         return Err(PyValueError::new_err(format!(
@@ -47,7 +47,7 @@ pub fn numpy_dtype(descr: &Bound<'_, PyArrayDescr>) -> PyResult<DType> {
     dtype.ok_or_else(|| PyValueError::new_err(format!("the NumPy dtype {descr} is not supported")))
 }
 
-/// The dtype for a NumPy dtype or scalar type, such as `np.float32`; nothing for any other object.
+/// The dtype for a NumPy dtype or scalar type, such as `np.float32`; `None` for any other object.
 pub fn dtype_like(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     let scalars = numpy_scalars(object.py())?;
     if let Ok(descr) = object.cast::<PyArrayDescr>() {
@@ -61,7 +61,7 @@ pub fn dtype_like(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     }
 }
 
-/// A NumPy array, if the object is one.
+/// The object as a NumPy array, if it is one.
 pub fn as_numpy<'a, 'py>(object: &'a Bound<'py, PyAny>) -> PyResult<Option<&'a Bound<'py, PyUntypedArray>>> {
     numpy_scalars(object.py())?;
     Ok(object.cast().ok())
@@ -72,36 +72,37 @@ pub fn is_numpy_scalar(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.is_instance(numpy_scalars(object.py())?)
 }
 
-/// The class of all NumPy scalars. Whatever uses NumPy asks for it first: its API panics where NumPy cannot be imported,
-/// and here that is an error.
+/// The base class of all NumPy scalars. Every use of NumPy goes through here first: its API panics where NumPy cannot
+/// be imported, and this returns an error instead.
 fn numpy_scalars(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     GENERIC.import(py, "numpy", "generic")
 }
 
-/// A NumPy array as a buffer that shares its memory, strides and writability, and keeps it alive.
+/// A NumPy array as a buffer that shares its memory, strides and writability and keeps it alive.
 pub fn from_numpy(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buffer> {
     let dtype = numpy_dtype(&array.dtype())?;
     let Some(strides) = element_strides(array, dtype) else {
-        // A field of a record: its elements lie at distances that are no multiple of their size.
+        // A field of a record array: the distance between elements is not a multiple of their size.
         let copy = array.py().import("numpy")?.call_method1("ascontiguousarray", (array,))?;
         return from_numpy(copy.cast::<PyUntypedArray>()?);
     };
-    // SAFETY: the pointer is that of a live array object; only its public header is read.
+    // SAFETY: the pointer is to a live array object, and only its public header is read.
     let (data, flags) = unsafe {
         let header = &*numpy::npyffi::_PyArray_GET_ITEM_DATA(array.as_array_ptr().cast_const());
         (header.data, header.flags)
     };
     let access = if flags & NPY_ARRAY_WRITEABLE != 0 { Access::ReadWrite } else { Access::ReadOnly };
     let owner: Box<Py<PyUntypedArray>> = Box::new(array.clone().unbind());
-    // SAFETY: shape and strides are those of the array, whose memory lives as long as the array object does.
+    // SAFETY: shape and strides are the array's own, and its memory lives as long as the array object.
     unsafe {
         Buffer::from_raw(data.cast(), dtype, array.shape(), Some(&strides), &Device::cpu(), access, owner)
             .raise()
     }
 }
 
-/// The strides of an array in elements, if they are whole; axes nothing steps along may have any.
+/// The strides of an array in elements, if they are whole numbers; the stride of an axis of size 0 or 1 does not
+/// matter.
 pub fn element_strides(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> Option<Vec<isize>> {
     let size = dtype.size_in_bytes() as isize;
     let axes = array.strides().iter().zip(array.shape());
@@ -109,8 +110,8 @@ pub fn element_strides(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> Optio
         .collect()
 }
 
-/// A buffer for anything that is an array; NumPy's arrays may have strides, tensors of this package have their own
-/// memory, others come by DLPack.
+/// A buffer for any array. NumPy arrays may be strided, tensors of this package already have a buffer, and all others
+/// are imported through DLPack.
 pub fn from_any(object: &Bound<'_, PyAny>) -> PyResult<Option<Buffer>> {
     if let Ok(tensor) = object.cast::<PyTensor>() {
         return tensor.get().read(object.py()).map(Some);
@@ -127,14 +128,14 @@ pub fn from_any(object: &Bound<'_, PyAny>) -> PyResult<Option<Buffer>> {
 const VERSIONED: &CStr = c"dltensor_versioned";
 const UNVERSIONED: &CStr = c"dltensor";
 
-/// An array of another library as a buffer that shares its memory, by the DLPack protocol.
+/// An array of another library as a buffer that shares its memory, through the DLPack protocol.
 pub fn from_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     let py = object.py();
     if !object.hasattr(intern!(py, "__dlpack__"))? {
         let name = object.get_type().name()?;
         return Err(PyTypeError::new_err(format!("{name} is not an array: it has no __dlpack__ method")));
     }
-    // A torch tensor that takes part in autograd gives its data only when it is detached.
+    // A torch tensor that requires gradients exports its data only after being detached.
     let needs_grad = object.getattr_opt(intern!(py, "requires_grad"))?;
     if needs_grad.is_some_and(|flag| flag.is_truthy().unwrap_or(false)) {
         let detach = object.getattr(intern!(py, "detach"))?;
@@ -153,7 +154,7 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     options.set_item("max_version", (dlpack::VERSION.major, dlpack::VERSION.minor))?;
     let produce = || call(&method, &PyTuple::empty(py), Some(&options));
     let capsule = match produce() {
-        // Producers from before DLPack 1.0 do not know the argument.
+        // Producers older than DLPack 1.0 do not know the argument.
         Err(e) if e.is_instance_of::<PyTypeError>(py) => {
             options.del_item("max_version")?;
             produce()?
@@ -163,18 +164,18 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     let capsule = capsule.cast_into::<PyCapsule>().map_err(PyErr::from)?;
     if let Ok(tensor) = capsule.pointer_checked(Some(VERSIONED)) {
         mark_used(&capsule, c"used_dltensor_versioned")?;
-        // SAFETY: the capsule's name says what it holds, and the new name that it is ours now.
+        // SAFETY: the capsule's name says what it holds, and its new name marks it as consumed by us.
         return unsafe { dlpack::import_versioned(tensor.as_ptr().cast()) }.raise();
     }
     let Ok(tensor) = capsule.pointer_checked(Some(UNVERSIONED)) else {
-        return Err(PyValueError::new_err("the DLPack capsule holds no tensor, or it was taken already"));
+        return Err(PyValueError::new_err("the DLPack capsule holds no tensor, or was already consumed"));
     };
     mark_used(&capsule, c"used_dltensor")?;
     // SAFETY: as above.
     unsafe { dlpack::import(tensor.as_ptr().cast()) }.raise()
 }
 
-/// The stream on which an array on a GPU will be used, for which its producer makes it ready; none on the host.
+/// The stream on which a GPU array will be used, so that its producer can make it ready there; `None` on the host.
 fn consuming_stream(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     let py = object.py();
     let Some(method) = object.getattr_opt(intern!(py, "__dlpack_device__"))? else { return Ok(None) };
@@ -187,7 +188,7 @@ fn consuming_stream(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     Ok(py.detach(|| Device::try_from(place)).raise()?.default_stream().handle())
 }
 
-/// Makes a buffer on a GPU ready for the stream of its consumer, as the protocol numbers streams.
+/// Makes a buffer on a GPU ready for its consumer's stream, numbered as in the protocol.
 pub fn hand_over(buffer: &Buffer, stream: Option<i64>) -> PyResult<()> {
     let handle = match stream {
         None => Some(LEGACY_STREAM),
@@ -195,15 +196,15 @@ pub fn hand_over(buffer: &Buffer, stream: Option<i64>) -> PyResult<()> {
         Some(handle @ 1..) => Some(handle as u64),
         Some(other) => {
             return Err(PyValueError::new_err(format!(
-                "{other} is no stream of a DLPack consumer: expected -1 for none, 1 or 2 for the default ones, or a handle"
+                "{other} is not a DLPack stream: expected -1 for none, 1 or 2 for the default streams, or a handle"
             )));
         }
     };
-    // SAFETY: by the protocol a number is the handle of a stream of the buffer's device.
+    // SAFETY: by the protocol, the number is the handle of a stream of the buffer's device.
     unsafe { buffer.release_to(handle) }.raise()
 }
 
-/// The number of the stream that a consumer means who names none.
+/// The stream that a consumer means when it names none.
 const LEGACY_STREAM: u64 = 1;
 
 fn mark_used(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
@@ -214,7 +215,7 @@ fn mark_used(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()
     }
 }
 
-/// A capsule through which another library takes a buffer over.
+/// A capsule through which another library takes over a buffer.
 pub fn to_dlpack<'py>(
     py: Python<'py>,
     buffer: &Buffer,
@@ -229,14 +230,15 @@ pub fn to_dlpack<'py>(
     };
     let tensor =
         NonNull::new(tensor).ok_or_else(|| PyBufferError::new_err("the buffer could not be exported"))?;
-    // SAFETY: the pointer is a managed tensor of the kind the name says; the destructor frees it if nobody took it.
+    // SAFETY: the pointer is a managed tensor of the kind that the name says; the destructor frees it if nobody
+    // consumes it.
     unsafe { PyCapsule::new_with_pointer_and_destructor(py, tensor, name, Some(release)) }
 }
 
 /// Frees an exported tensor that no consumer has taken.
 unsafe extern "C" fn release(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with the capsule that is going away; the name tells which kind it still holds, and a
-    // consumer that took the tensor has changed the name.
+    // SAFETY: Python calls this with the capsule that is being destroyed. Its name tells which kind of tensor it still
+    // holds; a consumer that took the tensor has changed the name.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 1 {
             let tensor: *mut dlpack::DLManagedTensorVersioned =
@@ -254,12 +256,12 @@ unsafe extern "C" fn release(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// The data of a contiguous buffer where it is.
+/// The data of a contiguous buffer, in place.
 pub fn shared_tensor(buffer: &Buffer) -> PyResult<HostTensor> {
     HostTensor::new(buffer.dtype(), buffer.shape(), buffer.host_bytes().raise()?).raise()
 }
 
-/// The data of a buffer for a graph: a copy, since its memory may be written to through other handles.
+/// The data of a buffer for a graph: a copy, because its memory may be written through other handles.
 pub fn host_tensor(buffer: &Buffer) -> PyResult<HostTensor> {
     let copy = buffer.copy(None).raise()?;
     HostTensor::new(copy.dtype(), copy.shape(), copy.host_bytes().raise()?).raise()

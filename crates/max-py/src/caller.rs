@@ -9,16 +9,16 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
 
-/// What is remembered of frames, since ops are called from few places again and again.
+/// A cache of what is known about frames: ops are called from the same few places again and again.
 #[derive(Default)]
 struct Memory {
-    /// The code of this package that was met, by address. It is kept alive, so that nothing else gets the address.
+    /// The code objects of this package seen so far, by address. They are kept alive so that no address is reused.
     own_code: HashMap<usize, Py<PyAny>>,
-    /// The file that was named last.
+    /// The last file name that was looked up.
     file: Option<(Py<PyAny>, Arc<str>)>,
 }
 
-/// As much code as is remembered; this package has less.
+/// The most code objects that are cached; this package has fewer.
 const MOST: usize = 10_000;
 
 static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
@@ -40,7 +40,7 @@ pub fn caller(py: Python<'_>) -> PyResult<Location> {
     }
 }
 
-/// Uses what is remembered. Python code must not run meanwhile, lest it comes here again.
+/// Uses the cache. No Python code may run meanwhile, because it could re-enter this function.
 fn remember<R>(work: impl FnOnce(&mut Memory) -> R) -> R {
     let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     work(memory.get_or_insert_with(Memory::default))

@@ -139,7 +139,7 @@ impl PyStream {
         PyDevice(self.0.device().clone())
     }
 
-    /// The handle for other libraries; nothing for the host.
+    /// The handle for other libraries; `None` for the host.
     #[getter]
     fn handle(&self) -> Option<u64> {
         self.0.handle()
@@ -154,8 +154,8 @@ impl PyStream {
     }
 }
 
-/// Tells the driver, once and before it looks for a GPU, where the packages of this environment keep CUDA libraries:
-/// in `nvidia/*/lib` beside them.
+/// Tells the driver, once and before it looks for a GPU, where the installed packages of this environment keep CUDA
+/// libraries: in `nvidia/*/lib` on `sys.path`.
 pub fn find_libraries(py: Python<'_>) -> PyResult<()> {
     static TOLD: PyOnceLock<()> = PyOnceLock::new();
     let tell = || -> PyResult<()> {
@@ -177,7 +177,7 @@ pub fn accelerator_count(py: Python<'_>) -> PyResult<usize> {
     Ok(py.detach(driver::accelerator_count))
 }
 
-/// The API of the accelerators.
+/// The API that programs the accelerators.
 #[pyfunction]
 pub fn accelerator_api(py: Python<'_>) -> PyResult<&'static str> {
     find_libraries(py)?;
@@ -191,7 +191,7 @@ pub fn accelerator_architecture_name(py: Python<'_>) -> PyResult<String> {
     py.detach(driver::accelerator_architecture_name).raise()
 }
 
-/// Where a buffer is made: a device, or a stream on one.
+/// Where a buffer is created: on a device, or on a stream of one.
 fn place(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let object = native(object)?;
     if let Ok(device) = object.cast::<PyDevice>() {
@@ -244,7 +244,7 @@ impl PyBuffer {
             let dtype = array::numpy_dtype(&array.dtype())?;
             if copy == Some(false) && array::element_strides(array, dtype).is_none() {
                 return Err(PyValueError::new_err(
-                    "the array cannot be shared: its strides are no multiple of its elements",
+                    "the array cannot be shared: its strides are not multiples of the element size",
                 ));
             }
             array::from_numpy(array)?
@@ -446,7 +446,8 @@ impl PyBuffer {
     }
 }
 
-/// That a buffer has the one element of a conversion to a Python number, or an error that says what was asked for.
+/// Checks that a buffer has exactly one element, as a conversion to a Python number needs; the error says what was
+/// asked for.
 pub fn check_convertible(what: &str, buffer: &Buffer, to: &str) -> PyResult<()> {
     match (buffer.num_elements(), to) {
         (1, _) => Ok(()),
@@ -467,7 +468,7 @@ pub fn python_number(py: Python<'_>, number: Number) -> PyResult<Bound<'_, PyAny
     })
 }
 
-/// A number, or an error that says what was given.
+/// A number, or an error that says what was given instead.
 pub fn required_number(value: &Bound<'_, PyAny>) -> PyResult<Number> {
     let number = args::number(value)?;
     number.ok_or_else(|| PyTypeError::new_err(format!("expected a number, got {}", value.get_type())))

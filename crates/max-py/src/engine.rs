@@ -19,7 +19,7 @@ use crate::graph::PyGraph;
 use crate::interrupt::interruptible;
 use crate::types::{PyDType, PyDeviceRef};
 
-/// A set of devices on which models run.
+/// The devices on which models run, and how.
 #[pyclass(frozen, name = "Session", module = "max._core")]
 pub struct PySession(InferenceSession);
 
@@ -65,7 +65,7 @@ impl PySession {
         weights: &Bound<'_, PyDict>,
     ) -> PyResult<PyModel> {
         let mut registry = WeightsRegistry::new();
-        // Over a copy: reading an array may run code that changes the dict.
+        // Iterates over a copy: reading an array may run code that changes the dict.
         for item in weights.items() {
             let (name, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
             registry.insert(name.extract()?, weight(&name.str()?, &value)?);
@@ -111,7 +111,7 @@ impl PySession {
     }
 }
 
-/// A setting by its name; a member of the enum of its names is a string too.
+/// A setting by its name; members of the enum are strings too.
 fn named<T: FromStr<Err = max::Error>>(object: &Bound<'_, PyAny>, class: &str) -> PyResult<T> {
     match object.cast::<PyString>() {
         Ok(name) => name.to_cow()?.parse().raise(),
@@ -119,20 +119,20 @@ fn named<T: FromStr<Err = max::Error>>(object: &Bound<'_, PyAny>, class: &str) -
     }
 }
 
-/// How often compiled programs were found, how often not, and how many are kept.
+/// The hits, the misses and the size of the cache of compiled programs.
 #[pyfunction]
 pub fn program_cache_stats() -> (u64, u64, usize) {
     let stats = engine::program_cache_stats();
     (stats.hits, stats.misses, stats.size)
 }
 
-/// Forgets compiled programs.
+/// Clears the cache of compiled programs.
 #[pyfunction]
 pub fn clear_program_cache() {
     engine::clear_program_cache();
 }
 
-/// The value of a weight; it stays where it is.
+/// The value of a weight, without a copy.
 fn weight(name: &Bound<'_, PyString>, value: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     let value = native(value)?;
     if let Ok(buffer) = value.cast::<PyBuffer>() {
@@ -238,8 +238,8 @@ impl PyModel {
         inputs.iter().map(|item| input(&item, specs.next())).collect()
     }
 
-    /// Runs the model in some way without the GIL, until it is done or Ctrl-C ends it. Profilers of NVIDIA see the whole
-    /// call if the model is profiled in detail.
+    /// Runs the model without the GIL until it is done or Ctrl-C interrupts it. With detailed profiling, NVIDIA's
+    /// profilers show the whole call as one range.
     fn run<T: Send>(
         &self,
         method: &str,
@@ -251,7 +251,8 @@ impl PyModel {
         let mut buffers = self.inputs_from(inputs)?;
         interruptible(inputs.py(), |checkpoint| {
             let result = work(&self.0, &buffers, checkpoint);
-            // What other libraries lent goes back when its GPU is done with it: no other thread waits for that.
+            // Drops GPU inputs while the GIL is released: returning memory to the library that owns it waits for the
+            // GPU.
             buffers.retain(Buffer::is_host);
             result
         })
@@ -262,7 +263,7 @@ fn wrap(buffers: Vec<Buffer>) -> Vec<PyBuffer> {
     buffers.into_iter().map(PyBuffer).collect()
 }
 
-/// The key of a capture: an integer, and no bool, that fits 64 bits without a sign.
+/// The key of a capture: an int, not a bool, that fits an unsigned 64-bit integer.
 fn graph_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
     let no_integer = || PyTypeError::new_err(format!("graph_key must be an int, got {}", key.get_type()));
     if key.is_instance_of::<PyBool>() {
@@ -279,10 +280,10 @@ fn graph_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
     })
 }
 
-/// An input of a model: an array of any kind, or a number in the dtype the model wants. Numbers and arrays of the host
-/// are moved to the device of the input; a buffer is taken as it is.
+/// An input of a model: an array of any kind, or a number in the dtype that the model expects. Numbers and host arrays
+/// are copied to the device of the input; a buffer is taken as it is.
 fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
-    // First what needs no look at attributes: an attribute that is missing costs more than a small model.
+    // Cheap checks first: looking up a missing attribute costs more than running a small model.
     if let Some(array) = array::as_numpy(object)? {
         return placed(array.py(), array::from_numpy(array)?, spec);
     }
@@ -306,7 +307,7 @@ fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffe
     }
 }
 
-/// A buffer of the host where an input is wanted, others as they are.
+/// A host buffer on the device of the input; other buffers as they are.
 fn placed(py: Python<'_>, buffer: Buffer, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
     match spec {
         Some(spec) if spec.device != DeviceRef::CPU && buffer.is_host() => {

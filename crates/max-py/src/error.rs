@@ -1,4 +1,4 @@
-//! The one place where errors become exceptions.
+//! The one place where errors become Python exceptions.
 
 use max::{Error, ErrorKind};
 use pyo3::PyErr;
@@ -23,7 +23,7 @@ pub fn raise(error: Error) -> PyErr {
     }
 }
 
-/// Results as Python sees them.
+/// Results as Python needs them.
 pub trait Raise<T> {
     /// The value, or the exception for the error.
     fn raise(self) -> pyo3::PyResult<T>;

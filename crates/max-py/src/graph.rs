@@ -1,4 +1,4 @@
-//! Graphs, values, weights, and the entry point to all ops.
+//! Graphs, values, weights, and calls of ops by name.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ impl PyValue {
     }
 }
 
-/// A weight that joins the current graph when it is used.
+/// A weight, which is added to the current graph when it is used.
 #[pyclass(frozen, name = "Weight", module = "max._core")]
 pub struct PyWeight(pub Weight);
 
@@ -181,7 +181,7 @@ pub fn op<'py>(
     }
 }
 
-/// An error about an argument, with the op that it was for.
+/// An error about an argument, with the name of the op.
 fn in_op(py: Python<'_>, name: &str, error: &PyErr) -> PyErr {
     PyTypeError::new_err(format!("{}\n  in {name}", error.value(py)))
 }
@@ -193,7 +193,7 @@ pub fn op_params(name: &str) -> PyResult<Vec<&'static str>> {
     Ok(function.params.iter().map(|param| param.name).collect())
 }
 
-/// Writes a line where Python's `print` would; to standard output if Python refuses it.
+/// Writes a line to where Python's `print` writes; to standard output if Python refuses it.
 pub fn write_line(line: &str) {
     let written = attached(|py| -> PyResult<()> {
         let write = || {
@@ -201,7 +201,7 @@ pub fn write_line(line: &str) {
             call(&write, &PyTuple::new(py, [format!("{line}\n")])?, None)
         };
         match write() {
-            // Ctrl-C came while Python wrote: it comes again where the execution looks for it.
+            // Ctrl-C arrived while Python was writing: raise it again at the execution's next checkpoint.
             Err(e) if e.is_instance_of::<PyKeyboardInterrupt>(py) => {
                 // SAFETY: the thread is attached to the interpreter.
                 unsafe { ffi::PyErr_SetInterrupt() };
@@ -211,7 +211,7 @@ pub fn write_line(line: &str) {
         }
     });
     if written.is_err() {
-        // Nobody is left to be told that this fails too.
+        // If this fails too, there is nobody left to tell.
         let _ = writeln!(std::io::stdout(), "{line}");
     }
 }

@@ -1,6 +1,6 @@
-//! `max._core`: the native module of the Python package. One class or function per concept; signatures,
-//! documentation and coercion of arguments are in the Python modules, which call in here. The contract of
-//! both sides is `python/max/_core.pyi`.
+//! `max._core`: the native module of the Python package. One class or function per concept; signatures, documentation
+//! and argument coercion are in the Python modules that call it. The contract between the two is
+//! `python/max/_core.pyi`.
 
 mod args;
 mod array;

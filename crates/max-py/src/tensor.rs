@@ -58,14 +58,14 @@ impl PyRegion {
 }
 
 impl PyRegion {
-    /// Whether ops have run when their calls return.
+    /// Whether an op has run by the time its call returns.
     pub fn is_bare(&self) -> bool {
         self.0.kind() == RegionKind::Bare
     }
 
     /// Calls an op function by name.
     pub fn call<'py>(&self, py: Python<'py>, name: &str, args: Vec<Arg>) -> PyResult<Bound<'py, PyAny>> {
-        // Where a bare op was called, its exception tells.
+        // The exception itself shows where a bare op was called.
         let location = if self.is_bare() && !is_tracing() { None } else { Some(caller(py)?) };
         let (tensors, one) = interruptible(py, |checkpoint| {
             let mut one = false;
@@ -102,7 +102,7 @@ impl PyRegion {
 pub struct PyTensor(pub Tensor);
 
 impl PyTensor {
-    /// Its memory, after computing it if that has not been done.
+    /// Its memory; computes the tensor first if necessary.
     pub fn read(&self, py: Python<'_>) -> PyResult<Buffer> {
         self.realize(py)?;
         self.0.buffer().raise()
@@ -206,7 +206,7 @@ impl PyTensor {
     }
 }
 
-/// Computes something for the line of the user's program that asked for it.
+/// Computes something, and blames the line of the user's program that asked for it.
 fn realizing(
     py: Python<'_>,
     work: impl FnOnce(&dyn Fn() -> max::Result<()>) -> max::Result<()> + Send,
@@ -220,7 +220,7 @@ fn realizing(
     }
 }
 
-/// Keeps what is realized from when it is made until it is stopped.
+/// Records every realization from when it is created until it is stopped.
 #[pyclass(frozen, name = "Trace", module = "max._core")]
 pub struct PyTrace(Trace);
 
@@ -264,14 +264,14 @@ fn record(realization: &Realization) -> Record {
     (reason.to_string(), location, *ops, *tensors, *compiled, preparing, running, kernels)
 }
 
-/// How often compiled regions were found, how often not, and how many are kept.
+/// The hits, the misses and the size of the cache of compiled regions.
 #[pyfunction]
 pub fn tensor_cache_stats() -> (u64, u64, usize) {
     let stats = tensor::cache_stats();
     (stats.hits, stats.misses, stats.size)
 }
 
-/// Forgets compiled regions.
+/// Clears the cache of compiled regions.
 #[pyfunction]
 pub fn clear_tensor_cache() {
     tensor::clear_cache();
@@ -283,7 +283,7 @@ pub fn next_seed() -> u64 {
     tensor::random::next_seed()
 }
 
-/// Starts the sequence of seeds over.
+/// Restarts the sequence of seeds.
 #[pyfunction]
 pub fn set_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
     let bits = seed.extract::<u64>().map_err(|_| {

@@ -158,7 +158,7 @@ impl PyDim {
 
     fn substitute(&self, replace: &Bound<'_, PyDict>) -> PyResult<PyDim> {
         let mut dims = std::collections::HashMap::new();
-        // Over a copy: reading a dim may run code that changes the dict.
+        // Iterates over a copy: reading a dim may run code that changes the dict.
         for item in replace.items() {
             let (name, dim) = item.extract::<(String, Bound<'_, PyAny>)>()?;
             dims.insert(name, args::dim(&dim)?);

@@ -6,7 +6,7 @@ import pytest
 from max.driver import CPU
 from max.engine import InferenceSession
 
-# A process that is started in the background ignores Ctrl-C, which tests send to themselves.
+# A process started in the background ignores Ctrl-C, which some tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

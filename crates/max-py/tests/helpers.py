@@ -1,4 +1,4 @@
-"""Small bridges between NumPy arrays and the package under test."""
+"""Helpers that convert between NumPy arrays and the package under test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from op_cases import bfloat16_bits, from_bfloat16_bits
 
 CPU = DeviceRef.CPU()
 
-# A refusal whose kind the documentation leaves open: any of the kinds that name a user's mistake.
+# The documentation leaves open which exception is raised: any that stands for a user's mistake.
 REFUSED = (ValueError, TypeError, IndexError, LookupError, RuntimeError, NotImplementedError)
 
 # Relative tolerances; absolute ones are these times the scale of the expected values (at least 1).
@@ -23,7 +23,7 @@ RTOL = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 
 def accelerator() -> Accelerator:
-    """The first GPU; without one the module that asks is skipped, in one line that says why."""
+    """The first GPU; without one the calling module is skipped, with one line that says why."""
     try:
         return Accelerator()
     except RuntimeError as error:
@@ -40,14 +40,14 @@ def tensor(dtype: Any, *dims: Any) -> TensorType:
 
 
 def to_buffer(array: np.ndarray, dtype: str) -> Buffer:
-    """A buffer of `dtype`; bfloat16 is taken from an array of float32 values."""
+    """A buffer of `dtype`; bfloat16 is given as an array of float32 values."""
     if dtype == "bfloat16":
         return Buffer.from_numpy(bfloat16_bits(array)).view(DType.bfloat16, list(array.shape))
     return Buffer.from_numpy(np.ascontiguousarray(array, dtype=dtype).reshape(array.shape))
 
 
 def to_array(buffer: Buffer) -> np.ndarray:
-    """The values of a buffer; those of bfloat16 come as float32."""
+    """The values of a buffer; bfloat16 is returned as float32."""
     if buffer.dtype == DType.bfloat16:
         return from_bfloat16_bits(buffer.view(DType.uint16, list(buffer.shape)).to_numpy())
     return buffer.to_numpy()
@@ -62,7 +62,7 @@ def build(forward: Callable[..., Any], types: Sequence[Any], name: str = "test")
 
 
 def shapes_of(forward: Callable[..., Any], *types: Any) -> Any:
-    """The shape (or shapes) that `forward` gives values of these types; nothing is executed."""
+    """The shape (or shapes) of what `forward` returns for values of these types; nothing is executed."""
     with Graph("shapes", input_types=list(types)) as graph:
         result = forward(*graph.inputs)
         return [v.shape for v in result] if isinstance(result, (list, tuple)) else result.shape
@@ -79,7 +79,7 @@ def evaluate(
 
 
 def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: str, rtol: float = 0.0) -> None:
-    """Same shape and values: exact for ints and bools, within the dtype's tolerance for floats."""
+    """Checks shape and values: exactly for ints and bools, within the dtype's tolerance for floats."""
     assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
     if dtype not in RTOL:
         np.testing.assert_array_equal(actual, expected)
@@ -94,14 +94,14 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: str, rtol: flo
 
 
 def address(array: Any) -> int:
-    """Where the first element of an array or host buffer lies."""
+    """The address of the first element of an array or host buffer."""
     if isinstance(array, Buffer):
         array = np.from_dlpack(array)
     return array.__array_interface__["data"][0]
 
 
 def mentions(text: str, *shapes: Sequence[Any]) -> bool:
-    """Whether a message shows each of these shapes, with plain sizes and names or as Dims."""
+    """Whether a message contains each of these shapes, with plain sizes and names or as Dims."""
     plain = re.sub(r"Dim\('?(\w+)'?\)", r"\1", text)
     plain = plain.replace("(", "[").replace(")", "]").replace(",]", "]")
     return all("[" + ", ".join(map(str, shape)) + "]" in plain for shape in shapes)

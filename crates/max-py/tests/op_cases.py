@@ -2,12 +2,12 @@
 
 Needs NumPy only, so that the table and the reference can be exercised without the package under test.
 
-A row has `op`, `args`, optional `kwargs`, `dtypes` (names or groups), optional `domain` and `rtol`.
-A string such as `"$[n=3, 2]"` is an input of the row's dtype, `"int64[4]<5"` one of a fixed dtype with
-values in 0..5, `"int64[4]<±5"` in -5..5; `"dtype:int32"`, `"layout:NCHW"` and `"filter:FCRS"` name enum
-members, `"dtype:$"` the row's dtype and `"device:cpu"` a device; everything else is a literal, and a bare name inside a shape is a symbolic dim.
+A row has `op`, `args`, optional `kwargs`, `dtypes` (names or groups), optional `domain` and `rtol`. A string such as
+`"$[n=3, 2]"` is an input of the row's dtype, `"int64[4]<5"` one of a fixed dtype with values in 0..5, `"int64[4]<±5"`
+in -5..5; `"dtype:int32"`, `"layout:NCHW"` and `"filter:FCRS"` name enum members, `"dtype:$"` the row's dtype and
+`"device:cpu"` a device; everything else is a literal, and a bare name inside a shape is a symbolic dim.
 
-Values travel as NumPy arrays of the dtype itself, except bfloat16: float32 arrays of bfloat16 values.
+Values are passed as NumPy arrays of the dtype itself, except bfloat16: float32 arrays of bfloat16 values.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def from_bfloat16_bits(bits: np.ndarray) -> np.ndarray:
 
 
 def narrow(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Rounds once to `dtype` (bfloat16 stays in float32 clothes); floats become ints by truncation."""
+    """Rounds once to `dtype` (bfloat16 values are stored as float32); floats become ints by truncation."""
     values = np.asarray(values)
     with np.errstate(all="ignore"):
         if dtype == "bfloat16":

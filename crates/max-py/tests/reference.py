@@ -1,7 +1,7 @@
-"""What each op of the table means, in NumPy.
+"""A NumPy reference for each op of the table.
 
-Float inputs are computed in float64 and rounded once to the result's dtype. Ops that make no sense on
-integers (exp, softmax, mean, ...) are computed in float64 and truncated: the dtype stays.
+Float inputs are computed in float64 and rounded once to the result's dtype. Ops that make no sense on integers (exp,
+softmax, mean, ...) are computed in float64 and truncated to the same dtype.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def result_dtype(case: Case) -> str:
 
 
 def reference(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """The outputs that `case` must give for `arrays`, rounded to the result's dtype."""
+    """The expected outputs of `case` for `arrays`, rounded to the result's dtype."""
     values = iter(arrays)
     symbols = case.symbols
 

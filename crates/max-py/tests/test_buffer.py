@@ -230,7 +230,7 @@ def test_to_a_list_of_devices() -> None:
             buffer.to(bad)
 
 
-def test_a_buffer_comes_back_from_dlpack_itself() -> None:
+def test_from_dlpack_returns_a_buffer_itself() -> None:
     buffer = Buffer.from_numpy(arange(2, 3))
     for source in (buffer, buffer[:, ::2]):
         assert Buffer.from_dlpack(source) is Buffer.from_dlpack(source, copy=False) is source

@@ -1,4 +1,4 @@
-"""Memory shared with others: DLPack both ways, and files mapped into buffers."""
+"""Shared memory: DLPack in both directions, and files mapped into buffers."""
 
 import gc
 import sys
@@ -17,7 +17,7 @@ def arange(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("take", [Buffer.from_numpy, Buffer.from_dlpack])
-def test_in_without_a_copy(take) -> None:
+def test_import_without_a_copy(take) -> None:
     array = arange(2, 3)
     buffer = take(array)
     assert address(buffer) == address(array)
@@ -28,7 +28,7 @@ def test_in_without_a_copy(take) -> None:
 
 
 @pytest.mark.parametrize("give", [np.from_dlpack, Buffer.to_numpy])
-def test_out_without_a_copy(give) -> None:
+def test_export_without_a_copy(give) -> None:
     buffer = Buffer.from_numpy(arange(2, 3)).copy()
     array = give(buffer)
     assert np.shares_memory(array, give(buffer))
@@ -36,7 +36,7 @@ def test_out_without_a_copy(give) -> None:
     assert array[1, 2] == -1
 
 
-def test_out_of_a_view() -> None:
+def test_export_of_a_view() -> None:
     view = Buffer.from_numpy(arange(4, 5))[1:3, ::2]
     np.testing.assert_array_equal(np.from_dlpack(view), arange(4, 5)[1:3, ::2])
     backwards = Buffer.from_numpy(arange(4, 5))[::-1]
@@ -51,7 +51,7 @@ def test_from_another_buffer() -> None:
 def test_protocol() -> None:
     buffer = Buffer.from_numpy(arange(4))
     assert tuple(buffer.__dlpack_device__()) == (1, 0)
-    for _ in range(3):  # a capsule nobody consumes is not a leak or a crash
+    for _ in range(3):  # a capsule that nobody consumes must neither leak nor crash
         buffer.__dlpack__()
     gc.collect()
     np.testing.assert_array_equal(buffer.to_numpy(), arange(4))
@@ -176,7 +176,7 @@ class TestMmap:
     @pytest.mark.parametrize(
         "shape, offset", [([7], 0), ([2, 4], 0), ([6], 4), ([1], 24), ([1], 10**9), ([2**62], 0), ([1], -4)]
     )
-    def test_too_short_a_file(self, path: Path, shape: list, offset: int) -> None:
+    def test_a_file_that_is_too_short(self, path: Path, shape: list, offset: int) -> None:
         with pytest.raises(ValueError):
             Buffer.mmap(path, DType.float32, shape, offset=offset)
 
@@ -192,7 +192,7 @@ class TestMmap:
                 Buffer.mmap(file.fileno(), DType.float32, [6])  # type: ignore[arg-type]
             assert len(file.read()) == 24
 
-    def test_views_keep_the_map(self, path: Path) -> None:
+    def test_views_keep_the_mapping_alive(self, path: Path) -> None:
         view = Buffer.mmap(path, DType.float32, [6])[::-2]
         gc.collect()
         path.unlink()

@@ -1,7 +1,6 @@
-"""The self-contained examples of the documentation, on the CPU, with the output they document.
+"""The self-contained examples of the documentation run on the CPU and print what it shows.
 
-The documentation's examples forget some imports (DeviceRef above all): `PRELUDE` supplies them. Shapes print
-as lists of Dims.
+The examples omit some imports (mostly of DeviceRef), which `PRELUDE` supplies. Shapes print as lists of Dims.
 """
 
 import contextlib

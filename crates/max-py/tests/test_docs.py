@@ -19,7 +19,7 @@ def test_page(page, capsys):
             assert printed == block
             printed = ""
         else:
-            assert printed == "", "what a block prints is shown behind it"
+            assert printed == "", "the page must show what the block above prints"
             exec(compile(block, str(page), "exec"), scope)  # noqa: S102 - the documentation is the test
             printed = capsys.readouterr().out
     assert printed == ""

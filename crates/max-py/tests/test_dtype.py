@@ -108,7 +108,7 @@ def test_torch_round_trip() -> None:
 
 
 class TestWhatStandsForADType:
-    """Names, NumPy dtypes and NumPy scalar types are taken wherever a `DType` is."""
+    """Names, NumPy dtypes and NumPy scalar types are accepted wherever a `DType` is."""
 
     LIKES = ["int32", np.int32, np.dtype("int32"), np.dtype("i4"), DType.int32]
 
@@ -176,7 +176,7 @@ class TestWhatStandsForADType:
         assert random.uniform([2], dtype=like).dtype is random.gaussian([2], dtype=like).dtype is DType.float64
         assert Conv2d(1, 1, 1, dtype=like).weight.dtype is DType.float64
 
-    def test_extension_types_go_by_their_names(self) -> None:
+    def test_extension_types_are_recognised_by_name(self) -> None:
         extension = pytest.importorskip("ml_dtypes")
         assert TensorType(extension.bfloat16, [1]).dtype is DType.bfloat16
         assert TensorType(np.dtype(extension.float8_e4m3fn), [1]).dtype is DType.float8_e4m3fn
@@ -194,7 +194,7 @@ class TestWhatStandsForADType:
 
     @pytest.mark.parametrize("take", TAKERS)
     @pytest.mark.parametrize("other", [float, int, Tensor, [DType.int32]], ids=repr)
-    def test_other_things(self, take, other) -> None:
+    def test_other_objects_are_refused(self, take, other) -> None:
         with pytest.raises(TypeError) as caught:
             take(other)
         message = str(caught.value)
@@ -203,11 +203,11 @@ class TestWhatStandsForADType:
 
     @pytest.mark.parametrize("take", TAKERS)
     @pytest.mark.parametrize("other", ["flaot32", np.complex64, np.dtype("U3"), np.dtype(">i4"), np.object_], ids=repr)
-    def test_dtypes_that_there_are_not(self, take, other) -> None:
+    def test_unknown_dtypes_are_refused(self, take, other) -> None:
         with pytest.raises(ValueError) as caught:
             take(other)
         assert str(np.dtype(other) if other != "flaot32" else other) in str(caught.value)
 
-    def test_unknown_names_are_told_the_known_ones(self) -> None:
+    def test_an_unknown_name_lists_the_known_ones(self) -> None:
         with pytest.raises(ValueError, match="'flaot32' is not the name of a dtype.*bool, .*, bfloat16, float32"):
             TensorType("flaot32", [1])

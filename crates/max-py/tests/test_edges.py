@@ -68,7 +68,7 @@ class TestArguments:
             with pytest.raises(ValueError, match="Unsafe cast(.|\n)*in constant"):
                 ops.constant([300], DType.uint8, HOST)
 
-    def test_errors_show_the_line_of_the_user(self) -> None:
+    def test_errors_show_the_users_line(self) -> None:
         with Graph("a", input_types=[FLOATS]) as other:
             pass
         with Graph("b", input_types=[FLOATS]) as graph:
@@ -125,18 +125,18 @@ class TestMemory:
             with pytest.raises(kind):
                 bad()
 
-    def test_a_buffer_that_is_there_stays(self) -> None:
+    def test_to_its_own_device_is_the_same_buffer(self) -> None:
         buffer = Buffer.zeros([2], DType.int8)
         assert buffer.to(CPU()) is buffer
 
-    def test_mmap_makes_a_file(self, tmp_path) -> None:
+    def test_mmap_creates_a_file(self, tmp_path) -> None:
         path = tmp_path / "new"
         Buffer.mmap(path, DType.int16, [2], "w+")[1] = 7
         gc.collect()
         assert path.read_bytes() == b"\0\0\7\0"
 
     @pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux only")
-    def test_file_names_that_are_no_text(self, tmp_path, session) -> None:
+    def test_file_names_that_are_not_text(self, tmp_path, session) -> None:
         path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.bin")
         with Graph("g", input_types=[FLOATS]) as graph:
             graph.output(graph.inputs[0])
@@ -176,7 +176,7 @@ class TestScopes:
         with pytest.raises(LookupError, match="No graph found"):
             ops.constant(1, DType.int32, HOST)
 
-    def test_current_can_be_asked_for(self) -> None:
+    def test_hasattr_works_on_current(self) -> None:
         assert not hasattr(Graph, "current") and getattr(Graph, "current", None) is None
 
 
@@ -248,7 +248,7 @@ def test_ctrl_c_ends_an_execution(session) -> None:
         assert model(np.ones(1, dtype=np.float32))[0].item() == 1
 
 
-def test_rebind_says_what_a_filter_is() -> None:
+def test_rebind_sets_the_layout_of_a_filter() -> None:
     with Graph("g", input_types=[TensorType(DType.float32, ["r", 3, 4, 8], HOST)]) as graph:
         y = ops.rebind(graph.inputs[0], [3, 3, 4, 8], "three rows", layout=FilterLayout.RSCF)
         assert y.type == TensorType(DType.float32, [3, 3, 4, 8], HOST, FilterLayout.RSCF)
@@ -256,20 +256,20 @@ def test_rebind_says_what_a_filter_is() -> None:
     assert Graph.parse(graph._native.text()).output_types == [y.type]
 
 
-def test_values_that_are_what_is_asked_stay() -> None:
+def test_conversions_without_effect_return_the_value_itself() -> None:
     with Graph("g", input_types=[FLOATS]) as graph:
         x = graph.inputs[0].tensor
         assert x.cast(DType.float32) is x and x.to(HOST) is x
 
 
-def test_descriptions_of_unknown_devices() -> None:
+def test_specs_of_unknown_devices() -> None:
     with pytest.raises(ValueError, match="tpu"):
         load_devices([DeviceSpec(0, "tpu")])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="-1"):
         DeviceRef.GPU(-1)
 
 
-def test_without_numpy_there_is_an_import_error() -> None:
+def test_missing_numpy_is_an_import_error() -> None:
     """Native code that looks for arrays says that NumPy is missing."""
     code = """
 import sys

@@ -48,7 +48,7 @@ class TestSession:
         assert isinstance(session.load(graph, weights_registry={}), Model)
 
     @pytest.mark.parametrize("thing", [None, 5, [1], DType.int8])
-    def test_things_that_are_no_model(self, session, thing) -> None:
+    def test_load_refuses_other_objects(self, session, thing) -> None:
         with pytest.raises(REFUSED):
             session.load(thing)
 
@@ -365,7 +365,7 @@ class TestSavedGraphs:
                     read(path)
 
     @pytest.mark.parametrize("name", ["missing.maxgraph", "model.mojopkg", "folder", "model.onnx"])
-    def test_paths_that_are_no_graphs(self, session, tmp_path: Path, name: str) -> None:
+    def test_paths_that_are_not_graphs(self, session, tmp_path: Path, name: str) -> None:
         target = tmp_path / name
         if name == "folder":
             target.mkdir()
@@ -388,7 +388,7 @@ class TestSavedGraphs:
             "empty": "the file is empty",
             "empty/inside": "the file cannot be read: Not a directory",
         }
-        if not os.access(tmp_path / "locked", os.R_OK):  # as it is for the superuser
+        if not os.access(tmp_path / "locked", os.R_OK):  # root can read it
             reasons["locked"] = "the file cannot be read: .*Permission denied"
         for name, reason in reasons.items():
             where = re.escape(str(tmp_path / name))

@@ -1,4 +1,4 @@
-"""Captured graphs: capture, replay, verify and release, by the keys and errors that are documented."""
+"""Captured graphs: capture, replay, verify and release, with the documented keys and errors."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -59,7 +59,7 @@ def test_numbers_are_inputs(session) -> None:
 
 
 def test_replay_on_its_own_outputs(session) -> None:
-    """What is still to be read is not written over, though the rows are read in another order."""
+    """A replay does not overwrite what it has yet to read, although the rows are read in another order."""
     x = np.arange(120_000, dtype=np.float32).reshape(400, 300)
     model = session.load(build(lambda v: v[::-1] + 1, [tensor("float32", 400, 300)]))
     (out,) = model.capture(1, x)
@@ -71,7 +71,7 @@ def test_replay_on_its_own_outputs(session) -> None:
 
 
 def test_temporaries_and_constants(session) -> None:
-    """More than one kernel: products, a reduction, a constant."""
+    """More than one kernel: matmuls, a reduction, a constant."""
     data = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 
     def forward(x):
@@ -107,7 +107,7 @@ def test_two_keys(affine) -> None:
     np.testing.assert_array_equal(large.to_numpy(), 3 * large_x + 1)
 
 
-def test_captures_are_of_one_model(session, affine) -> None:
+def test_captures_belong_to_one_model(session, affine) -> None:
     affine.capture(5, X, X)
     other = session.load(build(ops.relu, [tensor("float32", 2, 3)]))
     with pytest.raises(RuntimeError):
@@ -161,7 +161,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("method", METHODS)
     @pytest.mark.parametrize("key", [True, False, 1.0, "1", None, np.float32(1), [1], X])
-    def test_keys_that_are_no_integers(self, affine, method: str, key) -> None:
+    def test_keys_that_are_not_integers(self, affine, method: str, key) -> None:
         with pytest.raises(TypeError, match="graph_key"):
             getattr(affine, method)(key, X, X)
         with pytest.raises(TypeError, match="graph_key"):
@@ -219,7 +219,7 @@ class TestErrors:
         np.testing.assert_array_equal(out.to_numpy(), kept)
         affine.replay(1, X, X)
 
-    def test_a_failed_capture_keeps_the_one_before(self, affine) -> None:
+    def test_a_failed_capture_keeps_the_previous_one(self, affine) -> None:
         (out,) = affine.capture(1, X, X)
         with pytest.raises(ValueError):
             affine.capture(1, X, X[:1])
@@ -228,7 +228,7 @@ class TestErrors:
 
 
 def test_many_threads(affine) -> None:
-    """Replays of one key wait for each other; those of several keys do not mix."""
+    """Replays of the same key wait for each other; those of different keys do not interfere."""
     outputs = {key: affine.capture(key, X, X)[0] for key in range(4)}
 
     def work(key: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a session can be told, and what it and its models tell: logs, checks, profiles, kernels, memory, dumps."""
+"""What sessions can be configured to do, and what they and their models report."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def chain(x):
 
 
 def fresh(**settings: str) -> InferenceSession:
-    """A session of its own, told so."""
+    """A new session with this setting."""
     session = InferenceSession(devices=[CPU()])
     for method, value in settings.items():
         getattr(session, method)(value)
@@ -121,7 +121,7 @@ class TestSettings:
 
 
 class TestLogs:
-    def test_info_says_what_was_compiled(self, capfd) -> None:
+    def test_info_reports_what_was_compiled(self, capfd) -> None:
         graph = build(chain, [tensor("float32", 5)], name="spoken of")
         clear_program_cache()
         fresh(set_mojo_log_level="info").load(graph)
@@ -176,12 +176,12 @@ class TestAsserts:
         result = self.logs(fresh(set_mojo_assert_level="all")).execute(x)[0].to_numpy()
         np.testing.assert_allclose(result, (x - 2) ** 3, rtol=1e-5)
 
-    def test_inputs_that_hold_nan_blame_nobody(self) -> None:
+    def test_nan_in_an_input_is_not_blamed_on_an_op(self) -> None:
         model = self.logs(fresh(set_mojo_assert_level="all"))
         result = model.execute(np.array([3, np.nan], dtype=np.float32))[0].to_numpy()
         assert result[0] == 1 and np.isnan(result[1])
 
-    def test_warn_goes_on(self, capfd) -> None:
+    def test_warn_continues(self, capfd) -> None:
         model = self.logs(fresh(set_mojo_assert_level="warn"))
         result = model.execute(np.array([1, 3], dtype=np.float32))[0].to_numpy()
         assert np.isnan(result[0]) and result[1] == 1
@@ -189,7 +189,7 @@ class TestAsserts:
         assert said.count("made NaN") == 1 and "log" in said
 
     @pytest.mark.parametrize("level", ["none", "safe"])
-    def test_others_do_not_look(self, level: str, capfd) -> None:
+    def test_other_levels_do_not_check(self, level: str, capfd) -> None:
         model = self.logs(fresh(set_mojo_assert_level=level))
         assert np.isnan(model.execute(np.array([1], dtype=np.float32))[0].to_numpy()[0])
         assert capfd.readouterr().err == ""
@@ -309,7 +309,7 @@ class TestMemory:
         assert small.peak_bytes < small.bytes_without_reuse
         assert large.peak_bytes > small.peak_bytes
 
-    def test_one_kernel_needs_none(self, session) -> None:
+    def test_one_kernel_needs_no_temporaries(self, session) -> None:
         model = session.load(build(chain, [tensor("float32", "n")]))
         assert model.memory_report(Buffer.from_numpy(X)) == (0, 0, 0)
 

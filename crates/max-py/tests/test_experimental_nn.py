@@ -1,4 +1,4 @@
-"""Modules: names, parameters, state dicts, devices and texts."""
+"""Modules: names, parameters, state dicts, devices and reprs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from max.graph import Dim
 
 from helpers import address, tensor, to_buffer
 
-# The example of the documentation, word for word.
+# The example of the documentation, verbatim.
 PAGE = '''
 from max.experimental import functional as F
 from max.experimental.nn import Module, module_dataclass
@@ -83,7 +83,7 @@ def values(module: Module) -> dict[str, np.ndarray]:
 
 
 def state_of(module: Module, start: float = 1.0) -> dict[str, np.ndarray]:
-    """Other values for all parameters."""
+    """New values for all parameters."""
     return {name: array(*map(int, tensor.shape), start=start) for name, tensor in module.parameters}
 
 
@@ -96,7 +96,7 @@ def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 # --- the tree -------------------------------------------------------------------------------------
 
 
-def test_the_example_of_the_page() -> None:
+def test_the_example_of_the_documentation() -> None:
     namespace: dict[str, Any] = {}
     exec(PAGE, namespace)
     weight, bias, x = array(3, 2), array(3, start=-1), array(5, 2)
@@ -133,7 +133,7 @@ def test_names_of_a_tree() -> None:
     assert dict(model.parameters)["layers.1.up.weight"] is model.layers[1].up.weight
 
 
-def test_other_attributes_are_no_parameters() -> None:
+def test_other_attributes_are_not_parameters() -> None:
     class Odd(Module):
         def __init__(self) -> None:
             self.hidden = [Linear(1, 1)]
@@ -148,7 +148,7 @@ def test_other_attributes_are_no_parameters() -> None:
         odd(1)
 
 
-def test_what_is_shared_has_all_its_names() -> None:
+def test_shared_parameters_have_all_their_names() -> None:
     shared = Linear(2, 2, bias=False)
     both = Sequential(shared, shared)
     assert names(both.parameters) == ["0.weight", "1.weight"]
@@ -239,7 +239,7 @@ def test_dataclasses() -> None:
         Shown(3)
 
 
-def test_modules_say_what_they_take_and_give() -> None:
+def test_modules_are_generic_in_their_signature() -> None:
     class Doubled(Module[[Tensor], Tensor]):
         def __init__(self) -> None:
             self.scale = Tensor([2.0])
@@ -266,7 +266,7 @@ def test_the_sizes_of_layers_are_dims() -> None:
     assert Embedding(table.vocab_size, dim=linear.in_dim).dims == [2]
 
 
-def test_text_of_what_modules_say_of_themselves() -> None:
+def test_repr_of_a_module_with_its_own_rich_repr() -> None:
     class Shown(Module):
         def __rich_repr__(self):
             yield 1
@@ -278,7 +278,7 @@ def test_text_of_what_modules_say_of_themselves() -> None:
     assert repr(Shown()) == "Shown(1, 2, three=3, five=5)"
 
 
-def test_text_of_a_tree() -> None:
+def test_repr_of_a_tree() -> None:
     assert repr(Linear(2, 3)) == "Linear(in_dim=Dim(2), out_dim=Dim(3))"
     assert repr(Linear(2, 3, bias=False)) == "Linear(in_dim=Dim(2), out_dim=Dim(3), bias=False)"
     assert repr(Embedding(5, dims=[2, 3])) == "Embedding(vocab_size=Dim(5), dims=[Dim(2), Dim(3)])"
@@ -337,7 +337,7 @@ def test_modules_can_be_copied() -> None:
 # --- state dicts ----------------------------------------------------------------------------------
 
 
-def test_load_all_kinds_of_values() -> None:
+def test_load_values_of_all_kinds() -> None:
     class Many(Module):
         def __init__(self) -> None:
             self.tensor, self.buffer, self.numpy, self.dlpack, self.turned = (Tensor.zeros([2, 3]) for _ in range(5))
@@ -380,7 +380,7 @@ def test_loaded_memory_stays_alive() -> None:
 
 
 @pytest.mark.parametrize("state", [None, [("weight", 1)], (pair for pair in ()), 3])
-def test_load_by_neither_names_nor_a_function(state: Any) -> None:
+def test_load_refuses_other_states(state: Any) -> None:
     with pytest.raises(TypeError, match=r"expected values by name, or a function that finds them; got \w+"):
         Linear(2, 1).load_state_dict(state)
     if state is not None:
@@ -388,7 +388,7 @@ def test_load_by_neither_names_nor_a_function(state: Any) -> None:
             Linear(2, 1).compile(tensor("float32", 2), weights=state)
 
 
-def test_load_by_a_function() -> None:
+def test_load_from_a_function() -> None:
     model = Model()
     state = state_of(model)
     asked = []
@@ -437,7 +437,7 @@ def test_a_wrong_value_changes_nothing(wrong: np.ndarray, message: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "text", 3.0, [[1.0]]])
-def test_a_value_that_is_no_array(wrong: Any) -> None:
+def test_a_value_that_is_not_an_array(wrong: Any) -> None:
     linear = Linear(2, 3)
     before = dict(linear.parameters)
     with pytest.raises(TypeError, match="'bias' must be a Tensor"):
@@ -490,7 +490,7 @@ def test_tied_parameters_load_by_one_name() -> None:
 # --- constructors ---------------------------------------------------------------------------------
 
 
-def test_parameters_are_made_as_usual() -> None:
+def test_initial_parameters() -> None:
     linear = Linear(1000, 50)
     weight = linear.weight.to_numpy()
     assert weight.shape == (50, 1000) and abs(weight.std() * 1000**0.5 - 1) < 0.05 and abs(weight.mean()) < 0.001

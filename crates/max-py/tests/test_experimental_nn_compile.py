@@ -51,11 +51,11 @@ class Scaled(Module):
         return x * self.factor
 
 
-# --- what a compiled module gives -----------------------------------------------------------------
+# --- what a compiled module returns -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 64])
-def test_eager_compiled_and_explicit_are_the_same_bits(batch: int, session: InferenceSession) -> None:
+def test_eager_compiled_and_explicit_give_the_same_bits(batch: int, session: InferenceSession) -> None:
     mlp = MLP()
     x = normal(batch, 8)
     eager = mlp(Tensor(x)).to_numpy()
@@ -147,7 +147,7 @@ def test_the_structure_of_results_is_kept() -> None:
         ({"a": [1.5]}, r"got float at \['a'\]\[0\]: 1.5"),
     ],
 )
-def test_results_that_are_no_tensors(returned: Any, message: str) -> None:
+def test_results_that_are_not_tensors(returned: Any, message: str) -> None:
     class Odd(Module):
         def forward(self, x: Tensor) -> Any:
             return returned
@@ -284,7 +284,7 @@ def test_compiled_modules_keep_their_weights() -> None:
     np.testing.assert_array_equal(scaled(Tensor.ones([2])).to_numpy(), [5, 5])
 
 
-def test_modules_that_are_reached_another_way() -> None:
+def test_modules_reached_through_other_objects() -> None:
     class Hidden(Module):
         def __init__(self) -> None:
             self.layers = ModuleList([Scaled(2), Scaled(3)])
@@ -299,7 +299,7 @@ def test_modules_that_are_reached_another_way() -> None:
     compiled = Hidden().compile(
         tensor("float32"), weights={"layers.0.factor": np.float32(5).reshape(()), "layers.1.factor": Tensor(7.0)}
     )
-    assert compiled(1.0).item() == 45  # the same weights, and the tensor of no module as it is
+    assert compiled(1.0).item() == 45  # the same weights; a tensor outside any module is used as it is
 
 
 def test_parameters_can_be_walked_in_forward() -> None:
@@ -385,7 +385,7 @@ def test_a_forward_that_sets_tensors() -> None:
     assert remembering(Tensor.ones([1])).item() == 2
 
 
-def test_cached_properties_are_no_parameters() -> None:
+def test_cached_properties_are_not_parameters() -> None:
     class Cached(Module):
         def __init__(self) -> None:
             self.weight = Tensor.full([2], 3.0)
@@ -513,13 +513,13 @@ def test_wrong_shapes_are_found_when_tracing() -> None:
         Linear(3, 2).compile(tensor("float32", "n", 4))
 
 
-def test_types_that_are_none() -> None:
+def test_inputs_that_are_not_types() -> None:
     for wrong in (np.ones(2), DType.float32, [tensor("float32", 2)]):
         with pytest.raises(TypeError, match="input 1 must be a TensorType"):
             Linear(2, 2).compile(tensor("float32", 2), wrong)
 
 
-def test_what_is_not_there_yet() -> None:
+def test_what_is_not_supported_yet() -> None:
     for options in ({"is_device_graph": True}, {"signal_buffer_index": 0}, {"custom_extensions": ["ops.so"]}):
         with pytest.raises(NotImplementedError):
             Scaled(1).compile(tensor("float32"), **options)
@@ -558,7 +558,7 @@ def test_compiling_in_a_lazy_block() -> None:
 
 
 def run_together(jobs: list[Any]) -> None:
-    """Runs functions on threads that start at once, and raises what they raise."""
+    """Runs functions on threads that start at the same time, and raises what they raise."""
     errors: list[BaseException] = []
     start = threading.Barrier(len(jobs))
 

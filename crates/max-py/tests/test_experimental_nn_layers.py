@@ -109,7 +109,7 @@ def rotary(p: Params, x: np.ndarray, start: int = 0) -> np.ndarray:
     return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
 
 
-# name: how to make it, its NumPy twin, its input, and the dims that a compiled one takes
+# name: the constructor, its NumPy equivalent, its input, and the dims of a compiled layer
 Case = tuple[Callable[[], Module], Callable[..., np.ndarray], np.ndarray, Sequence[Any]]
 CASES: dict[str, Case] = {
     "linear": (lambda: Linear(5, 7), linear, normal(3, 4, 5), ["a", "b", 5]),
@@ -156,7 +156,7 @@ DTYPES = ["float32", "float64", "bfloat16"]
 
 
 def make(name: str, dtype: str = "float32") -> tuple[Module, Params]:
-    """A layer with parameters that are not what they are made as, and these parameters in float64."""
+    """A layer with random instead of initial parameters, and these parameters in float64."""
     with default_dtype(getattr(DType, dtype)):
         module = CASES[name][0]()
     state: dict[str, Any] = {}
@@ -203,13 +203,13 @@ def test_compiled_is_eager(name: str, dtype: str) -> None:
 
 
 def test_the_bias_of_a_mean() -> None:
-    """A case by hand: rows of -1 and 1 are normal already."""
+    """Computed by hand: rows of -1 and 1 are already normalized."""
     norm = LayerNorm(2, eps=1e-12)
     norm.load_state_dict({"weight": np.float32([2, 3]), "bias": np.float32([10, 20])})
     np.testing.assert_allclose(norm(Tensor([[-1.0, 1.0], [5.0, 7.0]])).to_numpy(), [[8, 23], [8, 23]], rtol=1e-6)
 
 
-def test_layer_norm_in_float32_keeps_more() -> None:
+def test_layer_norm_in_float32_is_more_accurate() -> None:
     """With parameters in float32, a bfloat16 input is only rounded at the end."""
     exact, rounded = LayerNorm(64, keep_dtype=False), LayerNorm(64)
     weight = normal(64, seed=1)
@@ -255,7 +255,7 @@ def test_rotary_beyond_the_table() -> None:
 
 
 def test_rotary_turns_by_angles() -> None:
-    """A case by hand: a quarter turn of (1, 0) is (0, 1)."""
+    """Computed by hand: a quarter turn of (1, 0) is (0, 1)."""
     quarter = Tensor(np.float32([[[1, 0]], [[0, 1]]]))
     x = Tensor(np.float32([1, 0]).reshape(1, 1, 1, 2))
     np.testing.assert_allclose(RotaryEmbedding(quarter)(x, 1).to_numpy().ravel(), [0, 1], atol=1e-7)

@@ -1,4 +1,4 @@
-"""The functions of `max.experimental.functional` on tensors: every row of the op-case table, and what is only here."""
+"""The functions of `max.experimental.functional`: every row of the op-case table, and what only they have."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class TestMadeFromNothing:
             (lambda: F.constant(1.5, DType.float64, CPU()), np.array(1.5)),
         ],
     )
-    def test_gives(self, made: Any, expected: np.ndarray) -> None:
+    def test_result(self, made: Any, expected: np.ndarray) -> None:
         actual = made().to_numpy()
         assert actual.dtype == expected.dtype
         np.testing.assert_array_equal(actual, expected)
@@ -226,14 +226,14 @@ class TestFunctional:
         assert Layer.double(Tensor([1.0])).item() == 2
         assert layer.half(Tensor([1.0])).item() == 0.5
 
-    def test_wraps_objects_that_can_be_called(self) -> None:
+    def test_wraps_callable_objects(self) -> None:
         class Twice:
             def __call__(self, x: Tensor) -> Tensor:
                 return x + x
 
         assert F.functional(Twice())(Tensor([1.0])).item() == 2
 
-    def test_refuses_what_cannot_be_called(self) -> None:
+    def test_refuses_objects_that_are_not_callable(self) -> None:
         with pytest.raises(TypeError, match="functional"):
             F.functional(3)  # type: ignore[type-var]
 
@@ -261,7 +261,7 @@ class TestFunctional:
         found = parts(Tensor([1.0]))
         assert found["sum"].real and all(part.real for part in found["pair"]) and found["plain"] == 5
 
-    def test_what_raises_computes_nothing(self) -> None:
+    def test_an_exception_computes_nothing(self) -> None:
         kept = []
 
         @F.functional

@@ -1,4 +1,4 @@
-"""Graphs and models on a GPU, through the public API; skipped where there is none."""
+"""Graphs and models on a GPU, through the public API; skipped if there is none."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,7 +44,7 @@ def run(session: InferenceSession, forward, *arrays: np.ndarray, dtype: str = "f
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """The values that a dtype holds."""
+    """The values, rounded to a dtype."""
     return to_array(to_buffer(array, dtype)).astype(np.float64)
 
 
@@ -118,7 +118,7 @@ def test_movement(session) -> None:
         np.testing.assert_array_equal(get(got), want)
 
 
-def test_an_index_out_of_range_is_an_error_and_the_session_works_on(session) -> None:
+def test_the_session_still_works_after_an_index_out_of_range(session) -> None:
     model = session.load(build(lambda x, i: ops.gather(x, i, axis=0), [on_gpu("float32", 4), on_gpu("int64", 1)]))
     x = put(normal(4))
     with pytest.raises((IndexError, ValueError, RuntimeError)):
@@ -192,7 +192,7 @@ def test_values_on_two_devices(session) -> None:
 
 
 def test_inputs_of_another_device_are_refused_or_moved(session) -> None:
-    """An array from the host is an input like others; a buffer says where it is."""
+    """A host array is copied to the device; a buffer must already be there."""
     model = session.load(build(lambda x: x * 2, [on_gpu("float32", 3)]))
     try:
         (out,) = model.execute(Buffer.from_numpy(np.ones(3, np.float32)))
@@ -312,7 +312,7 @@ def test_values_are_checked() -> None:
 # --- memory -----------------------------------------------------------------------------------------------
 
 
-def test_out_of_memory_is_an_error_and_the_session_works_on(session) -> None:
+def test_the_session_still_works_after_running_out_of_memory(session) -> None:
     huge = 1 << 42
     with pytest.raises((MemoryError, RuntimeError, ValueError), match="(?i)memory"):
         Buffer(DType.uint8, [huge], DEVICE)

@@ -1,4 +1,4 @@
-"""Memory goes between buffers and PyTorch's tensors on a GPU without copies, and work on it in the right order."""
+"""Buffers and PyTorch tensors on a GPU share memory without copies, and work on it is done in the right order."""
 
 import gc
 
@@ -13,7 +13,7 @@ GPU = accelerator()
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if not torch.cuda.is_available():
-    pytest.skip("this PyTorch drives no GPU", allow_module_level=True)
+    pytest.skip("this PyTorch has no GPU support", allow_module_level=True)
 
 MIB = 1 << 20
 
@@ -83,7 +83,7 @@ def test_work_of_torch_comes_first(side: bool) -> None:
                 tensor += 1
             buffer = Buffer.from_dlpack(tensor)
             assert buffer[-1].item() == value
-            # Whoever gives the memory back must not do so before our copy of it is done.
+            # The memory must not be returned before our copy of it is done.
             taken = buffer.copy()
             del tensor, buffer
             torch.full((64 * MIB,), -1.0, device="cuda")
@@ -107,7 +107,7 @@ def test_our_work_comes_first(side: bool) -> None:
 
 
 def test_torch_works_on_our_streams() -> None:
-    # A stream that is there for good: PyTorch keeps memory for it.
+    # A stream that is never destroyed, because PyTorch caches memory per stream.
     with torch.cuda.stream(torch.cuda.ExternalStream(GPU.default_stream._native.handle)):
         buffer = on_gpu(arange(3))
         tensor = torch.from_dlpack(buffer)

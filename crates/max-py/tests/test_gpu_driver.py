@@ -44,7 +44,7 @@ class TestDevices:
         assert hash(Accelerator()) == hash(GPU)
         assert pickle.loads(pickle.dumps(GPU)) == GPU
 
-    def test_what_there_is(self) -> None:
+    def test_discovery(self) -> None:
         count = driver.accelerator_count()
         assert count >= 1
         specs = driver.scan_available_devices()
@@ -53,7 +53,7 @@ class TestDevices:
         assert driver.load_devices([*specs, DeviceSpec.cpu()]) == [*map(Accelerator, range(count)), CPU()]
         assert driver.load_devices([DeviceSpec.accelerator(-1)]) == [GPU]
 
-    def test_a_missing_one_is_explained(self) -> None:
+    def test_a_missing_gpu_is_explained(self) -> None:
         with pytest.raises(RuntimeError, match="gpu:4000.*this machine has"):
             Accelerator(4000)
 
@@ -75,7 +75,7 @@ class TestDevices:
 
 
 class TestBuffers:
-    def test_new_ones(self) -> None:
+    def test_new_buffers(self) -> None:
         for buffer in (
             Buffer(DType.float32, [2, 3], GPU),
             Buffer(shape=[2, 3], dtype=DType.float32, device=GPU),
@@ -135,7 +135,7 @@ class TestBuffers:
         assert str(buffer) == str(Buffer.from_numpy(array))
         assert on_host(buffer.view(DType.uint8)).tobytes() == array.tobytes()
 
-    def test_out_of_memory_and_on(self) -> None:
+    def test_allocation_still_works_after_running_out_of_memory(self) -> None:
         total = GPU.stats["total_memory"]
         for _ in range(2):
             with pytest.raises(MemoryError, match=f"{2 * total} bytes.*free"):
@@ -189,7 +189,7 @@ class TestStreams:
 
 
 class TestPinned:
-    def test_it_is_memory_of_the_host(self) -> None:
+    def test_pinned_memory_is_host_memory(self) -> None:
         for buffer in (
             Buffer(DType.float32, [4, 5], GPU, pinned=True),
             Buffer(DType.float32, [4, 5], stream=GPU.default_stream, pinned=True),
@@ -221,7 +221,7 @@ class TestPinned:
 
 
 class Producer:
-    """Another library with memory of ours; it notes what it was asked for."""
+    """Acts as another library that exports one of our buffers, and records the arguments of the calls."""
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer, self.asked = buffer, {}
@@ -235,7 +235,7 @@ class Producer:
 
 
 class OldProducer(Producer):
-    """One from before version 1 of the protocol."""
+    """A producer older than version 1 of the protocol."""
 
     def __dlpack__(self, *, stream: int | None = None) -> Any:
         self.asked = {"stream": stream}
@@ -244,7 +244,7 @@ class OldProducer(Producer):
 
 class TestProtocol:
     @pytest.mark.parametrize("kind", [Producer, OldProducer])
-    def test_in_on_our_stream(self, kind: type[Producer]) -> None:
+    def test_import_on_our_stream(self, kind: type[Producer]) -> None:
         producer = kind(on_gpu(arange(2, 3)))
         buffer = Buffer.from_dlpack(producer)
         assert producer.asked["stream"] == GPU.default_stream._native.handle
@@ -253,7 +253,7 @@ class TestProtocol:
         np.testing.assert_array_equal(on_host(producer.buffer)[0], [5] * 3)
         np.testing.assert_array_equal(on_host(Buffer.from_dlpack(producer, copy=True))[0], [5] * 3)
 
-    def test_hosts_know_no_stream(self) -> None:
+    def test_host_arrays_have_no_stream(self) -> None:
         producer = Producer(Buffer.from_numpy(arange(3)))
         np.testing.assert_array_equal(Buffer.from_dlpack(producer).to_numpy(), arange(3))
         assert "stream" not in producer.asked
@@ -263,7 +263,7 @@ class TestProtocol:
         for stream in (None, -1, 1, 2, ours._native.handle):
             assert '"dltensor"' in repr(buffer.__dlpack__(stream=stream))
         for stream in (0, -2):
-            with pytest.raises(ValueError, match="no stream"):
+            with pytest.raises(ValueError, match="is not a DLPack stream"):
                 buffer.__dlpack__(stream=stream)
         assert '"dltensor_versioned"' in repr(buffer.__dlpack__(max_version=(1, 1)))
 

@@ -1,4 +1,4 @@
-"""Memory of a GPU that is shared with PyTorch, both ways and without copies; skipped without a GPU or PyTorch."""
+"""GPU memory shared with PyTorch, in both directions and without copies; skipped without a GPU or PyTorch."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_both_ways_without_copies(dtype) -> None:
     assert torch.equal(back, x)
 
 
-def test_strided_memory_goes_out_but_not_in() -> None:
+def test_strided_memory_can_be_exported_but_not_imported() -> None:
     buffer = Buffer.from_dlpack(torch.arange(24.0, device="cuda").reshape(4, 6))[:, ::2]
     shared = torch.from_dlpack(buffer)
     assert shared.stride() == (6, 2)
@@ -65,7 +65,7 @@ def test_memory_outlives_either_side() -> None:
     assert torch.equal(shared.cpu(), torch.full([1000], 5.0))
 
 
-def test_models_on_memory_of_torch() -> None:
+def test_models_on_torch_memory() -> None:
     model = InferenceSession(devices=[DEVICE]).load(
         build(lambda a, b: ops.relu(a @ b), [TensorType(DType.float32, ["n", 64], GPU), TensorType(DType.float32, [64, 64], GPU)])
     )
@@ -74,8 +74,8 @@ def test_models_on_memory_of_torch() -> None:
     torch.testing.assert_close(torch.from_dlpack(out), torch.relu(a @ b), rtol=1e-4, atol=1e-4)
 
 
-def test_work_that_is_not_done_is_waited_for() -> None:
-    """Each side enqueues on the result of the other, which need not be there yet."""
+def test_pending_work_is_waited_for() -> None:
+    """Each side enqueues work on the results of the other, which may still be pending."""
     x = torch.randn(2048, 2048, device="cuda") / 64
     model = InferenceSession(devices=[DEVICE]).load(
         build(lambda x: ops.relu(x) + 1, [TensorType(DType.float32, [2048, 2048], GPU)])
@@ -99,6 +99,6 @@ def test_tensors() -> None:
     assert torch.from_dlpack(tensor).data_ptr() == x.data_ptr()
     torch.testing.assert_close(torch.from_dlpack(F.relu(tensor)), torch.relu(x))
     own = Tensor(x)
-    assert torch.from_dlpack(own).data_ptr() != x.data_ptr(), "a tensor of data has memory of its own"
+    assert torch.from_dlpack(own).data_ptr() != x.data_ptr(), "a tensor made from data has its own memory"
     assert tensor.__dlpack_device__() == x.__dlpack_device__()
     np.testing.assert_array_equal(tensor.to_numpy(), x.cpu().numpy())

@@ -1,4 +1,4 @@
-"""Tensors and modules of `max.experimental` on a GPU; skipped where there is none."""
+"""Tensors and modules of `max.experimental` on a GPU; skipped if there is none."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ GPU = DeviceRef.GPU()
 
 @pytest.fixture(autouse=True)
 def float32():
-    """Tensors of float32 on the GPU, unless a test says otherwise."""
+    """Tensors default to float32 on the GPU."""
     with default_device(DEVICE), default_dtype(DType.float32):
         yield
 
@@ -93,7 +93,7 @@ def test_numbers_and_arrays_beside_tensors() -> None:
         np.testing.assert_array_equal((x * number).to_numpy(), normal(3, 4) * np.float32(number))
         if number == 3.0:
             before = compile_cache_stats().misses
-    assert compile_cache_stats().misses == before, "a number that varies is compiled once more, then never"
+    assert compile_cache_stats().misses == before, "a number that varies is compiled once more, then never again"
     np.testing.assert_array_equal((x + normal(4, seed=1)).to_numpy(), normal(3, 4) + normal(4, seed=1))
 
 
@@ -103,7 +103,7 @@ def test_sizes_that_vary() -> None:
         assert_close((F.softmax(Tensor(x)) * 2).sum().to_numpy(), np.float32([2]), "float32", 1e-5)
 
 
-def test_regions_fuse_and_give_what_the_host_gives() -> None:
+def test_regions_fuse_and_match_the_host() -> None:
     @F.functional
     def block(x, w):
         return F.softmax(F.gelu(x @ w) + x)
@@ -124,7 +124,7 @@ def test_lazy_tensors() -> None:
     np.testing.assert_array_equal(x.to_numpy(), np.full(10, 3, np.float32))
 
 
-def test_random_numbers_are_those_of_the_host() -> None:
+def test_random_numbers_match_the_host() -> None:
     draws = {}
     for device in (CPU(), DEVICE):
         set_seed(5)
@@ -182,7 +182,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_give_what_they_give_on_the_host(name) -> None:
+def test_modules_match_the_host(name) -> None:
     make, shape = MODULES[name]
     set_seed(1)
     with default_device(CPU()):
@@ -208,7 +208,7 @@ def test_embeddings() -> None:
     np.testing.assert_array_equal(table(Tensor(tokens)).to_numpy(), table.weight.to_numpy()[tokens])
 
 
-def test_state_from_the_host_goes_to_the_device() -> None:
+def test_host_state_is_copied_to_the_device() -> None:
     linear = Linear(3, 2)
     linear.load_state_dict({"weight": normal(2, 3), "bias": normal(2, seed=1)})
     assert linear.device == DEVICE

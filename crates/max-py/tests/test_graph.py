@@ -37,7 +37,7 @@ def test_kernel_libraries_are_empty() -> None:
         library.verify_custom_op(object())
 
 
-def test_as_a_context() -> None:
+def test_as_a_context_manager() -> None:
     with Graph("g", input_types=[vector, tensor("int32", "n")]) as graph:
         assert Graph.current is graph
         assert [v.type for v in graph.inputs] == [vector, tensor("int32", "n")]
@@ -75,7 +75,7 @@ def test_current_is_per_context_and_nests() -> None:
         Graph.current  # noqa: B018
 
 
-def test_threads_build_apart(session) -> None:
+def test_threads_build_independently(session) -> None:
     """Each thread has its own current graph."""
     results: dict[int, np.ndarray] = {}
     barrier = threading.Barrier(4)
@@ -148,7 +148,7 @@ FORWARDS = {
 
 @pytest.mark.parametrize("name", FORWARDS)
 def test_text_round_trip(name: str) -> None:
-    """What a graph prints, the parser reads back to a graph that prints the same."""
+    """Parsing what a graph prints gives a graph that prints the same."""
     forward, types = FORWARDS[name]
     graph = build(forward, types, name="printed")
     text = str(graph)
@@ -170,7 +170,7 @@ def test_bad_text(text: str) -> None:
 
 
 def test_damaged_text_never_crashes() -> None:
-    """Every prefix, and every single lost line, is either a graph or a clean error."""
+    """Every prefix, and the text without any one line, is either a graph or a clean error."""
     text = str(build(FORWARDS["slices"][0], FORWARDS["slices"][1]))
     lines = text.splitlines(keepends=True)
     damaged = [text[:n] for n in range(len(text) - 1)]

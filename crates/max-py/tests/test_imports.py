@@ -1,4 +1,4 @@
-"""Importing the package must stay cheap: nothing heavy may come with it."""
+"""Importing the package must stay cheap: it must not import anything heavy."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ MODULES = """
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_brings_no_heavy_module(module: str) -> None:
+def test_imports_no_heavy_module(module: str) -> None:
     code = f"import sys; import {module}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -31,7 +31,7 @@ def test_public_names_of_max_graph() -> None:
     assert [name for name in names if not hasattr(max.graph, name)] == []
 
 
-def test_max_experimental_brings_its_modules() -> None:
+def test_max_experimental_imports_its_modules() -> None:
     names = ["functional", "nn", "random", "realization_context", "tensor"]
     code = f"import max.experimental as e; print([n for n in {names!r} if not hasattr(e, n)])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -19,7 +19,7 @@ ENUMS = {"dtype": DType, "layout": ConvInputLayout, "filter": FilterLayout}
 
 
 def literal(value: Any) -> Any:
-    """A leaf of the table as the API takes it."""
+    """A literal of the table as an argument of the API."""
     if not isinstance(value, str) or ":" not in value:
         return value
     kind, name = value.split(":")
@@ -37,7 +37,7 @@ def call(case: Case, graph: Graph) -> list[Any]:
 
 
 def promised(dim: str, symbols: dict[str, int]) -> Optional[int]:
-    """What a dim of the graph promises at run time: sums and products of known symbols can be computed."""
+    """The size of a dim at run time, where it is a sum or product of known symbols."""
     names = set(re.findall(r"[A-Za-z_]\w*", dim))
     if not names <= set(symbols) or not re.fullmatch(r"[\w\s+*()-]+", dim):
         return None

@@ -1,4 +1,4 @@
-"""Which dtype comes out when two operands meet, and when that is refused."""
+"""The dtype to which two operands are promoted, and when promotion is refused."""
 
 import itertools
 import operator
@@ -15,7 +15,7 @@ from op_cases import DTYPES
 SIGNED = ["int8", "int16", "int32", "int64"]
 UNSIGNED = ["uint8", "uint16", "uint32", "uint64"]
 
-# dtype: the other dtypes whose values it all holds exactly (bool, which fits everywhere, aside)
+# dtype: the other dtypes whose values it can all represent exactly (except bool, which fits everywhere)
 HOLDS = {
     "bool": "",
     "int8": "",
@@ -34,7 +34,7 @@ HOLDS = {
 
 
 def expected(left: str, right: str):
-    """The promoted dtype, or None where no dtype of the two holds both."""
+    """The promoted dtype, or None if neither of the two holds both."""
     if left == right or right == "bool":
         return left
     if left == "bool":
@@ -45,7 +45,7 @@ def expected(left: str, right: str):
 
 
 def dtype_after(forward, *dtypes: str) -> DType:
-    """The dtype that `forward` gives inputs of shape [a, 3]; nothing is executed."""
+    """The dtype of what `forward` returns for inputs of shape [a, 3]; nothing is executed."""
     with Graph("promotion", input_types=[tensor(d, "a", 3) for d in dtypes]) as graph:
         return forward(*graph.inputs).dtype
 
@@ -168,7 +168,7 @@ class TestWeakOperands:
         ids=lambda v: repr(v),
     )
     @pytest.mark.parametrize("swap", [False, True])
-    def test_that_do_not_fit(self, dtype: str, other, swap: bool) -> None:
+    def test_values_that_do_not_fit(self, dtype: str, other, swap: bool) -> None:
         forward = (lambda v: other + v) if swap else (lambda v: v + other)
         with pytest.raises(ValueError, match="Unsafe cast"):
             dtype_after(forward, dtype)
@@ -237,7 +237,7 @@ class TestConstant:
             assert ops.constant(value, DType.float32, CPU).dtype is DType.float32
 
     @pytest.mark.parametrize("array, dtype", [(np.ones(2), DType.int32), (np.ones(2, dtype=np.float32), DType.uint8)])
-    def test_arrays_of_another_kind(self, array: np.ndarray, dtype: DType) -> None:
+    def test_arrays_of_another_dtype(self, array: np.ndarray, dtype: DType) -> None:
         with Graph("constants"), pytest.raises(ValueError, match="DType must match"):
             ops.constant(array, dtype, CPU)
 

@@ -55,7 +55,7 @@ class TestUniform:
 
 class TestGaussian:
     @pytest.mark.parametrize("mean, std", [(0, 1), (5, 0.5), (-100, 20)])
-    def test_has_its_moments(self, mean: float, std: float) -> None:
+    def test_mean_and_deviation(self, mean: float, std: float) -> None:
         set_seed(4)
         x = random.gaussian([100_000], mean, std).to_numpy().astype(np.float64)
         z = (x - mean) / std
@@ -135,7 +135,7 @@ class TestLike:
             random.normal_like(Tensor.zeros([1]), std=0)
 
 
-def test_like_nothing() -> None:
+def test_like_refuses_other_objects() -> None:
     for like in (random.uniform_like, random.gaussian_like):
         for other in (3, [2], np.zeros(2)):
             with pytest.raises(TypeError, match="the type of one"):

@@ -1,4 +1,4 @@
-"""Ranges and random numbers: what the table of cases cannot say."""
+"""Ranges and random numbers: what the table of cases cannot express."""
 
 from __future__ import annotations
 
@@ -167,6 +167,6 @@ class TestComposites:
         with pytest.raises(ValueError, match=match):
             shapes_of(lambda x: forward(x.tensor), tensor("float32", 4, 6))
 
-    def test_a_window_has_a_whole_length(self) -> None:
+    def test_the_length_of_a_window_is_an_integer(self) -> None:
         with pytest.raises(TypeError):
             shapes_of(lambda: ops.hann_window(2.5, CPU))

@@ -40,7 +40,7 @@ def on_the_cpu():
 
 
 class TestTheLaterSurface:
-    """Names and parameters that the pages assume."""
+    """Names and parameters on which the documentation relies."""
 
     @pytest.mark.parametrize(
         "thing, parameters",
@@ -66,7 +66,7 @@ class TestTheLaterSurface:
     def test_parameters(self, thing: Any, parameters: str) -> None:
         assert list(inspect.signature(thing).parameters) == parameters.split()
 
-    def test_what_is_not_there_says_so(self) -> None:
+    def test_what_is_not_supported_raises(self) -> None:
         for refused in (
             lambda: EagerRealizationContext(object()),
             lambda: GraphRealizationContext(Graph("g"), signal_buffers=[1]),
@@ -136,7 +136,7 @@ class TestLazy:
         assert not weight.real
 
     @pytest.mark.parametrize("made", [Tensor.zeros, Tensor.ones, random.uniform, random.gaussian])
-    def test_made_tensors_are_pending(self, made: Any) -> None:
+    def test_new_tensors_are_pending(self, made: Any) -> None:
         with lazy():
             x = made([2, 3])
         assert not x.real
@@ -188,7 +188,7 @@ class TestGraphs:
                     read()
             assert "float32" in repr(y)
 
-    def test_a_tensor_of_a_value_says_why_it_cannot_be_read(self) -> None:
+    def test_reading_a_graph_value_explains_why_it_fails(self) -> None:
         with Graph("g", input_types=[VECTOR]) as graph:
             with pytest.raises(TypeError, match="graph"):
                 Tensor(value=graph.inputs[0].tensor).to_numpy()
@@ -356,5 +356,5 @@ class TestCache:
             stats.hits = 3  # type: ignore[misc]
 
 
-def test_the_module_names_what_it_has() -> None:
+def test_the_modules_public_names() -> None:
     assert [name for name in realization_context.__all__ if not hasattr(realization_context, name)] == []

@@ -1,8 +1,8 @@
 """The public API against a committed copy of the documented signatures.
 
-Every documented name either exists and takes the documented parameters under their names with their
-defaults, or is listed in `data/to_come.txt`. That list may only shrink: a listed name that exists is an
-error, and so is a line that matches nothing.
+Every documented name either exists and takes the documented parameters under their names with their defaults, or is
+listed in `data/to_come.txt`. That list may only shrink: a listed name that exists is an error, and so is a line that
+matches nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def find(name: str) -> tuple[bool, Any]:
 
 
 def cut(text: str, separator: str, limit: int = -1) -> list[str]:
-    """The parts of `text` between separators that stand outside brackets and quotes."""
+    """The parts of `text` between separators outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for char in text:
         if quote:
@@ -83,7 +83,7 @@ def cut(text: str, separator: str, limit: int = -1) -> list[str]:
 
 
 def documented_parameters(signature: str) -> dict[str, Any]:
-    """Name to default (as text, REQUIRED where there is none) of a documented signature; `self` left out."""
+    """The defaults of a documented signature by name (as text; REQUIRED if there is none), without `self`."""
     found: dict[str, Any] = {}
     for part in cut(signature.split("→")[0].strip()[1:-1], ","):
         declared, *default = cut(part, "=", limit=2)
@@ -106,7 +106,7 @@ def same_default(text: str, actual: Any) -> bool:
 
 
 def mismatch(documented: dict[str, Any], actual: inspect.Signature, overload: bool = False) -> Optional[str]:
-    """What is wrong with the actual signature, or None. One overload of several binds only the names."""
+    """What is wrong with the actual signature, or None. If there are several overloads, only the names must match."""
     parameters = actual.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     order = [n for n in parameters if n in documented]
@@ -129,7 +129,7 @@ def mismatch(documented: dict[str, Any], actual: inspect.Signature, overload: bo
 @pytest.mark.parametrize("name", [n for n in DOCUMENTED if not listed(n)])
 def test_exists_as_documented(name: str) -> None:
     exists, thing = find(name)
-    assert exists, f"{name} is documented, not here, and not in to_come.txt"
+    assert exists, f"{name} is documented, but does not exist and is not in to_come.txt"
     entry = DOCUMENTED[name]
     if entry["kind"] == "class":
         assert inspect.isclass(thing), f"{name} is documented as a class"

@@ -1,4 +1,4 @@
-"""Sizes that no memory holds, and sizes that only a run knows."""
+"""Sizes that exceed all memory, and sizes that are only known at run time."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class TestSizesAreNotMemory:
         with pytest.raises(ValueError, match="64 bits"):
             shapes_of(forward, tensor("float32", HUGE, 8))
 
-    def test_what_is_too_large_fails_when_it_runs(self, session) -> None:
+    def test_values_that_are_too_large_fail_at_run_time(self, session) -> None:
         model = session.load(build(lambda x: ops.broadcast_to(x, [HUGE, HUGE]), [tensor("float32", 1)]))
         with pytest.raises(ValueError, match=r"shape \[4611686018427387904, 4611686018427387904\]"):
             model.execute(np.zeros(1, np.float32))
 
-    def test_what_nobody_needs_may_be_of_any_size(self, session) -> None:
+    def test_unused_values_may_be_of_any_size(self, session) -> None:
         def forward(x):
             ops.broadcast_to(x, [HUGE, HUGE]) @ ops.broadcast_to(x, [HUGE, HUGE])
             return x + 1
@@ -86,7 +86,7 @@ class TestEmptyAxes:
 
     @pytest.mark.parametrize("op", REDUCTIONS, ids=lambda op: op.__name__)
     @pytest.mark.parametrize("size", [0, "n"])
-    def test_fail_when_they_run(self, session, op, size: int | str) -> None:
+    def test_fail_at_run_time(self, session, op, size: int | str) -> None:
         type_ = tensor("float32", 2, size)
         assert shapes_of(op, type_) == [Dim(2), Dim(1)]
         model = session.load(build(op, [type_]))

@@ -179,7 +179,7 @@ class TestIndexTensors:
 
 
 class TestSliceWithOutputDim:
-    """A slice whose bounds are known at run time only comes with the dim that it produces."""
+    """A slice whose bounds are only known at run time is given with the dim of its result."""
 
     def test_tensor_bounds(self, session) -> None:
         def forward(v, start, stop):

@@ -1,4 +1,4 @@
-"""Tensors: making them, reading them, and computing with them, outside any context."""
+"""Tensors: creating them, reading them, and computing with them, outside any context."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def on_the_cpu():
 
 
 def same(actual: Tensor, expected: Any, dtype: Any = None) -> None:
-    """The tensor is real and holds these elements."""
+    """Checks that the tensor is real and has these elements."""
     expected = np.asarray(expected, dtype=dtype)
     assert isinstance(actual, Tensor) and actual.real
     array = actual.to_numpy()
@@ -56,7 +56,7 @@ class TestFromData:
             same(Tensor(data), data, np.float64)
 
     @pytest.mark.parametrize("data", [0, [1, 2], [[True, False]]])
-    def test_a_dtype_is_taken(self, data: Any) -> None:
+    def test_a_dtype_can_be_given(self, data: Any) -> None:
         same(Tensor(data, dtype=DType.int16), data, np.int16)
         same(Tensor.constant(data, dtype=DType.int64, device=CPU()), data, np.int64)
 
@@ -78,7 +78,7 @@ class TestFromData:
         same(y, [1, 1, 1], F32)
 
     @pytest.mark.parametrize("dtype", [DType.int32, DType.float32, DType.bfloat16])
-    def test_arrays_keep_their_dtype(self, dtype: DType) -> None:
+    def test_arrays_of_another_dtype_are_refused(self, dtype: DType) -> None:
         array = np.array([1.0, 3.140625])
         same(Tensor(array, dtype=DType.float64), array, np.float64)
         for data in (array, np.array(1.0), Buffer.from_numpy(array)):
@@ -108,7 +108,7 @@ class TestFromData:
             Tensor(data, dtype=dtype)
 
     @pytest.mark.parametrize("data", ["text", ["a"], object(), {1: 2}, np.array(["a"]), 1j])
-    def test_refuses_what_is_no_number(self, data: Any) -> None:
+    def test_refuses_what_is_not_a_number(self, data: Any) -> None:
         with pytest.raises((TypeError, ValueError)):
             Tensor(data)
 
@@ -120,7 +120,7 @@ class TestFromData:
         with pytest.raises(TypeError):
             Tensor(storage=np.zeros(2))  # type: ignore[arg-type]
 
-    def test_a_graph_value_is_stood_for(self) -> None:
+    def test_represents_a_graph_value(self) -> None:
         with Graph("demo", input_types=[TensorType(DType.float32, ["n"])]) as graph:
             value = graph.inputs[0].tensor
             assert Tensor(value).state.value.type == value.type
@@ -128,7 +128,7 @@ class TestFromData:
 
     @pytest.mark.parametrize("data", [1, 1.0, [1], np.ones(1)])
     @pytest.mark.parametrize("dtype", [float, 72, b"float32"])
-    def test_refuses_what_is_no_dtype(self, data: Any, dtype: Any) -> None:
+    def test_refuses_what_is_not_a_dtype(self, data: Any, dtype: Any) -> None:
         with pytest.raises(TypeError, match="a dtype is a DType, a NumPy dtype"):
             Tensor(data, dtype=dtype)
 
@@ -192,7 +192,7 @@ class TestFilled:
         same(Tensor.full_like(type=source, value=7), np.full((2, 3), 7, np.int32))
         same(Tensor.range_like(source), [[0, 1, 2], [0, 1, 2]], np.int32)
 
-    def test_like_nothing(self) -> None:
+    def test_like_refuses_other_objects(self) -> None:
         for bad in (Tensor.zeros_like, Tensor.ones_like, Tensor.full_like):
             with pytest.raises(TypeError):
                 bad()
@@ -323,7 +323,7 @@ class TestProperties:
                 realize.throw(ZeroDivisionError())
             realize.close()
             del realize
-            x.realize  # nobody awaits it, which is no reason to warn
+            x.realize  # not awaiting it must not warn
             gc.collect()
 
     def test_cannot_be_set(self) -> None:
@@ -390,7 +390,7 @@ class TestOperators:
         same(Tensor(A) @ Tensor(A).T, A @ A.T)
         same(Tensor(A) @ Tensor(B), A @ B)
 
-    def test_in_place_operators_make_new_tensors(self) -> None:
+    def test_in_place_operators_create_new_tensors(self) -> None:
         x = first = Tensor([1.0, 2.0])
         x += 1
         x *= 2
@@ -600,7 +600,7 @@ class TestReading:
             (lambda x: f"{x:.2f}", "one element converts to text in the format '.2f', and this one has 6"),
         ],
     )
-    def test_conversions_say_what_was_asked(self, read: Callable, asked: str) -> None:
+    def test_conversion_errors_name_the_target(self, read: Callable, asked: str) -> None:
         with pytest.raises(ValueError, match=asked) as caught:
             read(Tensor.ones([2, 3], dtype=DType.int32))
         assert "item" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What users must be able to rely on when ops on tensors are recorded, run together, run at once, or never run."""
+"""What users can rely on when ops on tensors are recorded, run together, run immediately, or never run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def on_the_cpu():
 
 
 def out_of_range() -> Tensor:
-    """A gather that fails when it runs, and only then."""
+    """A gather that fails, but only when it runs."""
     return F.gather(Tensor(ROWS), Tensor(np.array([0, 99])), axis=0)
 
 
@@ -95,7 +95,7 @@ class TestPages:
 
 
 class TestDeadTensors:
-    """What nobody holds is never computed."""
+    """Tensors that nobody holds are never computed."""
 
     def test_in_a_context(self) -> None:
         with EagerRealizationContext():
@@ -126,7 +126,7 @@ class TestDeadTensors:
             del second
         np.testing.assert_array_equal(first.to_numpy(), X[:, :1])
 
-    def test_sources_are_let_go(self) -> None:
+    def test_sources_are_released(self) -> None:
         x = Tensor(X)
         alive = weakref.ref(x)
         with EagerRealizationContext():
@@ -161,7 +161,7 @@ class TestErrors:
             with pytest.raises(REFUSED, match="99"):
                 read()
 
-    def test_mistakes_are_told_where_they_are_made(self) -> None:
+    def test_mistakes_are_reported_where_they_are_made(self) -> None:
         with lazy():
             with pytest.raises(ValueError, match="broadcast"):
                 Tensor.ones([2]) + Tensor.ones([3])
@@ -200,7 +200,7 @@ class TestErrors:
 
 
 class TestReadingInside:
-    """Reading a tensor in a block computes it there; the block goes on."""
+    """Reading a tensor in a block computes it there, and the block continues."""
 
     @pytest.mark.parametrize("context", [EagerRealizationContext, lazy])
     def test_control_flow_on_values(self, context: Any) -> None:
@@ -297,7 +297,7 @@ class TestMutation:
 
 
 class TestOrder:
-    """Programs that differ only in where their operands stand are told apart."""
+    """Programs that differ only in the order of their operands are distinguished."""
 
     @pytest.mark.parametrize("context", [EagerRealizationContext, lazy])
     def test_of_numbers_and_tensors(self, context: Any) -> None:
@@ -448,7 +448,7 @@ class TestManyOps:
 
 
 class TestThreadsAndTasks:
-    def test_two_threads_compute_at_once(self) -> None:
+    def test_two_threads_compute_concurrently(self) -> None:
         def work(seed: int) -> float:
             with default_device(CPU()):
                 x = Tensor.full([16], float(seed))
@@ -478,7 +478,7 @@ class TestThreadsAndTasks:
             np.testing.assert_array_equal(first.result(), X @ X.T + 1)
             np.testing.assert_array_equal(second.result(), X @ X.T + 1)
 
-    def test_a_context_is_that_of_its_thread(self) -> None:
+    def test_a_context_belongs_to_its_thread(self) -> None:
         seen = []
         with lazy():
             thread = threading.Thread(target=lambda: seen.append((Tensor(1.0, device=CPU()) + 1).real))
@@ -517,7 +517,7 @@ class TestThreadsAndTasks:
 
         assert asyncio.run(main()) == [DType.int8, DType.float64]
 
-    def test_coroutines_are_taken_as_a_whole(self) -> None:
+    def test_a_coroutine_is_one_region(self) -> None:
         @F.functional
         async def forward(x: Tensor) -> tuple[Tensor, bool]:
             y = x + 1
@@ -596,7 +596,7 @@ class TestInterrupts:
         assert (Tensor([1.0]) + 1).item() == 2
 
     @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-    def test_ctrl_c_ends_a_region_that_runs(self) -> None:
+    def test_ctrl_c_ends_a_running_region(self) -> None:
         timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             with EagerRealizationContext():
@@ -612,10 +612,10 @@ class TestInterrupts:
 
 
 class Stop(BaseException):
-    """What an alarm raises, wherever the program is."""
+    """Raised by an alarm, wherever the program is."""
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no alarms here")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no alarms")
 @pytest.mark.parametrize(
     "step",
     [F.relu, F.functional(lambda x: x + 1), lambda x: Linear(2, 2).compile(x.type)(x)],

@@ -30,7 +30,7 @@ def test_a_region_of_twenty_elementwise_ops_is_one_kernel():
     np.testing.assert_array_equal(result, twenty_ops(x, y))
 
 
-def test_reasons_places_and_compiling():
+def test_reasons_locations_and_compilation():
     x = Tensor([1.0, -1.0])
     with trace() as seen:
         y = F.relu(x * 7)
@@ -45,7 +45,7 @@ def test_reasons_places_and_compiling():
     assert not last.compiled and last.run_s > 0
 
 
-def test_what_happens_outside_is_not_kept():
+def test_what_happens_outside_is_not_recorded():
     x = Tensor([1.0])
     with trace() as seen:
         pass
@@ -74,7 +74,7 @@ def test_text_and_page(tmp_path):
         seen.save(tmp_path / "missing" / "trace.html")
 
 
-def test_a_trace_that_has_not_begun_says_so():
+def test_a_trace_that_has_not_been_entered():
     with pytest.raises(RuntimeError, match="has not been entered"):
         len(trace())
 
@@ -99,7 +99,7 @@ def test_the_environment_asks_for_a_page(tmp_path):
     assert path.read_text(encoding="utf-8").count("<svg") == 1
 
 
-def test_a_page_has_an_end(tmp_path):
+def test_the_length_of_a_page_is_limited(tmp_path):
     path = tmp_path / "page.html"
     run(str(path), f"{PROGRAM}\nfor _ in range(300):\n    Tensor([1.0]) + 1")
     page = path.read_text(encoding="utf-8")
@@ -107,6 +107,6 @@ def test_a_page_has_an_end(tmp_path):
 
 
 @pytest.mark.parametrize("wanted", ["pictures", "/no/such/folder/page.html"])
-def test_the_environment_asks_for_what_there_is_not(wanted):
+def test_unknown_values_in_the_environment(wanted):
     done = run(wanted)
     assert done.stdout == "2.0\n" and done.stderr.startswith("MAX_TRACE_REALIZATION: ")

@@ -189,7 +189,7 @@ class TestWeight:
         assert w.quantization_encoding == QuantizationEncoding.Q4_K
         assert w.dtype == DType.uint8
 
-    def test_joins_the_graph_when_used(self, session) -> None:
+    def test_is_added_to_the_graph_when_used(self, session) -> None:
         w = weight()
         graph = build(lambda v: v * w + w, [tensor("float32", "n", 3)])
         values = np.array([1, 10, 100], dtype=np.float32)
@@ -256,7 +256,7 @@ class TestWeight:
             session.load(graph, weights_registry=registry)
 
     @pytest.mark.parametrize("kind", ["array", "read-only", "buffer", "strided"])
-    def test_what_a_registry_may_hold(self, session, kind: str) -> None:
+    def test_kinds_of_values_in_a_registry(self, session, kind: str) -> None:
         values = np.array([1, 2, 3], dtype=np.float32)
         given = {"array": values, "buffer": Buffer.from_numpy(values), "read-only": values.copy()}.get(kind)
         if kind == "read-only":

@@ -9,7 +9,7 @@ fn x() -> Tensor {
     Tensor::from([1.0f32, -2.0, 3.0])
 }
 
-/// Reading it fails, and so does computing it.
+/// A tensor that fails when it is computed, and so when it is read.
 fn doomed() -> Result<Tensor> {
     F::gather(x(), Tensor::from([7i64]), 0)
 }
@@ -73,7 +73,7 @@ fn arrays_share_sizes_with_what_stands_before_them() {
     }
 }
 
-/// What was seen before decides what is compiled, but not what is computed.
+/// What was seen before decides what is compiled, but never what the result is.
 #[test]
 fn what_ran_before_changes_no_bit() {
     let of_number = |x: f64| F::cos(x).unwrap().to_vec::<f32>().unwrap();
@@ -310,7 +310,7 @@ fn operators_and_methods() {
     assert!(elided.contains("...") && elided.len() < 120, "{elided}");
 }
 
-/// How many models ops on tensors of many sizes compile.
+/// How many models are compiled for ops on tensors of many sizes.
 fn compiled(ops: impl Fn(&Tensor) -> Result<Tensor>) -> u64 {
     let before = max_tensor::cache_stats().misses;
     for size in 20..100 {
@@ -324,7 +324,7 @@ fn compiled(ops: impl Fn(&Tensor) -> Result<Tensor>) -> u64 {
 fn sizes_that_follow_from_others_vary_with_them() {
     let settles = |name: &str, ops: &dyn Fn(&Tensor) -> Result<Tensor>| {
         let misses = compiled(ops);
-        // Other tests of this process compile meanwhile, but not as much as eighty sizes would.
+        // Other tests of this process compile meanwhile, but not nearly as much as eighty sizes would need.
         assert!(misses < 60, "{name} compiled {misses} times");
     };
     settles("the rest of an axis", &|x| x.slice((1.., ..)));

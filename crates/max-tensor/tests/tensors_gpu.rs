@@ -1,4 +1,4 @@
-//! Tensors on a GPU behave as those on the host, and give what those give.
+//! Tensors on a GPU behave like those on the host, and give the same results.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use max_core::{DType, DeviceRef, Number, Result};
 use max_driver::{Buffer, Device};
 use max_tensor::{Defaults, Tensor, functional, functions as F, lazy, random};
 
-/// The first GPU. Where there is none, a line on standard error says why, once.
+/// The first GPU. If there is none, a line on standard error says why, once.
 fn gpu() -> Option<DeviceRef> {
     static SAID: std::sync::Once = std::sync::Once::new();
     match Device::accelerator(None) {
@@ -20,7 +20,7 @@ fn gpu() -> Option<DeviceRef> {
     }
 }
 
-/// Runs a function with tensors of float32 made on a device.
+/// Runs a function on float32 tensors created on a device.
 fn on<R>(device: DeviceRef, function: impl FnOnce() -> R) -> R {
     Defaults { dtype: Some(DType::Float32), device: Some(device) }.during(function)
 }
@@ -47,7 +47,7 @@ fn bare_ops_run_where_their_operands_are() -> Result<()> {
 fn numbers_and_arrays_follow_the_device() -> Result<()> {
     let Some(gpu) = gpu() else { return Ok(()) };
     let x = sample(gpu)?;
-    // The first is compiled in, the others are inputs.
+    // The first number is compiled in; the others are inputs.
     for number in [2.0, 3.0, -0.5, 2.0] {
         let expected: Vec<f32> =
             sample(DeviceRef::CPU)?.to_vec::<f32>()?.iter().map(|e| e * number as f32).collect();

@@ -1,4 +1,4 @@
-//! What a trace says about realizations.
+//! What a trace reports about realizations.
 
 use max_core::Result;
 use max_tensor::{Reason, Tensor, Trace, functional, functions as F, lazy};

@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::{Device, Stream};
 
 impl Buffer {
-    /// Sets every element to a number; "Unsafe cast" if the dtype cannot hold it.
+    /// Sets every element to a number; "Unsafe cast" if the dtype cannot represent it.
     pub fn fill(&self, value: Number) -> Result<()> {
         if !self.is_host() {
             return self.fill_on_gpu(value);
@@ -20,7 +20,7 @@ impl Buffer {
         dispatch!(self.dtype, T => {
             let element = value.to_element::<T>()?;
             let from = Side { ptr: (&raw const element).cast(), strides: &still };
-            // SAFETY: the buffer's elements are writable; the one element is read again for each of them.
+            // SAFETY: the buffer's elements are writable, and the one source element is read for each of them.
             unsafe { strided::copy::<T>(self.shape(), to, from) }
         });
         Ok(())
@@ -46,8 +46,8 @@ impl Buffer {
         };
         let from = Side { ptr: source.host_ptr()?, strides: source.strides() };
         let to = Side { ptr, strides: self.strides() };
-        // SAFETY: both buffers' elements are in host memory and of this type, ours are writable, and where the
-        // two overlap they are contiguous.
+        // SAFETY: both buffers' elements are in host memory and of this type, ours are writable, and the two overlap
+        // only if both are contiguous.
         dispatch!(self.dtype, T => unsafe { strided::copy::<T>(self.shape(), to, from) });
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Buffer {
         }
     }
 
-    /// A contiguous copy on a stream's device, made in the order of that stream.
+    /// A contiguous copy on a stream's device, made in stream order.
     pub fn copy_to_stream(&self, stream: &Stream) -> Result<Buffer> {
         let copy = Buffer::uninit_pooled(self.dtype, self.shape(), stream)?;
         copy.copy_from(self)?;
@@ -95,7 +95,7 @@ impl Buffer {
         if device == self.device() { Ok(self.clone()) } else { self.copy(Some(device)) }
     }
 
-    /// The same memory in the order of another stream if that is one of its device, else a copy there.
+    /// The same memory in the order of another stream if that belongs to the same device, else a copy there.
     pub fn to_stream(&self, stream: &Stream) -> Result<Buffer> {
         if stream.device() != self.device() {
             return self.copy_to_stream(stream);
@@ -149,10 +149,10 @@ impl Buffer {
         Ok(elements)
     }
 
-    /// The bytes of the elements in row-major order: without a copy for contiguous host memory, which stays
-    /// alive as long as the bytes, gathered if there are gaps, and an error for memory of an accelerator.
+    /// The bytes of the elements in row-major order. Contiguous host memory is not copied and stays alive as long as
+    /// the bytes; strided elements are gathered; memory of an accelerator is an error.
     ///
-    /// Whoever holds bytes that were not gathered must see to it that nobody writes to the memory meanwhile.
+    /// Whoever holds bytes that were not gathered must make sure that nobody writes to the memory meanwhile.
     pub fn host_bytes(&self) -> Result<HostBytes> {
         self.host_ptr()?;
         if !self.is_contiguous() {
@@ -180,7 +180,7 @@ impl Buffer {
     }
 }
 
-/// A part of a host memory as bytes.
+/// A part of host memory as bytes.
 struct Part {
     memory: Arc<Memory>,
     start: usize,
@@ -189,8 +189,8 @@ struct Part {
 
 impl AsRef<[u8]> for Part {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the bytes of a contiguous buffer, so inside its memory and initialized; the contract of
-        // `host_bytes` excludes writes while they are borrowed.
+        // SAFETY: these are the bytes of a contiguous buffer, so they are inside its memory and initialized; the
+        // contract of `host_bytes` excludes writes while they are borrowed.
         unsafe { std::slice::from_raw_parts(self.memory.ptr().as_ptr().add(self.start), self.len) }
     }
 }

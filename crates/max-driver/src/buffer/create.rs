@@ -1,4 +1,4 @@
-//! Where buffers come from: the device's pool, elements, the memory of others, files.
+//! Where buffers come from: the device's pool, elements, memory of other libraries, files.
 
 use std::any::Any;
 use std::io::Read;
@@ -16,7 +16,7 @@ use crate::pool::Contents;
 use crate::{Access, Device, Stream};
 
 impl Buffer {
-    /// A buffer full of zeros, on a device or on a stream of one.
+    /// A zeroed buffer, on a device or on a stream of one.
     pub fn new(dtype: DType, shape: &[usize], place: impl Into<Stream>) -> Result<Buffer> {
         Buffer::pooled(dtype, shape, place.into(), Contents::Zeroed)
     }
@@ -26,15 +26,15 @@ impl Buffer {
         Buffer::new(dtype, shape, place)
     }
 
-    /// A buffer whose elements are to be written before they are read: it may hold what an earlier buffer left
-    /// behind. Outputs of executions are made so, because clearing them costs as much as writing them.
+    /// A buffer whose elements must be written before they are read: it may hold what an earlier buffer left behind.
+    /// Outputs of executions are made like this, because clearing them costs as much as writing them.
     pub fn uninit_pooled(dtype: DType, shape: &[usize], place: impl Into<Stream>) -> Result<Buffer> {
         Buffer::pooled(dtype, shape, place.into(), Contents::Stale)
     }
 
-    /// A buffer full of zeros in page-locked host memory, for fast copies to and from the device of a place, or any GPU
-    /// if that is the host. They go on while the caller does, and everything here that reads or writes the elements on
-    /// the host waits for them; arrays of other libraries over the same memory do not. Ordinary memory without a GPU.
+    /// A zeroed buffer in page-locked host memory, for fast copies to and from the given device, or any GPU if that is
+    /// the host. Such copies run asynchronously. Everything here that reads or writes the elements on the host waits
+    /// for them, but arrays of other libraries over the same memory do not. Ordinary memory if there is no GPU.
     pub fn new_pinned(dtype: DType, shape: &[usize], place: impl Into<Stream>) -> Result<Buffer> {
         let (bytes, cpu) = (byte_count(dtype, shape)?, Device::cpu());
         let gpu = place.into().device().gpu().or_else(|| Device::accelerator(None).ok()?.gpu());
@@ -50,7 +50,7 @@ impl Buffer {
         Ok(Buffer::over(memory, dtype, Strided::contiguous(shape), stream))
     }
 
-    /// A buffer of rank zero with the value of a number; "Unsafe cast" if the dtype cannot hold it.
+    /// A buffer of rank zero that holds a number; "Unsafe cast" if the dtype cannot represent it.
     pub fn scalar(value: Number, dtype: DType, place: impl Into<Stream>) -> Result<Buffer> {
         let host = Buffer::uninit_pooled(dtype, &[], &Device::cpu())?;
         host.fill(value)?;
@@ -70,7 +70,7 @@ impl Buffer {
             );
         }
         let buffer = Buffer::uninit_pooled(T::DTYPE, shape, &Device::cpu())?;
-        // SAFETY: both have `bytes` bytes, and the buffer is new and so shares none with the slice.
+        // SAFETY: both have `bytes` bytes, and the buffer is new and so does not overlap the slice.
         unsafe { buffer.data_ptr_mut()?.copy_from_nonoverlapping(elements.as_ptr().cast(), bytes) };
         Ok(buffer)
     }
@@ -81,21 +81,21 @@ impl Buffer {
         if wanted != given {
             bail!(
                 value,
-                "{given} bytes are not those of {dtype} elements of shape {}: these take {wanted}",
+                "{given} bytes do not match {dtype} elements of shape {}, which take {wanted}",
                 tuple(shape)
             );
         }
         let ptr = bytes.as_ptr().cast_mut();
-        // SAFETY: the bytes stay where they are while their owner lives, and are not written.
+        // SAFETY: the bytes stay in place while their owner lives, and are not written.
         unsafe {
             Buffer::from_raw(ptr, dtype, shape, None, &Device::cpu(), Access::ReadOnly, Box::new(bytes))
         }
     }
 
-    /// Elements in memory that somebody else allocated, without a copy. The pointer is to the element with all
-    /// indices zero; strides count elements, may be zero or negative, and are row-major without gaps if absent.
-    /// The owner is dropped with the last buffer that shares the memory, or at once if this fails; for memory of a GPU
-    /// that waits until all work on it is done.
+    /// Elements in memory that another library allocated, without a copy. The pointer is to the element with all
+    /// indices zero; strides count elements, may be zero or negative, and default to row-major without gaps. The owner
+    /// is dropped with the last buffer that shares the memory, or at once if this fails; for GPU memory, not before all
+    /// work on it is done.
     ///
     /// # Safety
     ///
@@ -115,7 +115,7 @@ impl Buffer {
         if let Some(strides) = strides {
             (layout.offset, bytes) = reach(dtype, shape, strides)?;
             for (axis, &stride) in strides.iter().enumerate() {
-                // Along an axis that nothing steps along, the given stride may be any number.
+                // The stride of an axis of size 0 or 1 does not matter.
                 if bytes > 0 && shape[axis] > 1 {
                     layout.strides[axis] = stride;
                 }
@@ -134,10 +134,10 @@ impl Buffer {
         Ok(Buffer::over(memory, dtype, layout, stream))
     }
 
-    /// The next bytes of a reader, in memory of their own.
+    /// The next bytes of a reader, in new memory.
     pub fn from_reader(mut reader: impl Read, bytes: usize) -> Result<Buffer> {
         let buffer = Buffer::uninit_pooled(DType::UInt8, &[bytes], &Device::cpu())?;
-        // SAFETY: the buffer has so many bytes, nobody else has it yet, and memory of the pool is initialized.
+        // SAFETY: the buffer has that many bytes, nobody else has it yet, and memory of the pool is initialized.
         let memory = unsafe { std::slice::from_raw_parts_mut(buffer.data_ptr_mut()?, bytes) };
         match reader.read_exact(memory) {
             Ok(()) => Ok(buffer),
@@ -145,7 +145,7 @@ impl Buffer {
         }
     }
 
-    /// Elements in a file, mapped from a byte offset on; see [`MmapMode`] for where writes go. The file must not be
+    /// Elements in a mapped file, starting at a byte offset; see [`MmapMode`] for where writes go. The file must not be
     /// changed by others while the buffer lives: see the module `mmap`.
     pub fn mmap(
         path: impl AsRef<Path>,
@@ -158,7 +158,7 @@ impl Buffer {
         Ok(Buffer::over(memory, dtype, Strided::contiguous(shape), (&Device::cpu()).into()))
     }
 
-    /// All of a memory.
+    /// All of a memory range.
     fn over(memory: Memory, dtype: DType, layout: Strided, stream: Stream) -> Buffer {
         debug_assert!(
             layout.span().is_none_or(|(_, high)| (high + 1) * dtype.size_in_bytes() <= memory.len())
@@ -167,8 +167,8 @@ impl Buffer {
     }
 }
 
-/// How many elements lie below the one with all indices zero, and how many bytes there are from the lowest to
-/// behind the highest.
+/// The number of elements below the one with all indices zero, and the number of bytes from the lowest element to the
+/// end of the highest.
 fn reach(dtype: DType, shape: &[usize], strides: &[isize]) -> Result<(usize, usize)> {
     if shape.len() != strides.len() {
         bail!(value, "the shape {} and the strides {strides:?} differ in length", tuple(shape));

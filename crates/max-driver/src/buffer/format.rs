@@ -1,5 +1,5 @@
-//! Buffers as text, written as NumPy writes arrays: aligned columns, as few digits as tell the elements apart,
-//! large arrays shortened to their corners.
+//! Buffers as text, in NumPy's format: aligned columns, as few digits as distinguish the elements, and large arrays
+//! shortened to their corners.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use crate::Device;
 const THRESHOLD: usize = 1000;
 /// How many elements a shortened axis shows at either end.
 const EDGE: usize = 3;
-/// The most digits behind the decimal point.
+/// The most digits after the decimal point.
 const PRECISION: usize = 8;
-/// Where lines are broken.
+/// The width of a line.
 const LINE_WIDTH: usize = 75;
 
 impl fmt::Display for Buffer {
@@ -55,12 +55,12 @@ impl Shown {
         if self.shorten { 2 * EDGE } else { self.size }
     }
 
-    /// The position in the axis of the n-th element that is shown.
+    /// The index in the axis of the n-th element that is shown.
     fn position(&self, n: usize) -> usize {
         if self.shorten && n >= EDGE { self.size - 2 * EDGE + n } else { n }
     }
 
-    /// Whether dots stand before the n-th element that is shown.
+    /// Whether an ellipsis precedes the n-th element that is shown.
     fn dots_before(&self, n: usize) -> bool {
         self.shorten && n == EDGE
     }
@@ -78,8 +78,8 @@ fn indices(axes: &[Shown]) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
-/// Arranges words in nested brackets. Lines hang under their bracket and end before the width, less one column
-/// for each bracket that may close there; the greatest rank leaves room.
+/// Arranges words in nested brackets. Lines are indented to their bracket and end before the width, less one column for
+/// each bracket that may close there; the maximum rank leaves enough room.
 fn brackets(axes: &[Shown], words: &mut impl Iterator<Item = String>, indent: usize, width: usize) -> String {
     let [axis, inner @ ..] = axes else { return words.next().unwrap_or_default() };
     let mut text = String::from("[");
@@ -124,7 +124,7 @@ fn brackets(axes: &[Shown], words: &mut impl Iterator<Item = String>, indent: us
     text
 }
 
-/// A number on its own.
+/// A single number.
 fn scalar<T: Element>(value: Number) -> String {
     match value {
         Number::Bool(value) => if value { "True" } else { "False" }.to_owned(),
@@ -142,7 +142,7 @@ fn scalar<T: Element>(value: Number) -> String {
     }
 }
 
-/// Elements as words of one width.
+/// Elements as words of equal width.
 fn words<T: Element>(elements: &[T]) -> Vec<String> {
     if T::DTYPE.is_float() {
         return floats::<T>(&elements.iter().map(|element| element.to_f64()).collect::<Vec<_>>());
@@ -153,13 +153,13 @@ fn words<T: Element>(elements: &[T]) -> Vec<String> {
         }
         _ => elements.iter().map(|element| element.to_i128().to_string()).collect(),
     };
-    // NumPy keeps room for the longer of the two booleans.
+    // NumPy leaves room for the longer of the two booleans.
     let least = if T::DTYPE == DType::Bool { "False".len() } else { 0 };
     let width = words.iter().map(String::len).fold(least, usize::max);
     words.into_iter().map(|word| format!("{word:>width$}")).collect()
 }
 
-/// Floats with their points below each other.
+/// Floats, aligned at the decimal point.
 fn floats<T: Element>(values: &[f64]) -> Vec<String> {
     let finite = || values.iter().copied().filter(|value| value.is_finite());
     let decimals: Vec<_> = finite().map(Decimal::shortest::<T>).collect();
@@ -187,7 +187,7 @@ fn floats<T: Element>(values: &[f64]) -> Vec<String> {
     values.iter().map(&mut word).collect()
 }
 
-/// Whether finite values are so large, so small or so far apart that they are written with exponents.
+/// Whether finite values are so large, so small or so far apart that they are written in scientific notation.
 fn needs_exponent<T: Element>(values: impl Iterator<Item = f64>) -> bool {
     let sizes = values.filter(|&value| value != 0.0).map(f64::abs);
     let (least, most) = sizes.fold((f64::INFINITY, 0f64), |(least, most), v| (least.min(v), most.max(v)));
@@ -196,7 +196,7 @@ fn needs_exponent<T: Element>(values: impl Iterator<Item = f64>) -> bool {
     most > 0.0 && (most >= exponent_limit(T::DTYPE) || least < T::from_f64(1e-4).to_f64() || ratio() > 1e3)
 }
 
-/// From where on values are written with exponents: where a dtype's digits no longer reach the decimal point.
+/// The value from which scientific notation is used: where a dtype's digits no longer reach the decimal point.
 fn exponent_limit(dtype: DType) -> f64 {
     match dtype {
         DType::Float64 => 1e8,
@@ -215,21 +215,21 @@ fn not_finite(value: f64) -> &'static str {
     }
 }
 
-/// The digits between the point and the exponent, without trailing zeros.
+/// The digits between the decimal point and the exponent, without trailing zeros.
 fn fraction_digits(scientific: &str) -> usize {
     let fraction = scientific.split_once('.').and_then(|(_, rest)| rest.split_once('e'));
     fraction.map_or(0, |(digits, _)| digits.trim_end_matches('0').len())
 }
 
-/// A finite value, and how many digits tell it apart from the other values of its type.
+/// A finite value, and how many digits distinguish it from the other values of its type.
 struct Decimal {
     value: f64,
-    /// The shortest decimal, as the f64 that is written with its digits, where the nearest of the same length
-    /// does not lead back to the value. That happens at powers of two, which have a closer neighbour below.
+    /// The f64 that is written with the digits of the shortest decimal, for values whose nearest decimal of that length
+    /// does not parse back to them. That happens at powers of two, which have a closer neighbour below.
     odd: Option<f64>,
-    /// How many digits the shortest has behind its first.
+    /// How many digits the shortest decimal has after its first.
     fraction: usize,
-    /// The power of ten of its first digit.
+    /// The power of ten of the first digit.
     exponent: isize,
 }
 
@@ -240,7 +240,8 @@ impl Decimal {
         let text = match T::DTYPE {
             DType::Float64 => format!("{value:e}"),
             DType::Float32 => format!("{:e}", value as f32),
-            // Nobody shortens the narrow types for us: the first that leads back is it, ties tried both ways.
+            // The standard library does not shorten the narrow types: take the first decimal that parses back, trying
+            // ties both ways.
             _ => {
                 let up = value * (1.0 + 1e-9);
                 let mut texts = (0..PRECISION).flat_map(|p| [format!("{value:.p$e}"), format!("{up:.p$e}")]);
@@ -253,7 +254,7 @@ impl Decimal {
         Decimal { value, odd, fraction, exponent: exponent.parse().unwrap_or(0) }
     }
 
-    /// How many digits lie behind the decimal point.
+    /// The number of digits after the decimal point.
     fn behind_point(&self) -> usize {
         usize::try_from(self.fraction as isize - self.exponent).unwrap_or(0)
     }
@@ -266,7 +267,7 @@ impl Decimal {
         }
     }
 
-    /// Written with an exponent of at least some digits, such as `-1.25e+07` or `3.e-01`.
+    /// Written with an exponent of at least `exponent_digits` digits, such as `-1.25e+07` or `3.e-01`.
     fn scientific(&self, places: usize, exponent_digits: usize) -> String {
         let text = match self.odd {
             Some(short) if places == self.fraction => format!("{short:e}"),

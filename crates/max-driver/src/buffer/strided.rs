@@ -1,14 +1,14 @@
-//! The one loop behind every copy and fill on the host: elements from one strided arrangement to another.
+//! The one loop behind every copy and fill on the host: elements from one strided layout to another.
 
-/// One side of a copy: the element with all indices zero, and the steps along each axis in elements.
+/// One side of a copy: the element with all indices zero, and the strides in elements.
 pub(super) struct Side<'a, P> {
     /// Where the first element lies; it need not be aligned.
     pub ptr: P,
-    /// The steps, one for each axis.
+    /// The strides, one per axis.
     pub strides: &'a [isize],
 }
 
-/// An axis of both sides: its size and the steps along it.
+/// An axis of both sides: its size and both strides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Axis {
     pub(crate) size: usize,
@@ -32,7 +32,7 @@ pub(super) unsafe fn copy<T: Copy>(shape: &[usize], to: Side<'_, *mut u8>, from:
     let mut index = vec![0; axes.len()];
     let (mut to_at, mut from_at) = (0isize, 0isize);
     loop {
-        // SAFETY: the positions are those of the elements with this index, which the caller vouches for.
+        // SAFETY: these are the positions of the elements with this index, for which the caller vouches.
         unsafe { copy_row(row, to_ptr.offset(to_at), from_ptr.offset(from_at)) };
         let next = (0..axes.len()).rev().find(|&i| {
             let Axis { size, to, from } = axes[i];
@@ -58,16 +58,16 @@ pub(super) unsafe fn copy<T: Copy>(shape: &[usize], to: Side<'_, *mut u8>, from:
 /// As for [`copy`].
 unsafe fn copy_row<T: Copy>(row: Axis, to: *mut T, from: *const T) {
     if row.to == 1 && row.from == 1 {
-        // SAFETY: the row lies without gaps on both sides. Bytes, because elements need not be aligned.
+        // SAFETY: the row is contiguous on both sides. It is copied as bytes because elements need not be aligned.
         return unsafe { from.cast::<u8>().copy_to(to.cast(), row.size * size_of::<T>()) };
     }
     for i in 0..row.size as isize {
-        // SAFETY: an element of each side.
+        // SAFETY: one element of each side.
         unsafe { to.offset(i * row.to).write_unaligned(from.offset(i * row.from).read_unaligned()) };
     }
 }
 
-/// The axes without those of size one, neighbours joined wherever both sides step through them as through one.
+/// The axes without those of size one; adjacent axes are merged wherever both sides step through them as through one.
 pub(crate) fn merged(shape: &[usize], to: &[isize], from: &[isize]) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::with_capacity(shape.len());
     for ((&size, &to), &from) in shape.iter().zip(to).zip(from) {

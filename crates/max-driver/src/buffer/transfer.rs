@@ -1,9 +1,8 @@
-//! Elements to, from and on GPUs.
+//! Copies to, from and on GPUs.
 //!
-//! A copy runs in the order of the stream of the buffer on the GPU, that of the destination if both are on one: after what
-//! is pending on the source, and before what is done to the source later. The memory of both outlives it. The host waits
-//! where it would see half a result: for copies to memory of the host, unless that is page-locked, where whoever looks at
-//! it waits.
+//! A copy runs in the order of the GPU buffer's stream (the destination's, if both are on a GPU): after what is pending
+//! on the source, and before later changes to the source. The memory of both outlives it. The host waits where it could
+//! see half a result: for copies to pageable host memory. With page-locked memory, whoever looks at it waits.
 
 use max_core::{Number, Result};
 
@@ -12,17 +11,18 @@ use crate::cuda::{self, Fill, LEGACY, Side};
 use crate::{Device, Stream};
 
 impl Buffer {
-    /// Tells that work on a stream, given to it before the buffer is dropped, uses the memory too. It is not reused before
-    /// that work is done. Whoever gives work to another stream than that of the buffer says so here.
+    /// Records that work on another stream uses the memory too; that work must be enqueued before the buffer is
+    /// dropped. The memory is not reused before it is done. Required for work on any stream other than the buffer's
+    /// own.
     pub fn used_on(&self, stream: &Stream) {
         if let Some(users) = self.memory.users() {
             users.add(Some(stream));
         }
     }
 
-    /// Hands memory of a GPU to another library, which uses it on a stream of its own. With the handle of that, work given
-    /// to it from now on starts after what is pending here; without one the other side sees to that. Memory of the host
-    /// is ready anyway.
+    /// Hands GPU memory over to another library, which uses it on a stream of its own. With the handle of that stream,
+    /// work enqueued there from now on starts after what is pending here; without one, the other library takes care of
+    /// that. Host memory is always ready.
     ///
     /// # Safety
     ///
@@ -32,7 +32,7 @@ impl Buffer {
         // SAFETY: as the caller promises.
         let theirs = handle.map(|handle| unsafe { Stream::from_handle(self.device(), handle) });
         theirs.iter().try_for_each(|theirs| theirs.wait_for(&self.stream))?;
-        // Any but the one that is always there may be gone when the memory comes back.
+        // Any stream other than the default one may be gone when the memory comes back.
         users.add(theirs.filter(|theirs| theirs.handle() == Some(LEGACY)).as_ref());
         Ok(())
     }
@@ -43,13 +43,13 @@ impl Buffer {
         let one = Buffer::uninit_pooled(self.dtype, &[], &Device::cpu())?;
         one.fill(value)?;
         if let Some(fill) = Fill::of(&one.host_bytes()?, address).filter(|_| self.is_contiguous()) {
-            // SAFETY: the bytes of all elements, in memory that is given back in the order of streams.
+            // SAFETY: the bytes of all elements, in memory that is freed in stream order.
             return unsafe { fill.run(&self.stream, address, self.num_bytes()) };
         }
         let one = one.to_stream(&self.stream)?;
         let (to, still) = (Side { address, strides: self.strides() }, vec![0; self.rank()]);
         let from = Side { address: one.address() as u64, strides: &still };
-        // SAFETY: all elements of this buffer, and the one element, which nothing else shares; as above.
+        // SAFETY: all elements of this buffer, and the one source element, which nothing else shares; as above.
         unsafe { cuda::copy_strided(&self.stream, self.shape(), self.element_size(), to, from) }
     }
 
@@ -62,7 +62,7 @@ impl Buffer {
         if self.device() == source.device() {
             return self.move_from(source);
         }
-        // Between devices elements go in one piece.
+        // Copies between devices need contiguous memory.
         if !source.is_contiguous() {
             return self.transfer_from(&source.contiguous()?);
         }
@@ -74,7 +74,7 @@ impl Buffer {
         match (self.is_host(), source.device().gpu()) {
             (true, _) => self.download_from(source),
             (false, None) => self.upload_from(source),
-            // SAFETY: the bytes of all elements of both, on two GPUs; see the module for how long they stay.
+            // SAFETY: the bytes of all elements of both, on two GPUs; see the module for how long they stay alive.
             (false, Some(gpu)) => self.after(source, |to, from| unsafe {
                 cuda::copy(&self.stream, to, from, gpu, self.num_bytes())
             }),
@@ -92,7 +92,8 @@ impl Buffer {
             return self.move_from(&source.contiguous()?);
         }
         self.after(source, |to, from| match self.device().gpu() {
-            // SAFETY: the bytes of all elements of both, which do not overlap; see the module for how long they stay.
+            // SAFETY: the bytes of all elements of both, which do not overlap; see the module for how long they stay
+            // alive.
             Some(gpu) if whole => unsafe { cuda::copy(&self.stream, to, from, gpu, self.num_bytes()) },
             _ => {
                 let to = Side { address: to, strides: self.strides() };
@@ -115,8 +116,8 @@ impl Buffer {
     fn upload_from(&self, source: &Buffer) -> Result<()> {
         let (stream, ptr, pinned) = (&self.stream, source.address(), source.memory.as_pinned());
         pinned.map_or(Ok(()), |pinned| pinned.hold(stream))?;
-        // SAFETY: the bytes of all elements of both. The driver has read ordinary memory when it returns, page-locked
-        // memory of ours remembers the copy, and that of others is waited for.
+        // SAFETY: the bytes of all elements of both. The driver has read pageable memory when it returns, our
+        // page-locked memory records the copy, and that of others is waited for.
         unsafe { cuda::upload(stream, self.address() as u64, ptr, self.num_bytes())? };
         match pinned {
             Some(pinned) => pinned.remember(stream).or_else(|_| stream.finish()),
@@ -133,8 +134,8 @@ impl Buffer {
     fn download_from(&self, source: &Buffer) -> Result<()> {
         let (stream, to, pinned) = (&source.stream, self.address().cast_mut(), self.memory.as_pinned());
         pinned.map_or(Ok(()), |pinned| pinned.hold(stream))?;
-        // SAFETY: the bytes of all elements of both, ours writable. Page-locked memory of ours remembers the copy, any
-        // other is waited for.
+        // SAFETY: the bytes of all elements of both, ours writable. Our page-locked memory records the copy; any other
+        // is waited for.
         unsafe { cuda::download(stream, to, source.address() as u64, self.num_bytes())? };
         match pinned {
             Some(pinned) => pinned.remember(stream).or_else(|_| stream.finish()),

@@ -1,4 +1,4 @@
-//! Our buffers for others.
+//! Exporting our buffers.
 
 use std::ffi::c_void;
 
@@ -7,7 +7,7 @@ use max_core::{Result, bail};
 use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_COPIED, FLAG_READ_ONLY, VERSION};
 use crate::Buffer;
 
-/// An exported tensor and what it points to; freed as a whole by the deleter.
+/// An exported tensor and everything it points to; the deleter frees it as a whole.
 struct Exported<M> {
     managed: M,
     _shape: Box<[i64]>,
@@ -15,8 +15,8 @@ struct Exported<M> {
     _buffer: Buffer,
 }
 
-/// A tensor for a consumer of the protocol before version 1, who frees it by its deleter. That version cannot
-/// say "read-only", so a read-only buffer is refused.
+/// A tensor for a consumer of the protocol before version 1, which frees it by its deleter. That version cannot express
+/// "read-only", so read-only buffers are refused.
 pub fn export(buffer: &Buffer) -> Result<*mut DLManagedTensor> {
     if buffer.is_read_only() {
         bail!(
@@ -32,8 +32,8 @@ pub fn export(buffer: &Buffer) -> Result<*mut DLManagedTensor> {
     }))
 }
 
-/// A tensor for a consumer of version 1, who frees it by its deleter. `copied` says that the buffer was copied
-/// for this consumer alone.
+/// A tensor for a consumer of version 1, which frees it by its deleter. `copied` says that the buffer was copied for
+/// this consumer alone.
 pub fn export_versioned(buffer: &Buffer, copied: bool) -> *mut DLManagedTensorVersioned {
     let read_only = if buffer.is_read_only() { FLAG_READ_ONLY } else { 0 };
     let flags = read_only | if copied { FLAG_COPIED } else { 0 };
@@ -46,12 +46,12 @@ pub fn export_versioned(buffer: &Buffer, copied: bool) -> *mut DLManagedTensorVe
     })
 }
 
-/// Allocates a tensor; `managed` puts its parts together.
+/// Allocates a tensor; `managed` assembles it.
 fn leak<M>(buffer: &Buffer, managed: impl FnOnce(DLTensor, *mut c_void) -> M) -> *mut M {
-    // Sizes and strides fit: no axis of a buffer reaches further than its bytes, which fit an isize.
+    // Sizes and strides fit: no axis of a buffer spans more than its bytes, whose number fits an isize.
     let mut shape: Box<[i64]> = buffer.shape().iter().map(|&size| size as i64).collect();
     let mut strides: Box<[i64]> = buffer.strides().iter().map(|&stride| stride as i64).collect();
-    // The protocol wants no address where nothing is; on the host any will do.
+    // On a GPU, the protocol wants a null pointer for a tensor without elements; on the host any address will do.
     let nothing = !buffer.is_host() && buffer.num_elements() == 0;
     let data = if nothing { std::ptr::null() } else { buffer.data_ptr() };
     let tensor = DLTensor {
@@ -70,7 +70,7 @@ fn leak<M>(buffer: &Buffer, managed: impl FnOnce(DLTensor, *mut c_void) -> M) ->
         _strides: strides,
         _buffer: buffer.clone(),
     };
-    // SAFETY: the place was just allocated for this type, and nobody else knows it yet.
+    // SAFETY: the memory was just allocated for this type, and nobody else knows it yet.
     unsafe {
         (*place).write(exported);
         &raw mut (*place.cast::<Exported<M>>()).managed

@@ -1,4 +1,4 @@
-//! Buffers of others for us.
+//! Importing buffers of other libraries.
 
 use std::ptr::NonNull;
 
@@ -8,13 +8,13 @@ use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY,
 use crate::buffer::MAX_RANK;
 use crate::{Access, Buffer, Device};
 
-/// A tensor of the protocol before version 1 as a buffer, without a copy. The tensor is consumed, also if it
-/// is refused. That of a GPU is used in the order of the default stream of its device, for which the producer has to make
-/// it ready.
+/// A tensor of the protocol before version 1 as a buffer, without a copy. The tensor is consumed even if it is refused.
+/// A tensor on a GPU is used in the order of the default stream of its device, for which the producer has to make it
+/// ready.
 ///
 /// # Safety
 ///
-/// The pointer is null or a tensor that a producer made according to the protocol, that nobody else has
+/// The pointer is null, or points to a tensor that a producer made according to the protocol, that nobody else has
 /// consumed, and whose deleter may be called from any thread.
 pub unsafe fn import(tensor: *mut DLManagedTensor) -> Result<Buffer> {
     // SAFETY: as the caller promises.
@@ -25,8 +25,8 @@ pub unsafe fn import(tensor: *mut DLManagedTensor) -> Result<Buffer> {
     unsafe { adopt(tensor, Access::ReadWrite, owner) }
 }
 
-/// A tensor of version 1 as a buffer, without a copy; read-only if the producer says so. The tensor is
-/// consumed, also if it is refused.
+/// A tensor of version 1 as a buffer, without a copy; read-only if the producer says so. The tensor is consumed even if
+/// it is refused.
 ///
 /// # Safety
 ///
@@ -48,7 +48,7 @@ pub unsafe fn import_versioned(tensor: *mut DLManagedTensorVersioned) -> Result<
     unsafe { adopt(tensor, access, owner) }
 }
 
-/// Makes a buffer over a tensor after looking at everything it says.
+/// Makes a buffer over a tensor after checking everything it states.
 ///
 /// # Safety
 ///
@@ -60,14 +60,14 @@ unsafe fn adopt<M: Managed>(tensor: DLTensor, access: Access, owner: Consumed<M>
     let Some(rank) = rank else {
         bail!(value, "a DLPack tensor with {} axes cannot be imported", tensor.ndim);
     };
-    // SAFETY: the producer made the array with a number for each axis.
+    // SAFETY: the producer made the array with one number per axis.
     let shape = unsafe { numbers(tensor.shape, rank) };
     let Some(shape) = shape else {
         bail!(value, "a DLPack tensor with {rank} axes has no shape");
     };
     let sizes = shape.iter().map(|&size| usize::try_from(size)).collect::<Result<Vec<_>, _>>();
     let sizes = sizes.map_err(|_| Error::value(format!("a DLPack tensor has a negative size: {shape:?}")))?;
-    // SAFETY: as above, and none at all stands for row-major without gaps.
+    // SAFETY: as above; a null pointer stands for row-major without gaps.
     let strides = unsafe { numbers(tensor.strides, rank) };
     let strides = strides.map(|strides| strides.iter().map(|&stride| stride as isize).collect::<Vec<_>>());
     let offset = usize::try_from(tensor.byte_offset).map_err(|_| {
@@ -81,7 +81,7 @@ unsafe fn adopt<M: Managed>(tensor: DLTensor, access: Access, owner: Consumed<M>
     unsafe { Buffer::from_raw(data, dtype, &sizes, strides.as_deref(), &device, access, Box::new(owner)) }
 }
 
-/// The numbers of an array that may be absent; nothing needs to be there for none.
+/// The numbers of an array that may be absent; a count of zero needs no memory.
 ///
 /// # Safety
 ///
@@ -103,7 +103,9 @@ impl<M: Managed> Consumed<M> {
     ///
     /// As for [`import`].
     unsafe fn new(tensor: *mut M) -> Result<Consumed<M>> {
-        NonNull::new(tensor).map(Consumed).ok_or_else(|| Error::value("a null pointer is no DLPack tensor"))
+        NonNull::new(tensor)
+            .map(Consumed)
+            .ok_or_else(|| Error::value("a null pointer is not a DLPack tensor"))
     }
 }
 
@@ -116,12 +118,12 @@ impl<M: Managed> Drop for Consumed<M> {
 
 // SAFETY: once imported the structure is only passed to its deleter, which may be called from any thread.
 unsafe impl<M: Managed> Send for Consumed<M> {}
-// SAFETY: as above; shared it offers nothing.
+// SAFETY: as above; a shared reference gives access to nothing.
 unsafe impl<M: Managed> Sync for Consumed<M> {}
 
-/// A structure that knows its deleter.
+/// A structure that has a deleter.
 trait Managed: 'static {
-    /// Calls it, if there is one.
+    /// Calls the deleter, if there is one.
     ///
     /// # Safety
     ///
@@ -135,7 +137,7 @@ macro_rules! managed {
             unsafe fn delete(this: NonNull<Self>) {
                 // SAFETY: the structure is alive.
                 if let Some(deleter) = unsafe { (*this.as_ptr()).deleter } {
-                    // SAFETY: its own deleter, called once.
+                    // SAFETY: the structure's own deleter, called once.
                     unsafe { deleter(this.as_ptr()) }
                 }
             }
@@ -163,12 +165,13 @@ mod tests {
     }
 
     unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
-        // SAFETY: the context is the box that `produce` leaked, and this is called once (or a count shows it).
+        // SAFETY: the context is the box that `produce` leaked, and this is called once (the count would show
+        // otherwise).
         let producer = unsafe { Box::from_raw((*tensor).manager_ctx.cast::<Producer>()) };
         producer.deleted.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Imports a tensor after an edit, and returns the count of deletions beside the result.
+    /// Imports a tensor after an edit, and returns the result and the number of deletions.
     fn produce(edit: impl FnOnce(&mut Producer)) -> (Result<Buffer>, Arc<AtomicUsize>) {
         let deleted = Arc::new(AtomicUsize::new(0));
         let dl_tensor = DLTensor {

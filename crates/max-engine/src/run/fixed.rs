@@ -1,4 +1,4 @@
-//! What stays the same from one execution to the next: constants and weights, each on the devices of its slots.
+//! What stays the same from one execution to the next: constants and weights, each on the devices that use it.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use max_kernels::Memory;
 /// Constants and weights.
 #[derive(Debug)]
 pub(crate) struct Fixed {
-    /// By slot; nothing for other slots.
+    /// By slot; `None` for other slots.
     values: Vec<Option<Value>>,
     /// The sizes of each weight.
     sizes: Vec<Vec<usize>>,
@@ -26,7 +26,7 @@ enum Value {
 }
 
 impl Fixed {
-    /// Puts constants and weights where they are used. What is there already is not copied.
+    /// Puts constants and weights on the devices that use them. What is there already is not copied.
     pub(super) fn new(program: &Program, weights: &[Buffer], devices: &[Device]) -> Result<Fixed> {
         let mut copied: HashMap<(usize, usize), Buffer> = HashMap::new();
         let mut values = Vec::with_capacity(program.slots.len());
@@ -58,7 +58,7 @@ impl Fixed {
         Ok(Fixed { values, sizes })
     }
 
-    /// The memory of a constant or a weight; none for other slots.
+    /// The memory of a constant or a weight; `None` for other slots.
     pub(super) fn memory(&self, slot: usize) -> Result<Memory<'_>> {
         match &self.values[slot] {
             None => Ok(Memory::EMPTY),
@@ -89,7 +89,7 @@ impl Fixed {
     }
 }
 
-/// A buffer as kernels of an accelerator take it: itself if it is so already.
+/// A buffer in the form that an accelerator's kernels take: itself, if it has that form.
 fn on_device(buffer: &Buffer, device: &Device) -> Result<Buffer> {
     if buffer.device() != device {
         return buffer.copy(Some(device));
@@ -98,8 +98,8 @@ fn on_device(buffer: &Buffer, device: &Device) -> Result<Buffer> {
     if fits_kernels(&here) { Ok(here) } else { here.contiguous() }
 }
 
-/// Whether kernels can take a buffer as it lies: without gaps, and on an accelerator at a multiple of 16 bytes. Where
-/// memory is guarded, it must be too.
+/// Whether kernels can use a buffer in place: it must be contiguous, and on an accelerator be aligned to 16 bytes. If
+/// memory is guarded, it must be guarded too.
 pub(crate) fn fits_kernels(buffer: &Buffer) -> bool {
     let lies_well = match buffer.is_host() {
         true => !buffer.lacks_guard(),
@@ -108,5 +108,5 @@ pub(crate) fn fits_kernels(buffer: &Buffer) -> bool {
     lies_well && buffer.is_contiguous()
 }
 
-/// Kernels of accelerators load this many bytes at a time.
+/// How many bytes an accelerator's kernels load at a time.
 const ACCELERATOR_ALIGNMENT: usize = 16;

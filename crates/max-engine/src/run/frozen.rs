@@ -1,4 +1,4 @@
-//! Executions with everything decided in advance: sizes, memory and launches. On a GPU they are recorded as well, and
+//! Executions with everything decided in advance: sizes, memory and launches. On a GPU they are also recorded, and
 //! enqueued as a whole.
 
 use std::borrow::Cow;
@@ -14,23 +14,23 @@ use super::storage::{Scratch, Storage, Table};
 use super::{Ready, Runtime, Segment};
 use crate::observe::Observer;
 
-/// An execution with sizes, memory and launches decided.
+/// An execution whose sizes, memory and launches are decided.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     ready: Arc<Ready>,
     storage: Storage,
-    /// What inputs that are outputs are copied to, by input: always to the same memory.
+    /// For inputs that are also outputs, the memory to which each is always copied, by input.
     copies: Vec<Option<Buffer>>,
     recorded: Option<Recorded>,
 }
 
-/// The launches as a GPU was told them.
+/// The launches as recorded for a GPU.
 #[derive(Debug)]
 struct Recorded {
     recording: cuda::Recording,
-    /// What they were recorded on, which does nothing else.
+    /// The stream that they were recorded on, which is used for nothing else.
     stream: Stream,
-    /// The device it is launched on.
+    /// The device on which they are launched.
     device: usize,
 }
 
@@ -79,12 +79,12 @@ impl Frozen {
         self.storage.outputs.iter().flatten().cloned().collect()
     }
 
-    /// How many functions, copies and fills a GPU does, if it was recorded.
+    /// How many kernels, copies and fills were recorded; `None` if nothing was.
     pub(crate) fn nodes(&self) -> Option<usize> {
         self.recorded.as_ref().map(|recorded| recorded.recording.nodes())
     }
 
-    /// Runs on inputs of the captured sizes. Values are not checked: that is for executions.
+    /// Runs on inputs of the captured sizes. Values are not checked; only ordinary executions check them.
     pub(crate) fn run(&mut self, runtime: &Runtime, inputs: &[Buffer], observer: &Observer) -> Result<()> {
         if !self.ready.shapes.iter().map(Vec::as_slice).eq(inputs.iter().map(Buffer::shape)) {
             let given: Vec<_> = inputs.iter().map(Buffer::shape).collect();
@@ -114,8 +114,8 @@ impl Frozen {
         Ok(())
     }
 
-    /// Inputs that kernels may read while they write the outputs of this capture: those that are such outputs are copied,
-    /// each always to the same memory.
+    /// Inputs that kernels may read while they write the outputs of this capture: an input that is such an output is
+    /// copied, always to the same memory.
     fn readable<'a>(&mut self, inputs: &'a [Buffer]) -> Result<Cow<'a, [Buffer]>> {
         let mut readable = Cow::Borrowed(inputs);
         for (number, input) in inputs.iter().enumerate() {
@@ -134,7 +134,7 @@ impl Frozen {
         Ok(readable)
     }
 
-    /// Records the launches of a program on a GPU, on the inputs it last ran on.
+    /// Records a program's launches on a GPU, on the inputs it last ran on.
     pub(crate) fn record(&mut self, runtime: &Runtime, inputs: &[Buffer]) -> Result<()> {
         let first = &self.ready.first;
         let mut devices = first.launches.iter().flatten().filter_map(|launch| match launch {
@@ -152,7 +152,7 @@ impl Frozen {
     }
 }
 
-/// The kernels of a GPU that a segment launches.
+/// The GPU kernels that a segment launches.
 fn kernels(segment: &Segment) -> Vec<&cuda::Prepared> {
     let kernels = segment.launches.iter().flatten().filter_map(|launch| match launch {
         Launch::Gpu(_, kernel) => Some(kernel),
@@ -162,9 +162,9 @@ fn kernels(segment: &Segment) -> Vec<&cuda::Prepared> {
 }
 
 impl Recorded {
-    /// Enqueues what was recorded, and tells whether it could. It is recorded again where inputs lie elsewhere now, which
-    /// fails if another library waits for the whole device meanwhile: then launches go one by one, until a later replay
-    /// records.
+    /// Enqueues the recording, and returns whether it could. If the inputs have moved, it records again, which fails
+    /// while another library waits for the whole device: then the kernels are launched one by one, until a later replay
+    /// succeeds in recording.
     fn replay(
         &mut self,
         segment: &Segment,

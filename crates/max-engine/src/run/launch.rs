@@ -11,7 +11,7 @@ use super::storage::Table;
 
 /// A kernel that is ready to launch.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "kernels of the host lie side by side, as they are launched")]
+#[expect(clippy::large_enum_variant, reason = "host kernels lie side by side, in launch order")]
 pub(crate) enum Launch {
     Host(Prepared),
     /// On one of the devices of the program.
@@ -29,7 +29,7 @@ impl Launch {
         }
     }
 
-    /// The stream it is enqueued on; nothing for the host.
+    /// The stream that it is enqueued on; `None` for the host.
     pub(super) fn stream<'a>(&self, runtime: &'a Runtime) -> Option<&'a Stream> {
         match self {
             Launch::Host(_) => None,
@@ -37,7 +37,7 @@ impl Launch {
         }
     }
 
-    /// An operand that never changes and that may be kept packed.
+    /// A constant operand, which may be kept packed.
     pub(super) fn constant(&self) -> Option<&Constant> {
         match self {
             Launch::Host(kernel) => kernel.constant(),
@@ -47,8 +47,7 @@ impl Launch {
 }
 
 impl Runtime {
-    /// Prepares the kernels of steps. Those of a device are prepared at once, so that what has to be compiled for them is
-    /// compiled at the same time.
+    /// Prepares the kernels of steps. Those of one device are prepared together, so that they are compiled in parallel.
     pub(super) fn prepare(
         &self,
         steps: &[Step],
@@ -90,16 +89,17 @@ impl Runtime {
 /// The memory that a segment needs on a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Need {
-    /// All of it.
+    /// Its size in bytes, scratch memory included.
     pub(crate) bytes: usize,
-    /// Where, behind the temporaries, what kernels have for themselves starts.
+    /// Where the scratch memory of kernels starts, after the temporaries.
     pub(super) scratch_at: usize,
 }
 
-/// Scratch memory of kernels starts at a multiple of this many bytes.
+/// The alignment of scratch memory, in bytes.
 const SCRATCH_ALIGNMENT: usize = 256;
 
-/// What a segment needs on each device: its temporaries, and behind them the most that one of its kernels needs.
+/// The memory that a segment needs on each device: its temporaries, followed by the most scratch memory that any of its
+/// kernels needs.
 pub(super) fn needs(planned: &[usize], launches: &[Option<Launch>]) -> Vec<Need> {
     let mut needs: Vec<Need> = planned.iter().map(|&bytes| Need { bytes, scratch_at: bytes }).collect();
     for launch in launches.iter().flatten() {

@@ -1,4 +1,4 @@
-//! One execution, and what a step may look at in the middle of it.
+//! One execution, and what its steps may look at while it runs.
 
 use std::collections::HashMap;
 
@@ -21,14 +21,14 @@ pub(super) struct State<'a> {
     pub(super) storage: Storage,
 }
 
-/// A segment in the middle of being run.
+/// A segment that is being run.
 #[derive(Clone, Copy)]
 pub(super) struct Running<'a> {
     pub(super) number: usize,
     pub(super) segment: &'a Segment,
 }
 
-/// Which slots hold values that are not finite, where that is watched.
+/// Which slots hold infinities or NaNs, where that is watched.
 pub(super) type NotFinite = HashMap<Slot, bool>;
 
 impl<'a> State<'a> {
@@ -36,7 +36,7 @@ impl<'a> State<'a> {
         State { runtime, inputs, storage: Storage::new(runtime, scratch) }
     }
 
-    /// The elements of a slot, as they are now.
+    /// The elements of a slot at this moment.
     fn tensor(&self, slot: usize, spot: Option<Spot>, shape: &[usize]) -> Result<HostTensor> {
         let buffer = self.buffer(slot, spot, shape)?;
         HostTensor::new(buffer.dtype(), shape, buffer.to(&Device::cpu())?.host_bytes()?)
@@ -71,8 +71,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Copies a slot to another device. The host waits for what it is sent; devices wait for each other by themselves, also
-    /// before they overwrite what is being copied.
+    /// Copies a slot to another device. The host waits for what is sent to it; devices wait for each other by
+    /// themselves, also before they overwrite what is being copied.
     pub(super) fn transfer(&self, running: Running, from: Slot, to: Slot) -> Result<()> {
         let [from, to] = [from, to].map(|slot| {
             let (shape, spot) = self.find(running, slot.0 as usize)?;
@@ -80,12 +80,12 @@ impl<'a> State<'a> {
         });
         let (from, to) = (from?, to?);
         to.inplace_copy_from(&from)?;
-        // Pageable memory has been read when the call returns. Page-locked memory may not, and arrays of other libraries
-        // over it do not wait for that.
+        // Pageable memory has been read when the call returns. Page-locked memory may not have been, and arrays of
+        // other libraries over it do not wait for the copy.
         if from.pinned() { to.stream().synchronize() } else { Ok(()) }
     }
 
-    /// The sizes of a slot that a segment uses, and where it is if it is a temporary.
+    /// The sizes of a slot that a segment uses, and its location if it is a temporary.
     fn find<'s>(&'s self, running: Running<'s>, slot: usize) -> Result<(&'s [usize], Option<Spot>)> {
         let Running { number, segment } = running;
         let known = || self.storage.shapes.get(slot).and_then(|shape| shape.as_deref());
@@ -108,7 +108,7 @@ impl<'a> State<'a> {
         print.eval(&tensors, &Run { bindings: &Bindings::new(), environment: &() }).map(|_| ())
     }
 
-    /// Looks for values that are not finite in what a step wrote, unless it read some.
+    /// Looks for infinities and NaNs in what a step wrote, unless it also read some.
     pub(super) fn check_values(
         &self,
         running: Running,
@@ -158,7 +158,7 @@ impl Data for State<'_> {
 }
 
 impl State<'_> {
-    /// The sizes of a slot that has been used, or that needs nothing to be used.
+    /// The sizes of a slot that has been used already, or that can be used at any time.
     fn shape_of(&self, slot: usize) -> Result<Option<Vec<usize>>> {
         match &self.runtime.program.slots[slot].origin {
             Origin::Input(input) => Ok(Some(self.inputs[*input].shape().to_vec())),

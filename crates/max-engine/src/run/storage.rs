@@ -1,4 +1,4 @@
-//! The memory of one execution: arenas of temporaries, outputs, and the table of memory that launches see.
+//! The memory of one execution: arenas of temporaries, outputs, and the table of memory that kernels are given.
 
 use std::collections::HashMap;
 
@@ -11,15 +11,15 @@ use max_kernels::Memory;
 use super::launch::Need;
 use super::{Runtime, Segment};
 
-/// Where a temporary lies: the segment whose arena it is in, and the offset there.
+/// Where a temporary lies: the segment whose arena it is in, and its offset there.
 pub(super) type Spot = (usize, usize);
 
-/// What an execution works with, kept for the next.
+/// What an execution works with; kept for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// Those of the first segment, one per device, then those of the second, and so on.
     pub(super) arenas: Vec<Arena>,
-    /// Room for the next table.
+    /// An empty vector, whose allocation the next table reuses.
     room: Vec<Memory<'static>>,
 }
 
@@ -28,12 +28,13 @@ pub(super) struct Scratch {
 pub(super) struct Storage {
     pub(super) scratch: Scratch,
     pub(super) outputs: Vec<Option<Buffer>>,
-    /// Where temporaries of segments that are done lie, and the sizes of their slots; empty if there is one segment.
+    /// Where the temporaries of finished segments lie, and the sizes of their slots; empty if there is only one
+    /// segment.
     pub(super) spots: Vec<Option<Spot>>,
     pub(super) shapes: Vec<Option<Vec<usize>>>,
 }
 
-/// The memory of a segment as launches see it.
+/// The memory of a segment as kernels see it.
 pub(super) struct Table<'a> {
     /// By slot.
     pub(super) memory: Vec<Memory<'a>>,
@@ -42,19 +43,19 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// What the kernels of a device have for themselves.
+    /// The scratch memory of a device's kernels.
     pub(super) fn scratch(&self, device: usize) -> Result<Memory<'a>> {
         let Need { bytes, scratch_at } = self.needs[device];
         self.arenas[device].whole()?.part(scratch_at, bytes - scratch_at)
     }
 
-    /// The room that it takes, to be used again.
+    /// Its allocation, for reuse.
     pub(super) fn into_room(self) -> Vec<Memory<'static>> {
         recycled(self.memory)
     }
 }
 
-/// An empty vector with the room of another.
+/// An empty vector that reuses the allocation of another.
 fn recycled<'b>(mut used: Vec<Memory<'_>>) -> Vec<Memory<'b>> {
     used.clear();
     used.into_iter().map(|_| Memory::EMPTY).collect()
@@ -99,7 +100,7 @@ impl Storage {
         Ok(())
     }
 
-    /// The memory of a segment that was reserved.
+    /// The memory of a segment that has been reserved.
     pub(super) fn table<'a>(
         &'a self,
         runtime: &'a Runtime,
@@ -137,17 +138,17 @@ impl Storage {
         Ok(Table { memory, arenas, needs: &segment.needs })
     }
 
-    /// The room of the last table.
+    /// The allocation of the last table.
     pub(super) fn take_room(&mut self) -> Vec<Memory<'static>> {
         std::mem::take(&mut self.scratch.room)
     }
 
-    /// Keeps room for the next table.
+    /// Keeps the allocation for the next table.
     pub(super) fn keep_room(&mut self, room: Vec<Memory<'static>>) {
         self.scratch.room = room;
     }
 
-    /// Where a temporary lies that a segment uses.
+    /// Where a temporary that a segment uses lies.
     pub(super) fn spot(&self, number: usize, segment: &Segment, slot: usize) -> Option<Spot> {
         match segment.plan.offsets[slot] {
             Some(offset) => Some((number, offset)),
@@ -155,7 +156,7 @@ impl Storage {
         }
     }
 
-    /// The arena of a segment that a temporary lies in.
+    /// The arena of a segment that holds a temporary.
     pub(super) fn arena(&self, runtime: &Runtime, segment: usize, slot: usize) -> Result<&Arena> {
         let Runtime { program, devices, .. } = runtime;
         let number = segment * devices.len() + program.device_number(program.slots[slot].device);
@@ -169,9 +170,9 @@ impl Storage {
 /// The memory of the temporaries of a segment on one device.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
-    /// All of them, and behind them what kernels have for themselves.
+    /// All of them, followed by the scratch memory of the kernels.
     whole: Option<Buffer>,
-    /// Where memory is guarded, each by itself instead, by slot.
+    /// If memory is guarded, each temporary in a buffer of its own instead, by slot.
     apart: HashMap<usize, Buffer>,
 }
 
@@ -185,7 +186,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Gives a temporary its own memory, or that of another which it takes the place of.
+    /// Gives a temporary its own memory, or that of the temporary that it replaces.
     fn set_apart(
         &mut self,
         slot: usize,
@@ -202,7 +203,7 @@ impl Arena {
         Ok(())
     }
 
-    /// How many bytes it has.
+    /// Its size in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.whole.as_ref().map_or(0, Buffer::num_bytes)
     }
@@ -219,7 +220,7 @@ impl Arena {
         }
     }
 
-    /// A temporary as a buffer; nothing if there is no memory.
+    /// A temporary as a buffer; `None` if it has no memory.
     pub(super) fn buffer(
         &self,
         slot: usize,

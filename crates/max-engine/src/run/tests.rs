@@ -1,4 +1,4 @@
-//! Programs with two devices, both of which are the host: transfers and arenas are as with any two.
+//! Programs with two devices, both of which are the host: transfers and arenas work as with any two devices.
 
 use max_compiler::{Options, Target, compile};
 use max_core::{DeviceKind, DeviceRef};
@@ -54,7 +54,7 @@ fn values_go_between_devices() {
     for fuse in [true, false] {
         let runtime = runtime(TWO, &[], fuse);
         let bias = [0.5f32, -0.5, 0.25, 2.0];
-        // Larger and smaller ones in turn, so that arenas grow and are kept.
+        // Large and small inputs alternate, so that arenas both grow and are kept.
         for rows in [1, 7, 0, 300, 2, 300] {
             let x = matrix(rows, 4);
             let found = run(&runtime, &[x.clone(), Buffer::from(bias)]).unwrap();

@@ -1,5 +1,5 @@
-//! Graphs that reach every form of kernel, with a symbol for every size, so that each runs with a size of 0 or 1 in every
-//! position.
+//! Graphs that reach every kind of kernel, with a symbol for every size, so that each runs with a size of 0 or 1 in
+//! every position.
 
 use max_core::{Bindings, DType, DeviceRef, Dim, Element, Result, Shape, TensorType, dispatch};
 use max_graph::ops::conv::ConvOptions;
@@ -7,7 +7,7 @@ use max_graph::{Graph, HostTensor, TensorValue, Value, ops};
 
 use crate::gpu::Tolerance;
 
-/// A graph and the sizes that it is made for.
+/// A graph and the sizes for which it is made.
 pub struct KernelForm {
     pub name: &'static str,
     pub dtype: DType,
@@ -21,7 +21,7 @@ pub struct KernelForm {
 const FLOATS: &[DType] = &[DType::Float32, DType::BFloat16, DType::Float64];
 const ALL: &[DType] = &[DType::Float32, DType::BFloat16, DType::Float64, DType::Int32, DType::UInt8];
 
-/// Every form with every dtype.
+/// Every form in every dtype.
 pub fn forms() -> Vec<KernelForm> {
     let mut forms = Vec::new();
     macro_rules! form {
@@ -166,7 +166,7 @@ impl KernelForm {
         }
     }
 
-    /// All combinations of the sizes it is made for and of others.
+    /// All combinations of the sizes it is made for and other sizes.
     pub fn bindings(&self, others: &[i64]) -> Vec<Bindings> {
         let mut all = vec![Bindings::new()];
         for &(symbol, size) in self.sizes {

@@ -1,4 +1,4 @@
-//! Graphs of the host as graphs of a GPU, and how their results are compared.
+//! Host graphs moved to a GPU, and how their results are compared.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use max_graph::attr::Attr;
 use max_graph::ops::transfer::TransferTo;
 use max_graph::{Body, HostTensor, OpKind, ValueId};
 
-/// The first GPU. Where there is none, a line on standard error says why, whatever is done with the output of tests.
+/// The first GPU. If there is none, a line on standard error says why, even where the output of tests is captured.
 pub fn gpu() -> Option<Device> {
     match Device::accelerator(None) {
         Ok(device) => Some(device),
@@ -20,8 +20,8 @@ pub fn gpu() -> Option<Device> {
     }
 }
 
-/// The same graph with its inputs, its constants and all it computes on another device. What an op puts on the host
-/// wherever its operands are (the sizes of a tensor) is moved where an op wants it elsewhere.
+/// The same graph with its inputs, constants and ops on another device. What an op always puts on the host (the sizes
+/// of a tensor) is transferred where another op needs it elsewhere.
 pub fn moved(body: &Body, device: DeviceRef) -> Result<Body> {
     let mut new = Body::new(body.name.clone(), []);
     let mut values: Vec<Option<ValueId>> = vec![None; body.num_values()];
@@ -62,7 +62,7 @@ pub fn moved(body: &Body, device: DeviceRef) -> Result<Body> {
     Ok(new)
 }
 
-/// Runs a model on inputs from the host, each where the model wants it; the results come back to the host.
+/// Runs a model on host inputs, each copied to where the model wants it, and copies the results back to the host.
 pub fn execute(model: &Model, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
     let buffers = inputs.iter().zip(model.input_metadata()).map(|(input, spec)| {
         let buffer = Buffer::from_host_bytes(input.bytes().clone(), input.dtype(), input.shape())?;
@@ -73,13 +73,13 @@ pub fn execute(model: &Model, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> 
         HostTensor::new(host.dtype(), host.shape(), host.host_bytes()?)
     };
     let results = model.execute(&buffers.collect::<Result<Vec<_>>>()?)?;
-    // What kernels find out while they run is known when they have.
+    // Errors that kernels detect while they run are only known once they have finished.
     model.devices().iter().try_for_each(Device::synchronize)?;
     results.iter().map(tensor).collect()
 }
 
-/// Whether a GPU does nothing any more in this process, as after some failures. One that is only reported late is not
-/// among them, so it is asked twice.
+/// Whether the GPU can no longer be used in this process, as after some failures. A failure that is merely reported
+/// late does not count, so it is asked twice.
 pub fn is_gone(device: &Device) -> Option<Error> {
     let _reported = device.synchronize();
     device.synchronize().err()
@@ -102,18 +102,18 @@ const MOVES: &[&str] = &[
     "where",
 ];
 
-/// How far two right results may be apart: relative to the element, and to the largest one.
+/// How far two correct results may be apart: relative to the element, and to the largest one.
 #[derive(Clone, Copy)]
 pub struct Tolerance(f64, f64);
 
 impl Tolerance {
     pub const NONE: Tolerance = Tolerance(0.0, 0.0);
 
-    /// That of several ops on narrow floats: some results are rounded after every op, others once.
+    /// The tolerance for several ops on narrow floats: some results are rounded after every op, others once.
     #[allow(dead_code, reason = "only some tests compare such results")]
     pub const NARROW: Tolerance = Tolerance(0.05, 0.05);
 
-    /// That of a graph of one op: what is moved stays as it is, what is computed is a few roundings off.
+    /// The tolerance for a graph with one op: moved elements are unchanged, computed ones are a few roundings off.
     pub fn of(body: &Body, dtype: DType) -> Tolerance {
         match dtype {
             _ if body.ops().all(|op| MOVES.contains(&op.kind.name())) => Tolerance::NONE,
@@ -129,7 +129,7 @@ impl Tolerance {
     }
 }
 
-/// Where a result is not what was expected, in words.
+/// Where a result differs from the expected one, in words.
 pub fn difference(
     expected: &HostTensor,
     got: &HostTensor,

@@ -1,19 +1,19 @@
-//! Tables of op cases as JSON: an op, its arguments with made-up tensors, and the dtypes it is run with.
+//! Tables of op cases as JSON: an op, its arguments with generated tensors, and the dtypes to run it with.
 
 use max_core::{Bindings, DType, DeviceRef, Dim, Element, Number, Result, Shape, TensorType, dispatch};
 use max_graph::registry::{self, Arg, Output};
 use max_graph::{Graph, HostTensor, Value};
 use serde_json::Value as Json;
 
-/// A row with a dtype: its graph, and inputs for it.
+/// A row in one dtype: its graph, and inputs for it.
 pub struct Case {
     pub graph: Graph,
     pub inputs: Vec<HostTensor>,
 }
 
-/// The rows of a table in the folder of cases, each with each of its dtypes.
+/// The rows of a table in the folder of cases, in each of their dtypes.
 pub fn rows(name: &str) -> Vec<(Json, DType)> {
-    // A test that was built elsewhere is told where they are.
+    // A test binary that was built elsewhere is told where they are.
     let folder = std::env::var("MAX_CASES").unwrap_or(format!("{}/../../cases", env!("CARGO_MANIFEST_DIR")));
     let table: Vec<Json> =
         serde_json::from_str(&std::fs::read_to_string(format!("{folder}/{name}")).unwrap()).unwrap();
@@ -36,7 +36,7 @@ fn group(name: &str) -> Vec<DType> {
     }
 }
 
-/// A tensor input written as `$[n=3, 2]` or `int64[4]<5`, with made-up values.
+/// A tensor input written as `$[n=3, 2]` or `int64[4]<5`, with generated values.
 struct Input {
     ty: TensorType,
     value: HostTensor,
@@ -101,7 +101,7 @@ fn arg(json: &Json, row: DType, values: &mut dyn Iterator<Item = Value>) -> Arg 
     }
 }
 
-/// Functions that Python dispatches on their arguments, as the functions they stand for.
+/// Functions that Python dispatches on their arguments, resolved to the function meant.
 fn resolve(op: &str, args: &mut Vec<Arg>, named: &mut Vec<(String, Arg)>) -> String {
     let mut take = |name: &str| named.iter().position(|(n, _)| n == name).map(|at| named.swap_remove(at).1);
     match op {
@@ -130,7 +130,7 @@ fn resolve(op: &str, args: &mut Vec<Arg>, named: &mut Vec<(String, Arg)>) -> Str
     }
 }
 
-/// Builds the graph of a row and makes up its inputs.
+/// Builds the graph of a row and generates its inputs.
 pub fn read(row: &Json, dtype: DType) -> Result<Case> {
     let mut found = Vec::new();
     inputs(&row["args"], dtype, &mut found);

@@ -1,4 +1,4 @@
-//! Checks of pictures: that they are well-formed, and that what they show is in its place.
+//! Checks of pictures: that they are well-formed, and that everything is in its place.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ impl Element {
     }
 }
 
-/// A box, and the element that it is of.
+/// A box, and the element it belongs to.
 struct Rect<'a> {
     of: &'a Element,
     left: f64,
@@ -53,7 +53,7 @@ impl Rect<'_> {
     }
 }
 
-/// Draws a model and checks the picture: all but what is shown of a large graph. Returns its elements.
+/// Draws a model and checks the picture, except for the selection that is shown of a large graph. Returns its elements.
 pub fn check(model: &Model) -> Vec<Element> {
     let svg = model.picture();
     assert_eq!(svg, model.picture(), "the same model, the same picture");
@@ -77,7 +77,7 @@ pub fn check(model: &Model) -> Vec<Element> {
     elements
 }
 
-/// Whether a node may be in a kernel, or outside.
+/// Checks that a node may be where it is, in a kernel or outside.
 fn belongs(model: &Model, node: &Rect, kernel: Option<usize>) {
     let program = model.program();
     let Some(op) = node.op() else {
@@ -89,7 +89,7 @@ fn belongs(model: &Model, node: &Rect, kernel: Option<usize>) {
         None => assert!(!computed || node.of.is("whole"), "{:?} is computed by a kernel", node.of),
         Some(kernel) if computed => assert!(program.steps[kernel].ops.contains(&op), "{:?}", node.of),
         Some(kernel) => {
-            // A view or a number, on its way to an op of the kernel.
+            // A view or a literal, on its way to an op of the kernel.
             let mut reached = program.source.op(op).results.clone();
             for &later in &program.source.block.ops {
                 if program.source.op(later).operands.iter().any(|operand| reached.contains(operand)) {
@@ -126,7 +126,7 @@ fn rects<'a>(elements: &'a [Element], class: &str) -> Vec<Rect<'a>> {
     rects.map(rect).collect()
 }
 
-/// Texts of nodes stay inside, in a font that is as wide as such fonts are.
+/// The texts of nodes fit inside them, in a font of ordinary width.
 fn texts_fit(elements: &[Element], nodes: &[Rect]) {
     let mut ends: Vec<(usize, f64, f64)> = Vec::new();
     for element in elements.iter().filter(|element| element.name == "text") {
@@ -144,7 +144,7 @@ fn texts_fit(elements: &[Element], nodes: &[Rect]) {
     }
 }
 
-/// The elements of a document, in which nothing but drawing is allowed.
+/// The elements of a document; only drawing elements are allowed in it.
 pub fn parse(svg: &str) -> Vec<Element> {
     const ELEMENTS: [&str; 7] = ["svg", "title", "style", "rect", "text", "g", "path"];
     assert!(!svg.chars().any(|c| c.is_control() && c != '\n'), "control characters");

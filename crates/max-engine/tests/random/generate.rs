@@ -1,9 +1,9 @@
-//! Random graphs with inputs to run them on. A seed gives the same graph everywhere, and a graph of fewer steps is
-//! a prefix of the one with more, so that a failure can be cut short.
+//! Random graphs with inputs to run them on. A seed gives the same graph everywhere, and a graph of fewer steps is a
+//! prefix of the one with more, so that a failing graph can be shortened.
 //!
-//! Each value carries a bound on its elements and an estimate of how far two right ways to compute it may differ.
-//! Zero means that all right ways agree to the bit: movement, integers, and the arithmetic that IEEE 754 defines.
-//! Only such values are compared, rounded, made whole or searched for their greatest element.
+//! Each value carries a bound on its elements and an estimate of how far two correct ways to compute it may differ.
+//! Zero means that all correct ways agree to the bit: movement, integers, and the arithmetic that IEEE 754 defines.
+//! Only such values are compared, rounded, truncated or searched for their largest element.
 
 use std::collections::BTreeSet;
 
@@ -19,15 +19,15 @@ use super::rng::Rng;
 const ORDINARY: usize = 20_000;
 const LARGE: usize = 300_000;
 
-/// A value of the graph being made and what is known of its elements.
+/// A value of the graph under construction, and what is known about its elements.
 #[derive(Clone)]
 pub struct Node {
     pub value: TensorValue,
     /// Its sizes in the execution that the graph is made for.
     pub sizes: Vec<usize>,
-    /// No element is greater in magnitude, infinities of the inputs aside.
+    /// The largest magnitude of any element, except for infinities in inputs.
     pub bound: f64,
-    /// How far two right results may differ; zero if they must be the same.
+    /// How far two correct results may differ; zero if they must be the same.
     pub error: f64,
 }
 
@@ -53,12 +53,12 @@ impl Node {
     }
 }
 
-/// Which part of a random graph to make.
+/// Which part of a random graph to build.
 #[derive(Clone, Copy)]
 pub struct Extent {
     /// The most steps to take.
     pub steps: usize,
-    /// Whether what the last step made is the only output.
+    /// Whether the result of the last step is the only output.
     pub last_only: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct Case {
     pub bindings: Bindings,
     /// How far each output may be from the reference.
     pub tolerances: Vec<f64>,
-    /// How many steps were taken to make it.
+    /// How many steps were taken to build it.
     pub steps: usize,
     seed: u64,
 }
@@ -125,7 +125,7 @@ impl Case {
         Case { graph, types, bindings: maker.palette.bindings, tolerances, steps: taken, seed }
     }
 
-    /// Inputs for sizes of the symbols; other data for another number.
+    /// Inputs for the given sizes of the symbols; a different number gives different data.
     pub fn inputs(&self, bindings: &Bindings, data: u64) -> Vec<HostTensor> {
         let mut rng = Rng::new(self.seed, 100 + data);
         let input = |ty: &TensorType| {
@@ -134,7 +134,7 @@ impl Case {
         self.types.iter().map(input).collect()
     }
 
-    /// Smaller sizes for the symbols of the inputs, so that what was known of the values still holds.
+    /// Smaller sizes for the symbols of the inputs, such that everything known about the values still holds.
     pub fn smaller(&self, variant: u64) -> Bindings {
         let mut rng = Rng::new(self.seed, 200 + variant);
         let symbols = self.types.iter().flat_map(|ty| ty.shape.parameters());
@@ -167,7 +167,7 @@ fn input_bound(dtype: DType) -> f64 {
     }
 }
 
-/// A tensor of tame elements; inputs hold extremes at times.
+/// A tensor of moderate elements; inputs sometimes hold extreme ones.
 pub fn random_tensor(rng: &mut Rng, dtype: DType, sizes: Vec<usize>, extremes: bool) -> HostTensor {
     let count: usize = sizes.iter().product();
     let extremes = extremes && rng.chance(4);
@@ -189,10 +189,10 @@ pub fn random_tensor(rng: &mut Rng, dtype: DType, sizes: Vec<usize>, extremes: b
     .expect("as many elements")
 }
 
-/// The dims that inputs and constants of a graph are made of: few, so that shapes meet.
+/// The dims from which inputs and constants of a graph are made: few, so that shapes match often.
 pub struct Palette {
     dims: Vec<Dim>,
-    /// The shape of the first input, if it is to be a certain one.
+    /// The shape of the first input, if it is prescribed.
     first: Option<&'static [usize]>,
     pub bindings: Bindings,
 }
@@ -216,7 +216,7 @@ const SIZES: &[(usize, i64)] = &[
 /// Shapes of large first inputs.
 const LARGE_SHAPES: &[&[usize]] = &[&[70_003], &[263_167], &[613, 211], &[3, 70_003]];
 
-/// Shapes of first inputs that would be large if one axis had elements.
+/// Shapes of first inputs that would be large if their empty axis were not empty.
 const HOLLOW_SHAPES: &[&[usize]] = &[&[0, 33, 257], &[33, 0, 257], &[33, 257, 0], &[0, 131], &[1000, 0]];
 
 const DTYPES: &[(usize, DType)] = &[
@@ -256,7 +256,7 @@ impl Palette {
         TensorType::new(dtype, shape, DeviceRef::CPU)
     }
 
-    /// A shape whose elements are not too many.
+    /// A shape with few enough elements.
     pub fn shape(&self, rng: &mut Rng) -> Shape {
         loop {
             let rank = *rng.weighted(&[(1, 0), (4, 1), (6, 2), (4, 3), (2, 4)]);
@@ -271,7 +271,7 @@ impl Palette {
     }
 }
 
-/// A graph being made.
+/// A graph under construction.
 pub struct Maker {
     pub rng: Rng,
     pub palette: Palette,
@@ -284,7 +284,7 @@ pub struct Maker {
 
 impl Maker {
     fn add(&mut self, value: TensorValue, bound: f64, error: f64) {
-        // Whole numbers wrap, so their bound is the dtype's at the latest.
+        // Integers wrap, so their bound is at most that of the dtype.
         let bound = if value.dtype().is_float() { bound } else { bound.min(greatest(value.dtype())) };
         match value.shape().evaluate(&self.palette.bindings) {
             Ok(sizes) => self.nodes.push(Node { value, sizes, bound, error }),
@@ -292,7 +292,7 @@ impl Maker {
         }
     }
 
-    /// Adds what an op function gave; refused arguments are no failure, they only add nothing.
+    /// Adds the result of an op function; refused arguments are not a failure, they just add nothing.
     pub fn push(&mut self, value: Result<TensorValue>, bound: f64, error: f64) -> Option<()> {
         match value {
             Ok(value) => self.add(value, bound, error),
@@ -301,7 +301,7 @@ impl Maker {
         Some(())
     }
 
-    /// Whether elements within a bound and an error can be told right from wrong in a dtype.
+    /// Whether results within a bound and an error can be judged in a dtype.
     pub fn tame(&self, dtype: DType, bound: f64, error: f64) -> Option<()> {
         let (greatest, relative) = match dtype {
             DType::Float64 => (1e4, 1e-9),
@@ -323,7 +323,7 @@ impl Maker {
         self.fits(&shape.evaluate(&self.palette.bindings).ok()?)
     }
 
-    /// A value that fulfils a condition, rather a late one than an early one.
+    /// A value that fulfils a condition, preferably a late one.
     pub fn node(&mut self, wanted: impl Fn(&Node) -> bool) -> Option<Node> {
         let found: Vec<&Node> = self.nodes.iter().filter(|node| wanted(node)).collect();
         if found.is_empty() {
@@ -341,7 +341,7 @@ impl Maker {
         Dim::from(name.as_str())
     }
 
-    /// From one to four values: late ones, any, the same again, and inputs as they are.
+    /// One to four outputs: late values, any values, repeated ones, and inputs unchanged.
     fn outputs(&mut self, rng: &mut Rng, inputs: usize) -> Vec<Node> {
         let mut outputs = Vec::new();
         for _ in 0..rng.between(1, 4) {
@@ -362,7 +362,7 @@ impl Maker {
     }
 }
 
-/// The greatest magnitude of a whole number of a dtype.
+/// The largest magnitude of an integer dtype.
 fn greatest(dtype: DType) -> f64 {
     match dtype {
         DType::Bool => 1.0,
@@ -370,7 +370,7 @@ fn greatest(dtype: DType) -> f64 {
     }
 }
 
-/// How much a dtype rounds, relative to the value.
+/// The rounding error of a dtype, relative to the value.
 pub fn unit(dtype: DType) -> f64 {
     match dtype {
         DType::Float64 => f64::EPSILON / 2.0,
@@ -381,8 +381,8 @@ pub fn unit(dtype: DType) -> f64 {
     }
 }
 
-/// How much a sum of `n` terms, or a function of real numbers, may be off, relative to the bound of the result: the
-/// rounding of what it is computed in, many times, and of the dtype itself, once or twice.
+/// How much a sum of `n` terms, or a real function, may be off, relative to the bound of the result: many roundings of
+/// the type that it is computed in, and one or two of the dtype itself.
 pub fn slack(dtype: DType, n: usize) -> f64 {
     let wide = if dtype == DType::Float64 { DType::Float64 } else { DType::Float32 };
     if dtype.is_float() { unit(wide) * (16.0 + (n as f64).sqrt()) + 2.0 * unit(dtype) } else { 0.0 }

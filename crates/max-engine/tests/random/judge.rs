@@ -1,4 +1,4 @@
-//! Whether results of a random graph are right: the reference interpreter tells.
+//! Whether the results of a random graph are correct, judged by the reference interpreter.
 
 use std::collections::HashSet;
 
@@ -41,8 +41,8 @@ pub fn difference(expected: &HostTensor, got: &HostTensor, tolerance: f64) -> Op
     })
 }
 
-/// Why the engine's results are wrong, if they are. What fails in the reference must fail in the engine, unless
-/// only ops that no output needs fail.
+/// Why the engine's results are wrong, if they are. What fails in the reference must fail in the engine, unless only
+/// ops that no output needs fail.
 pub fn judge(
     case: &Case,
     inputs: &[HostTensor],
@@ -52,12 +52,13 @@ pub fn judge(
     let reference = interpret(&body, inputs, &());
     let expected = match (reference, &got) {
         (Err(_), Err(_)) => return Ok(false),
-        // The engine knows what every op says about sizes before the first runs; the reference learns on the way.
+        // The engine knows what every op requires of sizes before the first one runs; the reference finds out on the
+        // way.
         (Err(whole), Ok(_)) if whole.message().contains("is not bound to a size") => return Ok(false),
         (Ok(expected), _) => expected,
         (Err(whole), Ok(_)) => match interpret(&live(body), inputs, &()) {
             Ok(expected) => expected,
-            // Ops that no output needs may name the sizes of what is needed.
+            // Ops that no output needs may define the sizes of needed values.
             Err(part) if part.message().contains("is not bound to a size") => return Ok(false),
             Err(_) => return Err(format!("the engine gives results, but the reference fails: {whole}")),
         },

@@ -1,4 +1,4 @@
-//! The reference with errors on purpose: roundings that another right way to compute may make, and plain mistakes.
+//! The reference with deliberate errors: roundings that another correct computation may make, and plain mistakes.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use super::rng::Rng;
 fn looseness(kind: &OpKind, operand: Option<DType>, dtype: DType) -> (f64, f64) {
     let exact = matches!(dtype, DType::Float32 | DType::Float64);
     match kind {
-        // Whole numbers, where small, are the same in any dtype.
+        // Small integers are exact in every dtype.
         OpKind::Cast(_) if operand.is_some_and(|o| !o.is_float()) => (0.0, 0.0),
         OpKind::Scalar(ScalarOp::NumericOp(NumericOp::Add | NumericOp::Sub | NumericOp::Mul))
         | OpKind::Scalar(ScalarOp::RealOp(RealOp::Div | RealOp::Sqrt))
@@ -33,7 +33,7 @@ fn looseness(kind: &OpKind, operand: Option<DType>, dtype: DType) -> (f64, f64) 
     }
 }
 
-/// Runs a body with each op a little off.
+/// Runs a body with each op slightly off.
 pub fn interpret(
     body: &Body,
     inputs: &[HostTensor],
@@ -59,7 +59,7 @@ fn disturbed(x: &HostTensor, (own, common): (f64, f64), rng: &mut Rng) -> HostTe
     if !dtype.is_float() || own + common == 0.0 {
         return x.clone();
     }
-    // Half-precision results are off by a rounding of their own, not by several.
+    // Half-precision results are off by one rounding of their own, not by several.
     let most = if dtype.is_half() { 1.0 } else { f64::INFINITY };
     dispatch!(dtype, T => {
         let elements = x.elements::<T>().unwrap();
@@ -75,7 +75,7 @@ fn disturbed(x: &HostTensor, (own, common): (f64, f64), rng: &mut Rng) -> HostTe
     })
 }
 
-/// The same tensor with one element off by a part of the largest: a hundredth, or a tenth of narrow floats.
+/// The same tensor with one element off by a fraction of the largest: a hundredth, or a tenth for narrow floats.
 pub fn mistake(x: &HostTensor) -> Option<HostTensor> {
     let part = if x.dtype().is_half() { 0.1 } else { 0.01 };
     dispatch!(x.dtype(), T => {

@@ -1,4 +1,4 @@
-//! The recipes of ops that make values of positions: ranges and random numbers.
+//! Recipes for ops that compute values from positions: ranges and random numbers.
 
 use max_core::{DType, DeviceRef, Dim, TensorType};
 use max_graph::ops::index::Limit;
@@ -7,7 +7,7 @@ use max_graph::{Operand, ops};
 use super::generate::{Maker, slack, unit};
 use super::shapes::scalar;
 
-/// As many numbers as a value may have elements, in the shape of one.
+/// As many numbers as a value may have elements, in some shape.
 pub fn range(m: &mut Maker) -> Option<()> {
     let dtype = *m.rng.pick(&[DType::Int64, DType::Int64, DType::Int32, DType::Float32, DType::Float64]);
     let shape = m.palette.shape(&mut m.rng);
@@ -21,11 +21,11 @@ pub fn range(m: &mut Maker) -> Option<()> {
     m.push(ops::reshape(&x, shape), 3.0 + size * step.abs() as f64, 0.0)
 }
 
-/// A range between scalars that are known when the graph runs.
+/// A range between scalars that are only known at run time.
 pub fn dynamic_range(m: &mut Maker) -> Option<()> {
     let (size, start) = (m.rng.between(0, 40), m.rng.between(-3, 3));
     let step: i64 = *m.rng.pick(&[1, 2, -1, -3]);
-    // Up to a step beyond the last number, which is still before the stop.
+    // The stop may lie anywhere within one step after the last number.
     let beyond = if size > 0 { m.rng.between(0, step.abs() - 1) * step.signum() } else { 0 };
     let stop = scalar(m, start + size * step - beyond)?;
     let begin = if m.rng.chance(50) { Limit::from(&scalar(m, start)?) } else { start.into() };
@@ -35,7 +35,7 @@ pub fn dynamic_range(m: &mut Maker) -> Option<()> {
     m.push(x, 3.0 + (size * step.abs()) as f64, 0.0)
 }
 
-/// Random numbers, whose seed may be known when the graph runs.
+/// Random numbers, whose seed may only be known at run time.
 pub fn random(m: &mut Maker) -> Option<()> {
     let dtypes = [(6, DType::Float32), (2, DType::Float64), (1, DType::Float16), (1, DType::BFloat16)];
     let dtype = *m.rng.weighted(&dtypes);
@@ -47,7 +47,7 @@ pub fn random(m: &mut Maker) -> Option<()> {
     let low = m.rng.between(-16, 15) as f64 / 8.0;
     if !dtype.is_half() && m.rng.chance(60) {
         let high = m.rng.between((low * 8.0) as i64 + 1, 16) as f64 / 8.0;
-        // Each step rounds as IEEE says.
+        // Each step rounds as IEEE 754 specifies.
         return m.push(ops::random_uniform(like, low, high, seed), 2.0, 0.0);
     }
     let bound = 2.0 + 9.0;

@@ -1,5 +1,5 @@
-//! One recipe for each kind of op: it picks operands among the values there are, keeps them where the op is well
-//! defined, and says how large and how exact the result is.
+//! One recipe per kind of op: it picks operands from the values there are, keeps them where the op is well defined, and
+//! says how large and how accurate the result is.
 
 use max_core::{DType, DeviceRef, Dim, Number, Result, Shape};
 use max_graph::{HostTensor, TensorValue, ops};
@@ -7,7 +7,7 @@ use max_graph::{HostTensor, TensorValue, ops};
 use super::generate::{Maker, Node, random_tensor, slack, unit};
 use super::{positions, shapes};
 
-/// Adds a value to the graph, or nothing where no operands suit.
+/// Adds a value to the graph, or nothing if no operands are suitable.
 pub type Recipe = fn(&mut Maker) -> Option<()>;
 
 /// The recipes, and how often each is tried.
@@ -64,7 +64,8 @@ fn clamped(x: &TensorValue, low: f64, high: f64) -> Result<TensorValue> {
     ops::min(ops::max(x, low), high)
 }
 
-/// The error of a result that is rounded to its dtype: none if all before was exact and the rounding is IEEE's.
+/// The error of a result that is rounded to its dtype: zero if everything before was exact and the rounding is that of
+/// IEEE 754.
 fn rounded(dtype: DType, bound: f64, error: f64) -> f64 {
     match dtype {
         DType::Float32 | DType::Float64 if error == 0.0 => 0.0,
@@ -86,8 +87,8 @@ fn rounding(m: &mut Maker) -> Option<()> {
     m.push(f(&x.value), x.bound.ceil(), 0.0)
 }
 
-/// A function of real numbers where it is smooth: how to compute it, how much it stretches and its greatest value
-/// for operands within a bound.
+/// A real function where it is smooth: how to compute it, its Lipschitz constant, and its largest value for operands
+/// within a bound.
 type Smooth = (fn(&Node) -> Result<TensorValue>, f64, fn(f64) -> f64);
 
 const SMOOTH: &[Smooth] = &[
@@ -121,14 +122,14 @@ fn real_unary(m: &mut Maker) -> Option<()> {
     m.push(f(&x), bound, error)
 }
 
-/// Square roots round as IEEE says, down to zero; of whole numbers they are truncated.
+/// Square roots are correctly rounded, down to zero; those of integers are truncated.
 fn exact_root(m: &mut Maker) -> Option<()> {
     let x = m.node(|x| x.is_exact() && x.dtype() != DType::Bool && x.bound <= 1e6)?;
     let bound = x.bound.sqrt().max(1.0);
     m.push(ops::sqrt(ops::abs(&x.value)), bound, rounded(x.dtype(), bound, 0.0))
 }
 
-/// A second operand beside a value: another value that broadcasts with it, or a number.
+/// A second operand for a value: another value that broadcasts with it, or a number.
 fn partner(m: &mut Maker, x: &Node, wanted: impl Fn(&Node) -> bool) -> Option<Node> {
     let mixed = m.rng.chance(10);
     let meets = |y: &Node| match mixed {
@@ -175,7 +176,7 @@ fn arithmetic(m: &mut Maker) -> Option<()> {
     let (x, y) = swapped(m, x, y);
     let dtype = meeting(&x, &y)?;
     let sum = (x.bound + y.bound, x.error + y.error);
-    // Below zero, whole numbers without a sign start again from the greatest.
+    // Below zero, unsigned integers wrap around.
     let difference = if dtype.is_unsigned_integral() { (f64::INFINITY, 0.0) } else { sum };
     let product = (x.bound * y.bound, x.error * y.bound + y.error * x.bound + x.error * y.error);
     let greater = (x.bound.max(y.bound), x.error.max(y.error));
@@ -196,7 +197,7 @@ fn quotient(m: &mut Maker) -> Option<()> {
     let x = m.node(|x| x.bound < 2f64.powi(53))?;
     let y = partner(m, &x, |y| y.bound < 2f64.powi(53))?;
     let dtype = meeting(&x, &y)?;
-    // The quotient of whole numbers is a float64.
+    // The quotient of integers is a float64.
     let dtype = if dtype.is_float() { dtype } else { DType::Float64 };
     let bound = 2.0 * x.bound;
     let divisor = rounded(y.dtype(), y.bound + 0.5, y.error);
@@ -209,7 +210,7 @@ fn whole_quotient(m: &mut Maker) -> Option<()> {
     let x = m.node(|x| x.is_exact() && !x.dtype().is_half())?;
     let y = partner(m, &x, |y| y.is_exact() && !y.dtype().is_half())?;
     let dtype = meeting(&x, &y)?;
-    // Whole numbers may be divided by zero, and give zero.
+    // Integers may be divided by zero, which gives zero.
     let divisor = if dtype.is_float() { away_from_zero(&y, 0.5) } else { Ok(y.value.clone()) };
     match m.rng.chance(50) {
         true => m.push(ops::floor_div(&x.value, divisor), 2.0 * x.bound + 1.0, 0.0),
@@ -298,7 +299,7 @@ fn cast(m: &mut Maker) -> Option<()> {
     ];
     let to = *m.rng.weighted(&targets);
     if !to.is_float() {
-        // Made whole, so all bits must be known; whole numbers that do not fit wrap, over the whole range.
+        // Truncation needs exactly known operands; integers that do not fit wrap, over the whole range.
         x.is_exact().then_some(())?;
         let fits = x.is_float() || x.bound < 127.0 && !to.is_unsigned_integral();
         return m.push(ops::cast(&x.value, to), if fits { x.bound } else { f64::INFINITY }, 0.0);
@@ -335,7 +336,7 @@ fn reduction(m: &mut Maker) -> Option<()> {
             m.push(ops::prod(&x.value, axis), bound, error)
         }
         3 => {
-            // Whole numbers are added up as float64 and truncated.
+            // Sums of integers are computed in float64 and truncated.
             (x.is_float() || x.bound * n < 2f64.powi(53)).then_some(())?;
             let error = x.error + slack * x.bound;
             m.tame(dtype, x.bound, error)?;
@@ -359,7 +360,7 @@ fn deviation(m: &mut Maker) -> Option<()> {
     m.tame(x.dtype(), bound, error)?;
     match m.rng.chance(50) {
         true => m.push(ops::var(&x.value, axis), bound, error),
-        // Near zero the root stretches without bound.
+        // Near zero the derivative of the square root is unbounded.
         false => m.push(ops::stdev(&x.value, axis), x.bound, error.sqrt()),
     }
 }
@@ -376,7 +377,7 @@ fn softmax(m: &mut Maker) -> Option<()> {
     m.push(value, bound, error)
 }
 
-/// A parameter of a norm: a value of the last dim, or a constant where its size is static.
+/// A parameter of a norm: a value with the last dim, or a constant if its size is static.
 fn parameter(m: &mut Maker, x: &Node) -> Option<Node> {
     let last = x.value.shape().last()?.clone();
     let wanted = Shape::from([&last]);
@@ -398,7 +399,7 @@ fn layer_norm(m: &mut Maker) -> Option<()> {
     let epsilon = *m.rng.pick(&[1e-5, 1e-3, 0.1, 1.0]);
     let root = (n.max(1) as f64).sqrt();
     let bound = root * gamma.bound + beta.bound;
-    // Two rounding errors of the mean are stretched like the operand itself.
+    // Two rounding errors of the mean are amplified like the operand itself.
     let wide = if x.dtype() == DType::Float64 { DType::Float64 } else { DType::Float32 };
     let moved = x.error + slack(wide, n) * x.bound;
     let error = 3.0 * moved / f64::sqrt(epsilon) * gamma.bound
@@ -409,7 +410,7 @@ fn layer_norm(m: &mut Maker) -> Option<()> {
     m.push(ops::layer_norm(&x.value, &gamma.value, &beta.value, epsilon), bound, error)
 }
 
-/// The root mean square norm as models write it, op by op.
+/// The RMS norm as models write it, op by op.
 fn rms_norm(m: &mut Maker) -> Option<()> {
     let x = m.node(|x| x.rank() > 0 && x.is_float() && x.bound <= 30.0)?;
     let weight = parameter(m, &x)?;
@@ -451,7 +452,7 @@ fn matmul(m: &mut Maker) -> Option<()> {
     m.push(ops::matmul(&x.value, &y.value), bound, error)
 }
 
-/// The sizes of a matrix product, generously where axes of vectors are dropped.
+/// The sizes of a matmul, overestimated where the axes of vectors are dropped.
 fn product_sizes(x: &[usize], y: &[usize]) -> Option<Vec<usize>> {
     let (rows, columns) = (x.len() > 1, y.len() > 1);
     let mut sizes: Vec<usize> = Vec::new();
@@ -465,7 +466,7 @@ fn product_sizes(x: &[usize], y: &[usize]) -> Option<Vec<usize>> {
     Some(sizes)
 }
 
-/// The bound and the error of sums of `k` products.
+/// The bound and the error of dot products of length `k`.
 fn product_error(x: &Node, y: &Node, k: usize) -> (f64, f64) {
     let terms = k.max(1) as f64;
     let bound = terms * x.bound * y.bound;
@@ -473,7 +474,7 @@ fn product_error(x: &Node, y: &Node, k: usize) -> (f64, f64) {
     (bound, error)
 }
 
-/// Scores of a value with itself, as an attention computes them.
+/// The scores of a value with itself, as attention computes them.
 fn attention(m: &mut Maker) -> Option<()> {
     let x = m.node(|x| (2..=4).contains(&x.rank()) && x.is_float() && x.bound <= 4.0)?;
     let &[.., rows, width] = x.sizes.as_slice() else { return None };
@@ -532,7 +533,7 @@ fn constant(m: &mut Maker) -> Option<()> {
     let shape = m.palette.shape(&mut m.rng);
     let sizes = shape.evaluate(&m.palette.bindings).ok()?;
     let value = ops::constant(random_tensor(&mut m.rng, dtype, sizes, false), None, None).ok()?;
-    // Constants are static; under the symbols of the inputs they meet them.
+    // Constants have static dims; rebinding them to the inputs' symbols lets them combine with the inputs.
     let value = if *value.shape() == shape { Ok(value) } else { ops::rebind(&value, shape, "") };
     m.push(value, if dtype.is_float() { 2.0 } else { 6.0 }, 0.0)
 }

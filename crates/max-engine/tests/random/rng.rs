@@ -1,10 +1,10 @@
-//! Random numbers that are the same everywhere: splitmix64 and what is drawn from it.
+//! Random numbers that are the same everywhere: splitmix64, and what is drawn from it.
 
 /// A stream of random numbers.
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream of a seed; streams of one seed with different numbers have nothing in common.
+    /// The stream for a seed; streams of one seed with different numbers are independent.
     pub fn new(seed: u64, stream: u64) -> Rng {
         Rng(seed.wrapping_mul(0xd1b5_4a32_d192_ed03) ^ stream.wrapping_mul(0x8cb9_2ba7_2f3d_8dd7))
     }
@@ -26,7 +26,7 @@ impl Rng {
         low + self.below((high - low + 1) as usize) as i64
     }
 
-    /// True so many times in a hundred.
+    /// True with a probability of `percent` in a hundred.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
@@ -35,7 +35,7 @@ impl Rng {
         &items[self.below(items.len())]
     }
 
-    /// One of some items, each as likely as its weight says.
+    /// One of the items, with probabilities proportional to their weights.
     pub fn weighted<'a, T>(&mut self, items: &'a [(usize, T)]) -> &'a T {
         let mut left = self.below(items.iter().map(|(weight, _)| weight).sum());
         let found = items.iter().find(|(weight, _)| match left.checked_sub(*weight) {

@@ -1,4 +1,4 @@
-//! The recipes of ops that move elements and change none.
+//! Recipes for ops that move elements without changing them.
 
 use max_core::{DType, DeviceRef, Dim, Shape};
 use max_graph::ops::broadcast::Target;
@@ -8,7 +8,7 @@ use max_graph::{HostTensor, TensorValue, ops};
 use super::generate::{Maker, Node};
 use super::recipes::axis_of;
 
-/// Adds a value whose elements are those of another.
+/// Adds a value with the elements of another.
 fn moved(m: &mut Maker, x: &Node, value: max_core::Result<TensorValue>) -> Option<()> {
     m.push(value, x.bound, x.error)
 }
@@ -46,7 +46,7 @@ pub fn reshape(m: &mut Maker) -> Option<()> {
             let part = Dim::Static(dims[at].as_static()? / factor);
             [&dims[..at], &[part, Dim::Static(factor)], &dims[at + 1..]].concat()
         }
-        // The same dims in another order, which is no transposition.
+        // The same dims in another order: a reshape that is not a transpose.
         _ => dims.into_iter().rev().collect(),
     };
     moved(m, &x, ops::reshape(&x.value, shape))
@@ -98,7 +98,7 @@ fn range(m: &mut Maker, dim: &Dim, size: i64) -> Index {
         true => (position(last), position(first - 1)),
     };
     let step = if backward { -step } else { step };
-    // All but the last, said with the dim itself.
+    // All but the last, expressed with the dim itself.
     match dim.sub(&Dim::Static(1)) {
         Ok(shorter) if dim.as_static().is_none() && !backward && m.rng.chance(30) => {
             Index::Slice { start: Bound::Natural, stop: Bound::Dim(shorter), step, out_dim: None }
@@ -132,7 +132,7 @@ pub fn slice(m: &mut Maker) -> Option<()> {
     moved(m, &x, ops::slice_tensor(&x.value, indices))
 }
 
-/// A scalar that is not known before the graph runs, where there is a symbol to compute it from.
+/// A scalar that is only known at run time, if there is a symbol to compute it from.
 pub fn scalar(m: &mut Maker, number: i64) -> Option<TensorValue> {
     let symbolic = |x: &Node| x.value.shape().iter().any(|dim| dim.as_static().is_none());
     let Some(x) = m.node(symbolic).filter(|_| m.rng.chance(60)) else {
@@ -142,7 +142,7 @@ pub fn scalar(m: &mut Maker, number: i64) -> Option<TensorValue> {
     ops::add(ops::tensor(x.value.shape()[at].clone()).ok()?, number - x.sizes[at] as i64).ok()
 }
 
-/// A slice between scalars that are known when the graph runs.
+/// A slice between scalars that are only known at run time.
 pub fn dynamic_slice(m: &mut Maker) -> Option<()> {
     let x = m.node(|x| x.rank() > 0)?;
     let at = m.rng.below(x.rank());
@@ -150,7 +150,7 @@ pub fn dynamic_slice(m: &mut Maker) -> Option<()> {
     let step = if m.rng.chance(30) { *m.rng.pick(&[-3, -2, -1, 2]) } else { 1 };
     let [low, high] = [m.rng.between(0, size), m.rng.between(0, size)];
     let [start, stop] = if (step > 0) == (low < high) { [low, high] } else { [high, low] };
-    // Backwards from the last at most, as slices are not clamped.
+    // Backwards from the last element at most, because such slices are not clamped.
     let start = if step < 0 { start.min(size - 1).max(0) } else { start };
     let open_start = m.rng.chance(30);
     let open_stop = !open_start && m.rng.chance(30);
@@ -174,7 +174,7 @@ pub fn dynamic_slice(m: &mut Maker) -> Option<()> {
     moved(m, &x, ops::slice_tensor(&x.value, indices))
 }
 
-/// A broadcast to sizes that are known when the graph runs.
+/// A broadcast to sizes that are only known at run time.
 pub fn dynamic_broadcast(m: &mut Maker) -> Option<()> {
     let x = m.node(|_| true)?;
     let ahead = m.rng.below(2);
@@ -246,7 +246,7 @@ pub fn gather(m: &mut Maker) -> Option<()> {
         Some(i) if m.rng.chance(60) => (ops::mod_(&i.value, size), i.sizes),
         _ => {
             let sizes: Vec<usize> = (0..m.rng.below(3)).map(|_| m.rng.below(6)).collect();
-            // Now and then an index that is out of range when the graph runs.
+            // Now and then an index that is out of range at run time.
             let over = i64::from(m.rng.chance(1));
             let count: usize = sizes.iter().product();
             let picks: Vec<i64> = (0..count).map(|_| m.rng.between(-size - over, size - 1 + over)).collect();
@@ -266,7 +266,7 @@ pub fn broadcast(m: &mut Maker) -> Option<()> {
     let y = m.node(|y| y.value.shape().broadcast(x.value.shape()).is_some_and(|s| s == *y.value.shape()));
     let shape = match y {
         Some(y) if m.rng.chance(60) && y.value.shape() != x.value.shape() => y.value.shape().clone(),
-        // New axes in front, and axes of one repeated.
+        // New leading axes, and repeated axes of size 1.
         _ => {
             let ahead = m.palette.shape(&mut m.rng).iter().take(1).cloned().collect::<Vec<_>>();
             let repeated = Dim::Static(m.rng.between(1, 4));

@@ -17,7 +17,7 @@ __version__: str
 
 
 def __getattr__(name: str) -> str:
-    if name == "__version__":  # looked up when asked for: reading package metadata is slow
+    if name == "__version__":  # looked up lazily: reading package metadata is slow
         from importlib.metadata import version
 
         return version("max-rs")

@@ -10,7 +10,7 @@ import numpy as np
 
 @final
 class DType:
-    """A dtype by its numeric code. Where a `dtype` is an argument below, anything that `like` takes is taken."""
+    """A dtype by its numeric code. All `dtype` arguments below accept whatever `like` accepts."""
 
     def __new__(cls, code: int) -> DType: ...
     @staticmethod
@@ -18,8 +18,8 @@ class DType:
         """Names and codes of all dtypes, in order of the codes."""
     @staticmethod
     def like(dtype: Any) -> DType:
-        """The dtype for anything that is taken where one is wanted: a DType, an object whose `_native` is one, a name, a
-        NumPy dtype or a NumPy scalar type. TypeError for anything else, ValueError if there is no such dtype."""
+        """The dtype for a DType, an object whose `_native` is one, a name, a NumPy dtype or a NumPy scalar type. Raises
+        TypeError for anything else, and ValueError if there is no such dtype."""
     name: str
     code: int
     size_in_bytes: int
@@ -36,7 +36,7 @@ class DType:
 
 @final
 class Dim:
-    """A canonical dim; arithmetic is checked and normalizes."""
+    """A canonical dim; arithmetic is checked, and its results are normalized."""
 
     def __new__(cls, value: Any) -> Dim: ...
     @staticmethod
@@ -60,7 +60,7 @@ class Dim:
 
 @final
 class Shape:
-    """A list of dims as one object, so that a shape can stand where an op wants a tensor."""
+    """A list of dims as one object, so that a shape can be passed where an op expects a tensor."""
 
     def __new__(cls, dims: Sequence[Any]) -> Shape: ...
 
@@ -74,7 +74,7 @@ class DeviceRef:
 
 @final
 class Type:
-    """The type of a graph value. Static sizes are checked when it is made."""
+    """The type of a graph value. Static sizes are checked on creation."""
 
     @staticmethod
     def tensor(dtype: Any, shape: Sequence[Any], device: DeviceRef, layout: str | None) -> Type: ...
@@ -83,7 +83,7 @@ class Type:
     @staticmethod
     def opaque(name: str) -> Type: ...
     kind: str  # "tensor", "buffer" or "opaque"
-    dtype: DType  # the following: of tensors and buffers
+    dtype: DType  # this and the following: of tensors and buffers
     shape: list[Dim]
     device: DeviceRef
     layout: str | None
@@ -101,7 +101,7 @@ class QuantizationEncoding:
     def all() -> list[str]: ...
     is_gguf: bool
     def block_parameters(self) -> tuple[int, int]:
-        """Elements and bytes of a block; ValueError if there are no fixed blocks."""
+        """The elements and bytes of a block; raises ValueError if there are no fixed blocks."""
 
 # --- graphs ---------------------------------------------------------------------------------------
 
@@ -112,11 +112,11 @@ class Value:
     type: Type
     def __repr__(self) -> str: ...
     def is_same(self, other: Value) -> bool:
-        """Whether it is the same value of the same graph."""
+        """Whether both are the same value of the same graph."""
 
 @final
 class Weight:
-    """A weight that joins the current graph when it is used."""
+    """A weight, which is added to the current graph when it is used."""
 
     def __new__(cls, name: str, dtype: Any, shape: Sequence[Any], device: DeviceRef) -> Weight: ...
     name: str
@@ -136,23 +136,24 @@ class Graph:
     name: str
     def inputs(self) -> list[Value]: ...
     def output(self, outputs: Sequence[Any]) -> None:
-        """Takes anything ops take as operands."""
+        """Takes anything that ops accept as operands."""
     def output_types(self) -> list[Type]: ...
     def add_weight(self, weight: Weight) -> Value: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
     def text(self) -> str:
-        """The text form with all constants, as `parse` reads it."""
+        """The text form with all constants, which `parse` reads."""
     def __str__(self) -> str: ...  # the text form with long constants elided
 
 def op(scope: Graph | Region | None, name: str, *args: Any) -> Any:
-    """Calls an op function by name: a Value or a Tensor, a list of them, or None.
+    """Calls an op function by name. Returns a Value or a Tensor, a list of them, or None.
 
-    In a graph the op is recorded there, and the results are Values, or Tensors if there is one among the arguments. In a
-    region the results are Tensors. Without a scope it is a LookupError.
+    In a graph the op is recorded, and the results are Values, or Tensors if there is one among the arguments. In a
+    region the results are Tensors. Raises LookupError outside any scope.
 
-    Arguments are converted as the op's parameter wants them: None, bool, int, float, str, slice, Ellipsis, lists and
-    tuples of these, NumPy arrays, scalars, dtypes and scalar types, objects with `__tensorvalue__()`, native objects, and any object whose
-    `_native` attribute is a native object (Value, Weight, Dim, Shape, DType, DeviceRef, Device, Type, Buffer).
+    Arguments are converted to what the op's parameters expect: None, bool, int, float, str, slice, Ellipsis, lists and
+    tuples of these, NumPy arrays, scalars, dtypes and scalar types, objects with `__tensorvalue__()`, native objects,
+    and any object whose `_native` attribute is a native object (Value, Weight, Dim, Shape, DType, DeviceRef, Device,
+    Type, Buffer).
     """
 
 def op_params(name: str) -> list[str]:
@@ -165,14 +166,14 @@ class Region:
     """Where ops on tensors are recorded before they run.
 
     Kinds: "bare" (an op has run when its call returns), "eager" (ops are recorded, and run when somebody reads a result
-    or at `realize_all`), "lazy" (as "eager", only what is read ever runs).
+    or at `realize_all`), "lazy" (like "eager", but only what is read ever runs).
     """
 
     def __new__(cls, kind: str) -> Region: ...
     kind: str
     pending: list[Tensor]  # tensors of this region that somebody holds and that have not been realized
     def realize_all(self) -> None:
-        """Computes all pending tensors of the region in one program. Releases the GIL; Ctrl-C ends it."""
+        """Computes all pending tensors of the region in one program. Releases the GIL; Ctrl-C interrupts it."""
 
 @final
 class Tensor:
@@ -189,33 +190,33 @@ class Tensor:
     device: Device
     state: str  # "real", "pending" or "value"
     def realize(self) -> None:
-        """Computes it if it is pending; TypeError if it is a graph value. Releases the GIL; Ctrl-C ends it."""
+        """Computes it if pending; raises TypeError for a graph value. Releases the GIL; Ctrl-C interrupts it."""
     buffer: Buffer | None  # if it is real
     value: Value | None  # if it is one
     def item(self) -> float | int | bool:
-        """The one element; realizes. ValueError if there are more or none."""
+        """The only element; realizes. Raises ValueError if there are more or none."""
     def convert(self, to: str) -> float | int | bool:
-        """As `item`, for the conversion to something, such as "bool", which the ValueError names."""
+        """Like `item`, for a conversion to something such as "bool", which the ValueError names."""
     def __repr__(self) -> str: ...  # values like NumPy's, shape, dtype and device; realizes
 
 @final
 class Trace:
-    """Keeps what is realized, in all threads, from when it is made until `stop`."""
+    """Records all realizations, in all threads, from its creation until `stop`."""
 
     def __new__(cls) -> Trace: ...
     def stop(self) -> None: ...
-    # Why, where (file and line), how many ops and tensors, whether compiled, seconds to prepare and to run, kernel names.
+    # Reason, location (file, line), numbers of ops and tensors, whether compiled, seconds to prepare and run, kernels.
     realizations: list[tuple[str, tuple[str, int] | None, int, int, bool, float, float, list[str]]]
     def text(self) -> str: ...
     def html(self) -> str: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
 
 def tensor_cache_stats() -> tuple[int, int, int]:
-    """Regions that were found compiled, regions that were compiled, and how many are kept."""
+    """The hits, the misses and the size of the cache of compiled regions."""
 
 def clear_tensor_cache() -> None: ...
 def next_seed() -> int:
-    """The seed of the next random tensor: it follows from `set_seed` and from how many were drawn since."""
+    """The seed of the next random tensor: determined by `set_seed` and the number of draws since."""
 
 def set_seed(seed: int) -> None: ...
 
@@ -251,7 +252,7 @@ class Device:
 class Stream:
     def __new__(cls, device: Device) -> Stream: ...
     device: Device
-    handle: int | None  # as other libraries want it; None for the host
+    handle: int | None  # for other libraries; None for the host
     def synchronize(self) -> None: ...
     def wait_for(self, stream: Stream) -> None: ...
     def __eq__(self, other: object) -> bool: ...
@@ -272,7 +273,7 @@ class Buffer:
     def scalar(value: float | int | bool, dtype: Any, place: Any) -> Buffer: ...
     @staticmethod
     def from_dlpack(array: Any, copy: bool | None) -> Buffer:
-        """NumPy arrays are read directly; others by the DLPack protocol. Refuses non-contiguous sources."""
+        """NumPy arrays are read directly, others through the DLPack protocol. Refuses non-contiguous sources."""
     @staticmethod
     def from_numpy(array: np.ndarray[Any, Any]) -> Buffer:
         """Zero-copy for contiguous arrays, else a contiguous copy."""
@@ -294,8 +295,8 @@ class Buffer:
     def get(self, index: Any) -> Buffer:
         """A view by an index: an int, a slice, an ellipsis, None or a tuple of these."""
     def set(self, index: Any, value: Any) -> None:
-        """Assigns a number, a Buffer, a NumPy array or a DLPack array to a view. ValueError for a number if the index is
-        of ints only, and too few to name one element."""
+        """Assigns a number, a Buffer, a NumPy array or a DLPack array to a view. Raises ValueError for a number if the
+        index consists only of ints, and too few to select one element."""
     def view(self, dtype: Any, shape: Sequence[int] | None) -> Buffer: ...
     def contiguous(self) -> Buffer: ...
     def copy(self, place: Any) -> Buffer: ...
@@ -303,11 +304,11 @@ class Buffer:
     def inplace_copy_from(self, src: Buffer) -> None: ...
     def item(self) -> float | int | bool: ...
     def convert(self, to: str) -> float | int | bool:
-        """As `item`, for the conversion to something, such as "bool", which the ValueError names."""
+        """Like `item`, for a conversion to something such as "bool", which the ValueError names."""
     def dlpack(self, max_version: tuple[int, int] | None, copy: bool, stream: int | None) -> Any:
         """A DLPack capsule: versioned if `max_version` is 1 or more, else unversioned (BufferError if read-only).
 
-        Memory of a GPU is made ready for the stream of the consumer, as the protocol numbers it.
+        GPU memory is made ready for the consumer's stream, numbered as in the protocol.
         """
     def dlpack_device(self) -> tuple[int, int]: ...
     def __repr__(self) -> str: ...
@@ -322,7 +323,7 @@ class Session:
     num_threads: int
     def load(self, model: Graph | str | os.PathLike[str], weights: dict[str, Any]) -> Model:
         """A graph or the path of a saved one; weights are Buffers or DLPack arrays by name."""
-    # The names of settings; ValueError names the known ones.
+    # Settings by name; ValueError lists the known ones.
     def set_log_level(self, level: str) -> None: ...
     def set_assert_level(self, level: str) -> None: ...
     def set_split_k_reduction_precision(self, precision: str) -> None: ...
@@ -344,7 +345,7 @@ class Model:
     def debug_verify_replay(self, key: int, inputs: tuple[Any, ...]) -> None: ...
     def release_captured_graph(self, key: int) -> None: ...
     def memory_report(self, inputs: tuple[Any, ...]) -> tuple[int, int, int]:
-        """The bytes of temporaries, what they would be without reuse, and those of packed constants."""
+        """The bytes of temporaries, their bytes without reuse, and the bytes of packed constants."""
     def picture(self) -> str:
         """An SVG document."""
     def fusion_summary(self) -> str: ...
@@ -352,6 +353,6 @@ class Model:
     def save_trace(self, path: str | os.PathLike[str]) -> None: ...
 
 def program_cache_stats() -> tuple[int, int, int]:
-    """Hits, misses and how many programs are kept."""
+    """The hits, the misses and the size of the cache of compiled programs."""
 
 def clear_program_cache() -> None: ...

@@ -1,7 +1,7 @@
 """The native object behind a Python one.
 
-Every object of this package that stands for something in Rust holds it as `_native`. Most native functions take
-either; where they want the native object itself, it is fetched here.
+Every object of this package that stands for something in Rust holds it as `_native`. Most native functions accept
+either; where they need the native object itself, it is looked up here.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def native(value: Any, kind: type[T]) -> T:
-    """The native object of `value`, which must be of a kind.
+    """The native object of `value`, which must be of the given kind.
 
     Raises:
-        TypeError: If `value` stands for something else.
+        TypeError: If it is not.
     """
     found = getattr(value, "_native", None)
     if isinstance(found, kind):

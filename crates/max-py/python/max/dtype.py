@@ -64,7 +64,7 @@ class DType(Enum):
 
     @property
     def size_in_bytes(self) -> int:
-        """The bytes of one element."""
+        """The size of one element in bytes."""
         return self._native.size_in_bytes
 
     @property
@@ -85,15 +85,15 @@ class DType(Enum):
         return self._native.is_half()
 
     def is_integral(self) -> builtins.bool:
-        """Whether it is an integer type; bool is none."""
+        """Whether it is an integer type; bool is not."""
         return self._native.is_integral()
 
     def is_signed_integral(self) -> builtins.bool:
-        """Whether it is an integer type with a sign."""
+        """Whether it is a signed integer type."""
         return self._native.is_signed_integral()
 
     def is_unsigned_integral(self) -> builtins.bool:
-        """Whether it is an integer type without a sign."""
+        """Whether it is an unsigned integer type."""
         return self._native.is_unsigned_integral()
 
     @classmethod

@@ -46,7 +46,7 @@ __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":  # looked up when asked for, as that of the package is
+    if name == "__version__":  # looked up lazily, like that of the package
         import max
 
         return max.__version__

@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 _HOST = (1, 0)
-"""The CPU as the DLPack protocol numbers devices."""
+"""The DLPack protocol's number for the CPU."""
 
 
 @runtime_checkable
 class DLPackArray(Protocol):
-    """Any array that can be shared by the DLPack protocol: NumPy's, PyTorch's, `Buffer` and many more."""
+    """Any array that can be shared through the DLPack protocol: NumPy's, PyTorch's, `Buffer` and many more."""
 
     def __dlpack__(self) -> Any:
-        """A capsule that hands the memory over."""
+        """A capsule that hands over the memory."""
 
     def __dlpack_device__(self) -> Any:
-        """The kind and number of the device that holds the memory."""
+        """The type and number of the device that holds the memory."""
 
 
 class Buffer:
     """An array in the memory of a device.
 
-    Indexing works as in NumPy and gives views that share the memory and keep it alive. Host buffers and NumPy
+    Indexing works as in NumPy and returns views that share the memory and keep it alive. Host buffers and NumPy
     arrays share memory in both directions.
 
     >>> import numpy as np
@@ -51,13 +51,12 @@ class Buffer:
 
     Args:
         dtype: The type of the elements.
-        shape: The sizes of the axes. An array here, or in place of `dtype`, is copied to the device instead.
-        device: Where the memory lies; the CPU if it is not given.
-        pinned: Whether the memory should be page-locked memory of the host instead, for copies to and from an
-            accelerator that run while the program goes on. Without an accelerator it is ordinary memory; `pinned` of
-            the buffer tells. Reading and writing such a buffer waits for its copies; a NumPy array that was made from
-            it does not, so synchronize the device first.
-        stream: In place of `device`: the stream that the memory is bound to.
+        shape: The sizes of the axes. An array passed here or as `dtype` is copied to the device instead.
+        device: The device of the memory; by default the CPU.
+        pinned: Whether to use page-locked host memory instead, for asynchronous copies to and from an accelerator.
+            Without an accelerator it is ordinary memory; the `pinned` property of the buffer tells. Reading and writing
+            such a buffer waits for its copies, but a NumPy array made from it does not: synchronize the device first.
+        stream: Instead of `device`: the stream that the memory is bound to.
     """
 
     __slots__ = ("__weakref__", "_native")
@@ -107,7 +106,7 @@ class Buffer:
 
     @staticmethod
     def zeros(shape: Sequence[int], dtype: DType, device: Device | DeviceStream | None = None) -> Buffer:
-        """A buffer full of zeros."""
+        """A buffer filled with zeros."""
         return Buffer._wrap(_core.Buffer(dtype, shape, _place(device, CPU())))
 
     @staticmethod
@@ -122,15 +121,15 @@ class Buffer:
 
     @staticmethod
     def from_numpy(arr: npt.NDArray[Any]) -> Buffer:
-        """A host buffer that shares the memory of a NumPy array; one that is not contiguous is copied."""
+        """A host buffer that shares the memory of a NumPy array; an array that is not contiguous is copied."""
         return Buffer._wrap(_core.Buffer.from_numpy(arr))
 
     @staticmethod
     def from_dlpack(array: Any, *, copy: bool | None = None) -> Buffer:
-        """A buffer that shares the memory of an array of another library; a buffer is given back as it is.
+        """A buffer that shares the memory of an array of another library; a buffer is returned as it is.
 
         Args:
-            array: A contiguous array with the DLPack protocol.
+            array: A contiguous array that supports the DLPack protocol.
             copy: Whether to copy the data instead.
         """
         if isinstance(array, Buffer) and not copy:
@@ -145,7 +144,7 @@ class Buffer:
         mode: str = "copyonwrite",
         offset: int = 0,
     ) -> Buffer:
-        """A host buffer over the contents of a file, which are read as they are touched.
+        """A host buffer over the contents of a file, which are read on first access.
 
         While the buffer is used, others must not write to the file or make it shorter: models may have packed copies of
         some of its elements, and reading beyond its end kills the process. Replace such a file by renaming another one.
@@ -154,16 +153,16 @@ class Buffer:
             filename: The file.
             dtype: The type of the elements.
             shape: The sizes of the axes, or the number of elements.
-            mode: `"c"` or `"copyonwrite"`, and `"r"` or `"readonly"` as well: writes stay in memory, and the file never
-                changes; `"r+"` or `"readwrite"`: writes go to the file; `"w+"` or `"write"`: they do, and the file is
-                made first, full of zeros.
-            offset: Where the first element lies in the file, in bytes.
+            mode: `"c"` or `"copyonwrite"`, and also `"r"` or `"readonly"`: writes stay in memory, and the file never
+                changes; `"r+"` or `"readwrite"`: writes go to the file; `"w+"` or `"write"`: the same, for a new file
+                of zeros.
+            offset: The position of the first element in the file, in bytes.
 
         Raises:
             OSError: If the file cannot be opened.
             ValueError: If it is too short.
         """
-        path = os.fspath(filename)  # and no file descriptor, which would be closed
+        path = os.fspath(filename)  # refuses file descriptors, which would be closed
         if mode not in ("w+", "write"):
             open(path, "rb").close()  # Python's own exceptions about files
         if offset < 0:
@@ -183,7 +182,7 @@ class Buffer:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """The distances between neighbours along each axis, in elements."""
+        """The stride of each axis, in elements."""
         return self._native.strides
 
     @property
@@ -198,17 +197,17 @@ class Buffer:
 
     @property
     def element_size(self) -> int:
-        """The bytes of one element."""
+        """The size of one element in bytes."""
         return self._native.element_size
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie side by side in row-major order."""
+        """Whether the elements are contiguous in row-major order."""
         return self._native.is_contiguous
 
     @property
     def is_host(self) -> bool:
-        """Whether the memory is that of the CPU."""
+        """Whether the memory is host memory."""
         return self._native.is_host
 
     @property
@@ -218,7 +217,7 @@ class Buffer:
 
     @property
     def device(self) -> Device:
-        """Where the memory lies."""
+        """The device of the memory."""
         return Device._wrap(self._native.device)
 
     @property
@@ -227,9 +226,9 @@ class Buffer:
         return DeviceStream._wrap(self._native.stream)
 
     def view(self, dtype: DType, shape: Sequence[int] | None = None) -> Buffer:
-        """The same memory read as another dtype or in another shape.
+        """The same memory as another dtype, in another shape or both.
 
-        Without a shape the last axis is resized to fit.
+        Without a shape, the last axis is resized to fit.
 
         Raises:
             ValueError: If the bytes do not fit.
@@ -243,11 +242,11 @@ class Buffer:
     def copy(
         self, stream: DeviceStream | Device | None = None, device: Device | None = None
     ) -> Buffer:
-        """A copy in memory of its own.
+        """A copy.
 
         Args:
-            stream: The stream to bind the copy to; a device may stand here too.
-            device: The device to copy to; by default the one of this buffer.
+            stream: The stream to bind the copy to; a device is accepted too.
+            device: The device to copy to; by default that of this buffer.
         """
         return Buffer._wrap(self._native.copy(_place(stream, device)))
 
@@ -259,7 +258,7 @@ class Buffer:
         def to(self, device: Sequence[Device | DeviceStream]) -> list[Buffer]: ...
 
     def to(self, device: Any) -> Any:
-        """This buffer on a device or stream: itself, or a copy if it is somewhere else.
+        """This buffer on a device or stream: itself if it is there, else a copy.
 
         >>> from max.dtype import DType
         >>> buffer = Buffer.zeros([2], DType.float32)
@@ -267,7 +266,7 @@ class Buffer:
         [True, True]
 
         Args:
-            device: The device or stream; for a list of them, the result is a list too.
+            device: The device or stream; a list of them returns a list of buffers.
         """
         return [self._to(place) for place in device] if isinstance(device, Sequence) else self._to(device)
 
@@ -288,7 +287,7 @@ class Buffer:
         """A NumPy array that shares the memory; read-only if this buffer is.
 
         Raises:
-            ValueError: If the memory is not the CPU's, or NumPy has no such dtype.
+            ValueError: If the memory is not host memory, or NumPy has no such dtype.
         """
         import numpy as np
 
@@ -297,7 +296,7 @@ class Buffer:
         dtype = self.dtype.to_numpy()
         try:
             return np.from_dlpack(self, copy=False)
-        except TypeError:  # before NumPy 2.1, which knows neither `copy` nor bools and read-only arrays
+        except TypeError:  # older than NumPy 2.1: supports neither `copy` nor bools and read-only arrays
             return np.asarray(_HostMemory(self._native, dtype))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -317,10 +316,10 @@ class Buffer:
         """Hands the memory to another library: see the DLPack protocol.
 
         Args:
-            stream: Where the consumer will use memory of an accelerator: the handle of its stream, 1 or None for the
-                default one, -1 if it orders its work itself.
-            max_version: The newest version of the protocol that the consumer knows.
-            dl_device: The device on which the consumer wants the memory: this one, or the CPU for a copy.
+            stream: The stream on which the consumer will use accelerator memory: its handle, 1 or None for the default
+                stream, -1 if the consumer orders its work itself.
+            max_version: The newest version of the protocol that the consumer supports.
+            dl_device: The device that the consumer asks for: this one, or the CPU for a copy.
             copy: Whether to hand over a copy.
         """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -346,7 +345,7 @@ class Buffer:
     def __iter__(self) -> Iterator[Buffer]:
         return map(self.__getitem__, range(len(self)))
 
-    __contains__ = None  # there is no comparison to look for an element with
+    __contains__ = None  # buffers cannot be searched: they have no comparisons
 
     def __bool__(self) -> bool:
         return bool(self._native.convert("bool"))
@@ -367,18 +366,18 @@ class Buffer:
 
 
 def _unpickle(dtype: DType, shape: tuple[int, ...], data: bytes) -> Buffer:
-    """A host buffer with the elements that bytes hold."""
+    """A host buffer with the elements stored in bytes."""
     import numpy as np
 
     return Buffer.from_numpy(np.frombuffer(data, dtype=np.uint8)).view(dtype, shape).copy()
 
 
 Tensor = Buffer
-"""The older name of `Buffer`."""
+"""The old name of `Buffer`."""
 
 
 class _HostMemory:
-    """What NumPy reads to make an array over a buffer; the array keeps it, and it keeps the memory."""
+    """NumPy's array interface for a buffer; the array keeps it alive, and it keeps the memory alive."""
 
     __slots__ = ("__array_interface__", "_owner")
 
@@ -394,15 +393,15 @@ class _HostMemory:
 
 
 def _place(*places: Device | DeviceStream | None) -> Any:
-    """The first place that is given, for native code, which takes all of them."""
+    """The first argument that is not None; native code accepts both devices and streams."""
     return next((place for place in places if place is not None), None)
 
 
 def batch_inplace_copy(dsts: Iterable[Buffer], srcs: Iterable[Buffer]) -> None:
-    """Overwrites each buffer of a list with its partner in another: see `Buffer.inplace_copy_from`.
+    """Overwrites each buffer of a list with its counterpart in another: see `Buffer.inplace_copy_from`.
 
     Raises:
-        ValueError: If the lists differ in length; nothing is copied then.
+        ValueError: If the lists differ in length; then nothing is copied.
     """
     targets, sources = list(dsts), list(srcs)
     if len(targets) != len(sources):

@@ -9,7 +9,7 @@ from max._native import native
 
 
 class Device:
-    """A device that holds buffers and runs models: make one with `CPU` or `Accelerator`.
+    """A device that holds buffers and runs models, created by `CPU` or `Accelerator`.
 
     Two objects for the same device are equal.
 
@@ -23,7 +23,7 @@ class Device:
     _native: _core.Device
 
     def __init__(self) -> None:
-        raise TypeError("a Device is made with CPU() or Accelerator()")
+        raise TypeError("a Device is created by CPU() or Accelerator()")
 
     @staticmethod
     def _wrap(native: _core.Device) -> Device:
@@ -38,7 +38,7 @@ class Device:
 
     @property
     def id(self) -> int:
-        """The number of the device among those with its label, from 0; the CPU is always 0."""
+        """The number of the device among those with its label, counted from 0; the CPU is always 0."""
         return self._native.id
 
     @property
@@ -53,12 +53,12 @@ class Device:
 
     @property
     def architecture_name(self) -> str:
-        """The architecture of an accelerator, such as `"sm_90"`; of the CPU it is an error."""
+        """The architecture of an accelerator, such as `"sm_90"`; raises RuntimeError for the CPU."""
         return self._native.architecture_name
 
     @property
     def model_name(self) -> str:
-        """The name its maker gave the device."""
+        """The vendor's name for the device."""
         return self._native.model_name
 
     @property
@@ -73,7 +73,7 @@ class Device:
 
     @property
     def is_host_unified(self) -> bool:
-        """Whether the device works in the host's memory."""
+        """Whether the device uses the host's memory."""
         return self._native.is_host_unified
 
     @property
@@ -83,21 +83,21 @@ class Device:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """How much of the device is in use, by name."""
+        """Statistics about the device's use, by name."""
         return self._native.stats
 
     @property
     def default_stream(self) -> DeviceStream:
-        """The stream on which work runs unless another is asked for."""
+        """The stream on which work runs unless another is chosen."""
         return DeviceStream._wrap(self._native.default_stream())
 
     @property
     def default_queue(self) -> DeviceStream:
-        """The later name of `default_stream`."""
+        """The newer name of `default_stream`."""
         return self.default_stream
 
     def can_access(self, other: Device) -> bool:
-        """Whether this device reads the memory of another without a copy."""
+        """Whether this device can access the memory of another without a copy."""
         return self._native.can_access(native(other, _core.Device))
 
     def synchronize(self) -> None:
@@ -126,7 +126,7 @@ class CPU(Device):
     0
 
     Args:
-        id: Accepted as for other devices; there is one CPU, whose id is 0.
+        id: Has no effect: there is one CPU, whose id is 0.
     """
 
     __slots__ = ()
@@ -139,7 +139,7 @@ class Accelerator(Device):
     """A GPU.
 
     Args:
-        id: The number of the accelerator; the first one if negative.
+        id: The number of the accelerator; if negative, the first one.
 
     Raises:
         RuntimeError: If there is no such accelerator.
@@ -152,9 +152,9 @@ class Accelerator(Device):
 
 
 class DeviceStream:
-    """Work on a device that runs in the order in which it was submitted.
+    """A queue of work on a device, which runs in the order of submission.
 
-    Streams of one device may run at the same time; `wait_for` puts one behind another.
+    Streams of one device may run concurrently; `wait_for` makes one wait for another.
 
     >>> stream = DeviceStream(CPU())
     >>> stream.wait_for(CPU().default_stream)
@@ -187,11 +187,11 @@ class DeviceStream:
     def wait_for(
         self, stream: DeviceStream | Device | None = None, device: Device | None = None
     ) -> None:
-        """Lets later work on this stream start only when the work submitted to another is done.
+        """Makes later work on this stream wait until the work already submitted to another is done.
 
         Args:
             stream: The other stream; for a device, its default stream.
-            device: A device, in place of a stream.
+            device: Instead of `stream`: a device.
         """
         other = device if stream is None else stream
         if isinstance(other, Device):

@@ -1,4 +1,4 @@
-"""Which devices there are, and the descriptions by which they are asked for."""
+"""Which devices exist, and the specifications by which they are requested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from max.driver.device import CPU, Accelerator, Device
 
 
 class DeviceSpec(NamedTuple):
-    """A description of a device, which may or may not exist.
+    """The specification of a device, which may or may not exist.
 
     >>> DeviceSpec.accelerator(1)
     DeviceSpec(id=1, device_type='gpu')
@@ -19,16 +19,16 @@ class DeviceSpec(NamedTuple):
     id: int
     """The number of the device; -1 for the first one."""
     device_type: Literal["cpu", "gpu"] = "cpu"
-    """Which kind of device."""
+    """The kind of device."""
 
     @staticmethod
     def cpu(id: int = -1) -> DeviceSpec:
-        """Describes the CPU."""
+        """The specification of the CPU."""
         return DeviceSpec(id, "cpu")
 
     @staticmethod
     def accelerator(id: int = 0) -> DeviceSpec:
-        """Describes an accelerator."""
+        """The specification of an accelerator."""
         return DeviceSpec(id, "gpu")
 
 
@@ -43,12 +43,12 @@ def accelerator_api() -> str:
 
 
 def accelerator_architecture_name() -> str:
-    """The architecture of the first accelerator; an error if there is none."""
+    """The architecture of the first accelerator; raises RuntimeError if there is none."""
     return _core.accelerator_architecture_name()
 
 
 def devices_exist(devices: Iterable[DeviceSpec]) -> bool:
-    """Whether this machine has all the described devices."""
+    """Whether this machine has all the specified devices."""
     count = accelerator_count()
     return all(
         spec.device_type == "cpu" or (spec.device_type == "gpu" and max(spec.id, 0) < count) for spec in devices
@@ -56,16 +56,16 @@ def devices_exist(devices: Iterable[DeviceSpec]) -> bool:
 
 
 def load_devices(device_specs: Iterable[DeviceSpec]) -> list[Device]:
-    """The described devices, in order; an error if one does not exist."""
+    """The specified devices, in order; raises an error if one does not exist."""
     return [_load(spec) for spec in device_specs]
 
 
 def _load(spec: DeviceSpec) -> Device:
     if spec.device_type not in ("cpu", "gpu"):
-        raise ValueError(f"a device is a 'cpu' or a 'gpu', not a {spec.device_type!r}")
+        raise ValueError(f"the type of a device is 'cpu' or 'gpu', not {spec.device_type!r}")
     return CPU(spec.id) if spec.device_type == "cpu" else Accelerator(spec.id)
 
 
 def scan_available_devices() -> list[DeviceSpec]:
-    """Descriptions of all accelerators, or of the CPU if there are none."""
+    """The specifications of all accelerators, or of the CPU if there are none."""
     return [DeviceSpec.accelerator(id) for id in range(accelerator_count())] or [DeviceSpec.cpu()]

@@ -82,7 +82,7 @@ def single(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def source(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Like `single`, for an op without operands, from which to tell whether it makes tensors: here it always does."""
+    """Like `single`, for an op without operands: it always returns tensors here."""
     run = single(op)
 
     @functools.wraps(run)

@@ -1,4 +1,4 @@
-"""Where ops go: graphs being built and realization contexts in use, as a stack for each thread and each task."""
+"""Where ops go: the graphs under construction and the active realization contexts, one stack per thread and task."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
 
 class Scope(Protocol):
-    """Something that takes ops in: a graph, or a realization context."""
+    """Something that records ops: a graph, or a realization context."""
 
     @property
     def _native(self) -> _core.Graph | _core.Region:
-        """What takes the ops in."""
+        """The native object that records the ops."""
 
     @property
     def _graph(self) -> Graph | None:
-        """The graph that the ops are recorded into, if it is one."""
+        """The graph that records the ops, if it is one."""
 
     @property
     def _lazy(self) -> bool:
-        """Whether nothing is computed before somebody asks for it."""
+        """Whether nothing is computed until it is read."""
 
 
 stack: ContextVar[tuple[Scope, ...]] = ContextVar("max.graph scopes", default=())
 
 
 def current() -> Graph | None:
-    """The graph into which ops record themselves; None if the innermost scope is no graph."""
+    """The graph that records ops; None if the innermost scope is not a graph."""
     scopes = stack.get()
     return scopes[-1]._graph if scopes else None
 
@@ -42,7 +42,7 @@ def current_native() -> _core.Graph | _core.Region | None:
 
 
 def enter(scope: Scope) -> None:
-    """Makes a scope the innermost one, unless Ctrl-C comes in between: then nobody is there to leave it."""
+    """Makes a scope the innermost one. If Ctrl-C interrupts that, undoes it, because nobody would leave the scope."""
     scopes = stack.get()
     try:
         stack.set((*scopes, scope))
@@ -52,17 +52,17 @@ def enter(scope: Scope) -> None:
 
 
 def leave(scope: Scope) -> None:
-    """Takes a scope off the stack, wherever it is: generators and tasks may leave theirs out of order."""
+    """Removes a scope from anywhere in the stack: generators and tasks may leave theirs out of order."""
     scopes = stack.get()
     try:
         stack.set(_without(scope, scopes))
-    except BaseException:  # Ctrl-C, for which there is no second time to leave
+    except BaseException:  # Ctrl-C: there is no second chance to leave
         stack.set(_without(scope, scopes))
         raise
 
 
 def _without(scope: Scope, scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:
-    """The scopes without the last of them that is this one."""
+    """The scopes without the last occurrence of this one."""
     for at in reversed(range(len(scopes))):
         if scopes[at] is scope:
             return scopes[:at] + scopes[at + 1 :]

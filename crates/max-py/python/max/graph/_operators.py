@@ -15,7 +15,7 @@ S = TypeVar("S", bound="Operators")
 
 
 class Operators:
-    """Something with the operators of numbers and of NumPy arrays. Comparisons are ops too, element by element."""
+    """Something with the operators of numbers and NumPy arrays. Comparisons are ops too, element by element."""
 
     __slots__ = ()
     __array_ufunc__ = None  # NumPy leaves `array + value` to the value
@@ -23,7 +23,7 @@ class Operators:
     __hash__ = object.__hash__
 
     _call: ClassVar[Callable[..., Any]]
-    """Runs or records an op that gives one result."""
+    """Runs or records an op with one result."""
 
     if TYPE_CHECKING:
 
@@ -31,12 +31,12 @@ class Operators:
         def dtype(self) -> DType: ...
 
     def cast(self: S, dtype: DType) -> S:
-        """The elements converted to another dtype; the tensor itself if it has it."""
+        """The elements converted to another dtype; the tensor itself if it already has that dtype."""
         wanted = as_dtype(dtype)
         return self if wanted is self.dtype else self._call("cast", self, wanted)
 
     def reshape(self: S, shape: ShapeLike) -> S:
-        """The same elements in another shape; one dim may be -1 and is then worked out."""
+        """The same elements in another shape; one dim may be -1 and is then inferred."""
         return self._call("reshape", self, dims(shape))
 
     def broadcast_to(self: S, shape: ShapeLike) -> S:
@@ -57,15 +57,15 @@ class Operators:
         return self._call("permute", self, list(dims))
 
     def argmax(self: S, axis: int = -1) -> S:
-        """Where the greatest elements are along an axis, whose size becomes 1."""
+        """The indices of the largest elements along an axis, whose size becomes 1."""
         return self._call("argmax", self, axis)
 
     def max(self: S, axis: int = -1) -> S:
-        """The greatest elements along an axis, whose size becomes 1."""
+        """The largest elements along an axis, whose size becomes 1."""
         return self._call("reduce_max", self, axis)
 
     def min(self: S, axis: int = -1) -> S:
-        """The least elements along an axis, whose size becomes 1."""
+        """The smallest elements along an axis, whose size becomes 1."""
         return self._call("reduce_min", self, axis)
 
     def mean(self: S, axis: int = -1) -> S:

@@ -23,14 +23,14 @@ __all__ = ["AlgebraicDim", "Dim", "DimLike", "StaticDim", "SymbolicDim"]
 D = TypeVar("D", bound="Dim")
 
 DimLike: TypeAlias = Union[int, str, "Dim", "np.integer[Any]"]
-"""What may stand for a dim: a size, a name or a `Dim`."""
+"""What is accepted as a dim: a size, a name or a `Dim`."""
 
 
 class Dim:
     """The size of an axis: a `StaticDim`, a `SymbolicDim` or an `AlgebraicDim`, whichever fits.
 
-    Arithmetic gives dims in a canonical form, so that equal sizes compare equal. A static dim equals its size, and
-    a symbolic one its name.
+    Arithmetic returns dims in a canonical form, so that equal sizes compare equal. A static dim equals its size, and a
+    symbolic one its name.
 
     >>> Dim(3), Dim("x"), Dim("x") + 1
     (Dim(3), Dim('x'), Dim('x') + Dim(1))
@@ -54,22 +54,22 @@ class Dim:
     def __new__(cls: type[D], value: DimLike) -> D:
         dim = value if isinstance(value, Dim) else wrap(_core.Dim(value))
         if not isinstance(dim, cls):
-            raise TypeError(f"{dim!r} is not a {cls.__name__}, but a {type(dim).__name__}")
+            raise TypeError(f"{dim!r} is a {type(dim).__name__}, not a {cls.__name__}")
         return dim
 
     @property
     def parameters(self) -> list[SymbolicDim]:
-        """The symbolic dims it is computed from."""
+        """The symbolic dims that it is computed from."""
         return [SymbolicDim(name) for name in self._native.parameters]
 
     def substitute(self, mapping: Mapping[str, DimLike]) -> Dim:
-        """The dim with symbolic dims replaced by others, all at once.
+        """The dim with symbolic dims replaced by others, simultaneously.
 
         >>> (Dim("a") * 2 + Dim("b")).substitute({"a": 3, "b": Dim("a") * 4})
         (Dim('a') * Dim(4)) + Dim(6)
 
         Args:
-            mapping: What to put in the place of each name. Other names stay.
+            mapping: The replacement for each name. Other names stay.
 
         Raises:
             ZeroDivisionError: If a divisor becomes zero.
@@ -120,14 +120,14 @@ class Dim:
         return repr(self._native)
 
     def __copy__(self) -> Dim:
-        return self  # dims do not change
+        return self  # dims are immutable
 
     def __deepcopy__(self, memo: object) -> Dim:
         return self
 
 
 class StaticDim(Dim):
-    """A size that is known. It can be used as an int.
+    """A known size. It can be used as an int.
 
     >>> list(range(StaticDim(3)))
     [0, 1, 2]
@@ -199,7 +199,7 @@ class SymbolicDim(Dim):
 
 
 class AlgebraicDim(Dim):
-    """A size that is computed from symbolic ones.
+    """A size computed from symbolic ones.
 
     >>> isinstance(Dim("batch") * 5, AlgebraicDim)
     True
@@ -224,7 +224,7 @@ _LIKE = (Dim, int, str, Integral)  # NumPy's integers are Integral
 
 
 def _parse(text: str) -> Dim:
-    """The dim that prints as a text."""
+    """The dim that prints as the given text."""
     return wrap(_core.Dim.parse(text))
 
 

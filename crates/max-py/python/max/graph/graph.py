@@ -26,11 +26,11 @@ __all__ = ["Graph"]
 
 
 class _NoGraph(LookupError, AttributeError):
-    """There is no current graph; as an AttributeError too, so that `hasattr` and `getattr` can ask for one."""
+    """There is no current graph. Also an AttributeError, so that `hasattr` and `getattr` work."""
 
 
 class _Current:
-    """Makes `Graph.current` the innermost graph that is being built."""
+    """Makes `Graph.current` the innermost graph under construction."""
 
     def __get__(self, instance: object, owner: object) -> Graph:
         graph = _building.current()
@@ -42,7 +42,7 @@ class _Current:
 class Graph:
     """A program of tensor ops with inputs and outputs, to be loaded by an `InferenceSession`.
 
-    Ops record themselves into the graph whose `with` block they are called in.
+    Ops are recorded into the graph whose `with` block they are called in.
 
     >>> from max.dtype import DType
     >>> from max.graph import TensorType, ops
@@ -58,14 +58,14 @@ class Graph:
 
     Args:
         name: The name of the graph.
-        forward: A function that is called with the inputs, followed by `args` and `kwargs`, and returns the output
-            or several; or None if it has set them itself.
+        forward: A function that is called with the inputs, followed by `args` and `kwargs`, and returns one output or
+            several, or None if it has set them itself.
         input_types: The types of the inputs.
-        path: A graph that `save` wrote, to be read instead.
+        path: Instead: the path of a graph that `save` wrote.
         *args: Further arguments for `forward`.
         custom_extensions: Libraries of custom ops; there must be none.
         context: Must be None.
-        kernel_library: A library of custom ops; it is empty.
+        kernel_library: A library of custom ops, which is empty.
         module: Must be None.
         **kwargs: Further keyword arguments for `forward`.
     """
@@ -76,7 +76,7 @@ class Graph:
     _lazy = True
 
     current = _Current()
-    """The graph that is being built, that of the innermost `with` block; LookupError if there is none."""
+    """The graph of the innermost `with` block; raises LookupError if there is none."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Graph:
             raise TypeError(f"kernel_library is a KernelLibrary; got a {type(library).__name__}")
         library.load_paths(context, custom_extensions)
         if context is not None or module is not None:
-            raise NotImplementedError("a graph is built by itself: it has no compiler context or module to share")
+            raise NotImplementedError("graphs have no compiler context or module to share")
         if path is not None:
             self._adopt(_core.Graph.load(path))
         else:
@@ -114,10 +114,10 @@ class Graph:
 
     @classmethod
     def parse(cls, text: str) -> Graph:
-        """Reads the text form of a graph, as `str` prints it.
+        """Parses the text form of a graph, as `str` prints it.
 
         Raises:
-            ValueError: If it is none, or long constants are left out of it.
+            ValueError: If it is not valid, or long constants are elided from it.
         """
         graph = cls.__new__(cls)
         graph._adopt(_core.Graph.parse(text))
@@ -146,18 +146,18 @@ class Graph:
 
     @property
     def output_types(self) -> list[Type[Any]]:
-        """The types of the outputs; ValueError if they are not set yet."""
+        """The types of the outputs; raises ValueError if they are not set yet."""
         return [_type.wrap(output) for output in self._native.output_types()]
 
     def add_weight(self, weight: Weight, force_initial_weight_on_host: bool = True) -> TensorValue:
-        """Adds a weight. A weight that is used in an op is added by that.
+        """Adds a weight. Using a weight in an op also adds it.
 
         Args:
-            weight: The weight; the same one again gives the same value.
+            weight: The weight; adding it again returns the same value.
             force_initial_weight_on_host: Has no effect: weights are read where they are.
 
         Raises:
-            ValueError: If another weight has its name.
+            ValueError: If another weight has the same name.
         """
         return _value.wrap(self._native.add_weight(native(weight, _core.Weight))).tensor
 

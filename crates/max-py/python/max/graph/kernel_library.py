@@ -19,7 +19,7 @@ class KernelLibrary:
 
     Args:
         context: Has no effect: a library needs no compiler context.
-        paths: Where to load custom ops from; there must be none.
+        paths: Files to load custom ops from; there must be none.
 
     Raises:
         NotImplementedError: If there is a path.
@@ -29,7 +29,7 @@ class KernelLibrary:
         self.load_paths(context, paths)
 
     def library_paths(self) -> list[Path]:
-        """Where its custom ops were loaded from."""
+        """The files that its custom ops were loaded from."""
         return []
 
     def add_path(self, path: Path) -> NoReturn:

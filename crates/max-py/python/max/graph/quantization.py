@@ -18,20 +18,20 @@ class BlockParameters(NamedTuple):
     """The size of an encoding's blocks."""
 
     elements_per_block: int
-    """How many elements are encoded together."""
+    """The number of elements that are encoded together."""
     block_size: int
-    """How many bytes they take."""
+    """The number of bytes that they take."""
 
 
 class QuantizationConfig(NamedTuple):
-    """What a checkpoint says about how it was quantized."""
+    """How a checkpoint was quantized."""
 
     quant_method: str
     """The name of the method, such as `"gptq"`."""
     bits: int
-    """The bits of an encoded element."""
+    """The number of bits per encoded element."""
     group_size: int
-    """How many elements share a scale."""
+    """The number of elements that share a scale."""
     desc_act: bool = False
     """Whether columns were quantized in descending order of activation."""
     sym: bool = False
@@ -46,15 +46,15 @@ class QuantizationEncoding(Enum):
     """
 
     Q4_0 = "Q4_0"
-    """4 bits an element, in blocks of 32."""
+    """4 bits per element, in blocks of 32."""
     Q4_K = "Q4_K"
-    """4 bits an element, in blocks of 256 with scales of their own."""
+    """4 bits per element, in blocks of 256 with their own scales."""
     Q5_K = "Q5_K"
-    """5 bits an element, in blocks of 256 with scales of their own."""
+    """5 bits per element, in blocks of 256 with their own scales."""
     Q6_K = "Q6_K"
-    """6 bits an element, in blocks of 256 with scales of their own."""
+    """6 bits per element, in blocks of 256 with their own scales."""
     GPTQ = "GPTQ"
-    """Groups whose size and bits are in a `QuantizationConfig`."""
+    """Groups whose size and number of bits are in a `QuantizationConfig`."""
 
     _native: _core.QuantizationEncoding
 
@@ -77,12 +77,12 @@ class QuantizationEncoding(Enum):
 
     @property
     def elements_per_block(self) -> int:
-        """How many elements are encoded together."""
+        """The number of elements that are encoded together."""
         return self.block_parameters.elements_per_block
 
     @property
     def block_size(self) -> int:
-        """The bytes of a block."""
+        """The number of bytes of a block."""
         return self.block_parameters.block_size
 
     @property

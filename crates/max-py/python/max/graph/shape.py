@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Shape", "ShapeLike"]
 
 ShapeLike: TypeAlias = Iterable[DimLike]
-"""What may stand for a shape: any series of sizes, names and dims."""
+"""What is accepted as a shape: any iterable of sizes, names and dims."""
 
 
 class Shape(list[Dim]):
@@ -57,7 +57,7 @@ class Shape(list[Dim]):
 
     @property
     def static_dims(self) -> list[int]:
-        """The sizes of the static dims; the others are left out."""
+        """The sizes of the static dims; others are omitted."""
         return [dim.dim for dim in self if isinstance(dim, StaticDim)]
 
     @property
@@ -89,5 +89,5 @@ class Shape(list[Dim]):
 
 
 def dims(shape: ShapeLike) -> Sequence[DimLike]:
-    """A shape as native code takes it: lists and tuples as they are, any other series as a `Shape`."""
+    """A shape for native code: lists and tuples as they are, any other iterable as a `Shape`."""
     return shape if isinstance(shape, (list, tuple)) else Shape(shape)

@@ -1,4 +1,4 @@
-"""The types of graph values, and the devices and layouts they mention."""
+"""The types of graph values, and the devices and layouts in them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DeviceKind(Enum):
 
     @staticmethod
     def from_string(txt: str) -> DeviceKind:
-        """The kind with a name; ValueError if there is none."""
+        """The kind with the given name; raises ValueError if there is none."""
         return DeviceKind(txt)
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class DeviceKind(Enum):
 
 
 class DeviceRef:
-    """A device as a graph names it, whether or not this machine has it.
+    """A graph's reference to a device, whether or not this machine has it.
 
     >>> DeviceRef.GPU(1)
     gpu:1
@@ -80,7 +80,7 @@ class DeviceRef:
 
     @staticmethod
     def from_device(device: Device | DeviceRef) -> DeviceRef:
-        """The name of a device; a `DeviceRef` is returned as it is."""
+        """The reference to a device; a `DeviceRef` is returned as it is."""
         if isinstance(device, DeviceRef):
             return device
         return DeviceRef._wrap(native(device, _core.Device).ref)
@@ -90,19 +90,19 @@ class DeviceRef:
         return DeviceRef(native.kind, native.id)
 
     def to_device(self) -> Device:
-        """The device of this machine with this name; an error if there is none."""
+        """The device of this machine that it refers to; raises an error if there is none."""
         return Device._wrap(_core.Device.from_ref(self._native))
 
     def is_cpu(self) -> bool:
-        """Whether it names a CPU."""
+        """Whether it refers to a CPU."""
         return self.device_type is DeviceKind.CPU
 
     def is_gpu(self) -> bool:
-        """Whether it names a GPU."""
+        """Whether it refers to a GPU."""
         return self.device_type is DeviceKind.GPU
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a DeviceRef does not change: cannot set {name!r}")
+        raise AttributeError(f"a DeviceRef is immutable: cannot set {name!r}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceRef):
@@ -141,7 +141,7 @@ class ConvInputLayout(Enum):
 class Type(Generic[T]):
     """The type of a graph value: a `TensorType`, a `BufferType`, or that of an opaque value.
 
-    Types with the same parts are equal.
+    Types with equal parts are equal.
     """
 
     __slots__ = ("_native",)
@@ -152,7 +152,7 @@ class Type(Generic[T]):
 
     @property
     def _parts(self) -> tuple[Any, ...]:
-        """What its constructor takes."""
+        """The arguments of its constructor."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -183,12 +183,12 @@ class _ArrayType(Type[Any]):
 
     @property
     def shape(self) -> Shape:
-        """The sizes of the axes, as a list of your own."""
+        """The sizes of the axes, as a new list."""
         return Shape(self._shape)
 
     @property
     def device(self) -> DeviceRef:
-        """Where the elements are."""
+        """The device of the elements."""
         return self._device
 
     @property
@@ -233,7 +233,7 @@ class _ArrayType(Type[Any]):
 
 
 class TensorType(_ArrayType):
-    """The type of a tensor: what its elements are, its shape, and where it is.
+    """The type of a tensor: its dtype, shape and device.
 
     >>> from max.dtype import DType
     >>> TensorType(DType.float32, ["batch", 3])
@@ -242,7 +242,7 @@ class TensorType(_ArrayType):
     Args:
         dtype: The type of the elements.
         shape: The sizes of the axes: ints, names of symbolic dims, or dims.
-        device: Where the tensor is; the CPU if it is not given.
+        device: The device of the tensor; by default the CPU.
         _layout: The order of the axes, if it is the filter of a convolution.
 
     Raises:
@@ -272,7 +272,7 @@ class TensorType(_ArrayType):
         return *super()._parts, self._layout
 
     def as_buffer(self) -> BufferType:
-        """The type of a buffer like this tensor."""
+        """The type of a buffer with the same dtype, shape and device."""
         return BufferType(self._dtype, self._shape, self._device)
 
 
@@ -282,7 +282,7 @@ class BufferType(_ArrayType):
     Args:
         dtype: The type of the elements.
         shape: The sizes of the axes: ints, names of symbolic dims, or dims.
-        device: Where the buffer is; the CPU if it is not given.
+        device: The device of the buffer; by default the CPU.
     """
 
     __slots__ = ()
@@ -295,15 +295,15 @@ class BufferType(_ArrayType):
         self._native = _core.Type.buffer(self._dtype, self._shape, self._device._native)
 
     def as_tensor(self) -> TensorType:
-        """The type of a tensor like this buffer."""
+        """The type of a tensor with the same dtype, shape and device."""
         return TensorType(self._dtype, self._shape, self._device)
 
 
 class _OpaqueType(Type[Any]):
-    """The type of a value that only custom ops look into.
+    """The type of a value that only custom ops understand.
 
     Args:
-        name: The name by which they know it.
+        name: The name of the type.
     """
 
     __slots__ = ()

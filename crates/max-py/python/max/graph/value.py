@@ -1,4 +1,4 @@
-"""The values of a graph: what its inputs are, what ops take, and what they give."""
+"""The values of a graph: its inputs, and the operands and results of ops."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ T = TypeVar("T", bound=Type[Any])
 
 
 class HasTensorValue(Protocol):
-    """An object that ops take as a tensor because it knows one."""
+    """An object that ops accept as a tensor."""
 
     def __tensorvalue__(self) -> TensorValue:
-        """The tensor to use in its place."""
+        """The tensor that it stands for."""
         ...
 
 
@@ -45,7 +45,7 @@ TensorValueLike: TypeAlias = Union[
     "np.ndarray[Any, Any]",
     "Buffer",
 ]
-"""What ops take as a tensor. Numbers, arrays and buffers take the dtype of the tensors beside them."""
+"""What ops accept as a tensor. Numbers, arrays and buffers take the dtype of the tensors they are combined with."""
 
 
 _SHELLS: dict[Any, Any] = {}
@@ -53,13 +53,13 @@ _SHELLS: dict[Any, Any] = {}
 
 
 def call(op: str, *args: Any) -> TensorValue:
-    """Runs or records an op that gives one result, in the innermost scope; LookupError if there is none."""
+    """Runs or records an op with one result, in the innermost scope; raises LookupError if there is none."""
     scopes = stack.get()
     return wrap_result(_core.op(scopes[-1]._native if scopes else None, op, *args))
 
 
 def call_many(op: str, *args: Any) -> list[TensorValue]:
-    """Runs or records an op that gives several results."""
+    """Runs or records an op with several results."""
     return [wrap_result(native) for native in _core.op(current_native(), op, *args)]
 
 
@@ -73,7 +73,7 @@ def wrap_result(native: Any) -> TensorValue:
 class Value(Generic[T]):
     """A value that exists while a graph runs: an input, or the result of an op.
 
-    It has a type, but no data yet. Values are not made by hand: inputs come from `Graph.inputs`, others from ops.
+    It has a type, but no data yet. Values cannot be created directly: they come from `Graph.inputs` and from ops.
     """
 
     __slots__ = ("__weakref__", "_native")
@@ -134,15 +134,15 @@ class _ArrayValue(Value[T]):
 
     @property
     def device(self) -> DeviceRef:
-        """Where the elements are."""
+        """The device of the elements."""
         return DeviceRef._wrap(self._native.type.device)
 
 
 class TensorValue(Operators, _ArrayValue[TensorType]):
     """A tensor that exists while a graph runs.
 
-    It has the operators of numbers and of NumPy arrays, with numbers and arrays on either side, and the methods
-    below; all other ops are in `max.graph.ops`. Comparisons are ops too, so two values are the same only by `is`.
+    It has the operators of numbers and NumPy arrays, with numbers and arrays on either side, and the methods below; all
+    other ops are in `max.graph.ops`. Comparisons are ops too, so use `is` to test whether two values are the same.
 
     >>> from max.dtype import DType
     >>> from max.graph import Graph
@@ -152,7 +152,7 @@ class TensorValue(Operators, _ArrayValue[TensorType]):
     TensorType(dtype=float32, shape=[Dim(3)], device=cpu:0)
 
     Args:
-        value: Anything ops take as a tensor, such as a value, a shape, a number or an array.
+        value: Anything that ops accept as a tensor, such as a value, a shape, a number or an array.
     """
 
     __slots__ = ()
@@ -161,20 +161,20 @@ class TensorValue(Operators, _ArrayValue[TensorType]):
 
     def __init__(self, value: TensorValueLike) -> None:
         native = _core.op(current_native(), "tensor", value)
-        self._native = getattr(native, "value", native)  # what stands for a tensor in the graph, if it is one
+        self._native = getattr(native, "value", native)  # for a tensor, the value that represents it in the graph
         if self._native is None:
             raise TypeError(f"no graph is being built here, so {type(value).__name__} has no value in one")
 
     def to(self, device: Device | DeviceRef) -> TensorValue:
-        """The tensor on a device; itself if it is there."""
+        """The tensor on a device; the tensor itself if it is already there."""
         return self if DeviceRef.from_device(device) == self.device else call("transfer_to", self, device)
 
     def print(self, label: str = "debug_tensor") -> None:
-        """Writes the elements to standard output whenever the graph runs."""
+        """Prints the elements whenever the graph runs."""
         _core.op(current_native(), "print", self, label)
 
     def rebind(self, shape: ShapeLike, message: str = "") -> TensorValue:
-        """The tensor with other dims of the same sizes, which is checked at run time.
+        """The tensor with different dims, whose sizes are checked to be the same at run time.
 
         Args:
             shape: The dims.
@@ -201,7 +201,7 @@ class BufferValue(_ArrayValue[BufferType]):
 
 
 class _OpaqueValue(Value[Any]):
-    """A value that only custom ops look into."""
+    """A value that only custom ops understand."""
 
     __slots__ = ()
 

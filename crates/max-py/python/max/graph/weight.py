@@ -1,4 +1,4 @@
-"""Weights: tensors whose data comes when a graph is loaded."""
+"""Weights: tensors whose data is supplied when a graph is loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Weight"]
 class Weight(TensorValue):
     """A tensor whose data is looked up by name when a graph is loaded.
 
-    It is made outside any graph, and joins the graph that is being built when it is used in it.
+    It is created outside any graph, and is added to the current graph when it is used.
 
     >>> import numpy as np
     >>> from max.dtype import DType
@@ -35,10 +35,10 @@ class Weight(TensorValue):
     array([[2., 3.]], dtype=float32)
 
     Args:
-        name: The name under which the data is looked up; no two weights of a graph may share it.
+        name: The name by which the data is looked up; no two weights of a graph may share it.
         dtype: The type of the elements.
         shape: The sizes of the axes.
-        device: Where the weight is used; the CPU if it is not given.
+        device: The device on which the weight is used; by default the CPU.
         quantization_encoding: How the elements are encoded, if they are.
         align: The alignment of the data, in bytes, if it is not that of the dtype.
         sharding_strategy: How to spread the weight over devices; must be None.
@@ -69,7 +69,7 @@ class Weight(TensorValue):
 
     @property
     def name(self) -> str:
-        """The name under which the data is looked up."""
+        """The name by which the data is looked up."""
         return self._native.name
 
     @name.setter
@@ -83,5 +83,5 @@ class Weight(TensorValue):
 
     @property
     def original_dtype_and_shape(self) -> tuple[DType, Shape]:
-        """The dtype and shape it was made with."""
+        """The dtype and shape that it was created with."""
         return self.dtype, self.shape

@@ -1,4 +1,4 @@
-"""The ops of graphs: functions that take tensors and give tensors.
+"""The ops of graphs: functions from tensors to tensors.
 
 Call them while a graph is being built. `TensorValue` has operators and methods for the common ones.
 

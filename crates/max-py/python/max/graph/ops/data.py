@@ -1,4 +1,4 @@
-"""Ops that start from no tensor: constants, constants that come later, shapes as data, ranges and windows."""
+"""Ops without tensor operands: constants, external constants, shapes as data, ranges and windows."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def constant(
 
     Args:
         value: A number, an array, or nested lists of numbers.
-        dtype: The type of the elements; of an array by default its own. Numbers and lists need it.
-        device: Where the constant is; of an array by default the CPU. Numbers and lists need it.
+        dtype: The type of the elements; by default that of an array. Required for numbers and lists.
+        device: The device of the constant; by default the CPU for an array. Required for numbers and lists.
 
     Raises:
-        TypeError: If a number or a list comes without a dtype or without a device.
-        ValueError: If the dtype cannot hold the value, or is not that of the array.
+        TypeError: If a number or a list is given without a dtype or a device.
+        ValueError: If the dtype cannot hold the value, or differs from that of the array.
     """
     if isinstance(value, (list, tuple)):
         import numpy as np
@@ -70,7 +70,7 @@ def range(
     dtype: DType,
     device: Device | DeviceRef,
 ) -> TensorValue:
-    """The numbers from `start` in steps of `step` up to `stop`, which is not one of them.
+    """Evenly spaced numbers: `start`, `start + step` and so on, up to but not including `stop`.
 
     >>> from max.dtype import DType
     >>> from max.graph import DeviceRef, Graph, ops
@@ -80,15 +80,15 @@ def range(
 
     Args:
         start: The first number: a number, a dim or a scalar tensor.
-        stop: Where the numbers end; from the start it lies in the direction of the step, or it is the start.
-        step: The distance between neighbours, which is not zero.
-        out_dim: The dim of the result, checked at run time. It is needed where one of the three is a tensor.
+        stop: The end, which is not included. It must not lie before the start, as seen in the direction of the step.
+        step: The distance between numbers, which must not be zero.
+        out_dim: The dim of the result, checked at run time. Required if one of the three is a tensor.
         dtype: The type of the numbers.
-        device: Where they are.
+        device: The device of the result.
 
     Raises:
-        ValueError: If the step is zero or leads away from the stop, there are too many numbers, the dtype does not
-            hold them, or `out_dim` is missing.
+        ValueError: If the step is zero or leads away from the stop, there are too many numbers, the dtype cannot
+            represent them, or `out_dim` is missing.
     """
     return call("range", start, stop, step, out_dim, dtype, device)
 
@@ -96,13 +96,13 @@ def range(
 def hann_window(
     window_length: int, device: DeviceRef, periodic: bool = True, dtype: DType = DType.float32
 ) -> TensorValue:
-    """The Hann window: `(1 - cos(2 * pi * n / (N - 1))) / 2` for each position `n` of the length `N`.
+    """The Hann window: `(1 - cos(2 * pi * n / (N - 1))) / 2` at each position `n` of a window of length `N`.
 
     Args:
-        window_length: How many weights there are.
-        device: Where the window is.
-        periodic: Whether it is the window of one more weight without its last, as transforms of signals want it.
-        dtype: The type of the weights, a float.
+        window_length: The number of weights.
+        device: The device of the window.
+        periodic: Whether to take the window of length `N + 1` without its last weight, as signal transforms expect.
+        dtype: The type of the weights, which must be a float.
 
     Raises:
         ValueError: If the length is negative.

@@ -1,4 +1,4 @@
-"""Looking into a graph while it runs."""
+"""Ops for inspecting a graph while it runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from max.graph.value import TensorValue
 
 
 def print(value: str | TensorValue, label: str = "debug_tensor") -> None:
-    """Writes a tensor, or a text, to standard output whenever the graph runs.
+    """Prints a tensor or a text whenever the graph runs.
 
     Args:
         value: The tensor or the text.
-        label: Written before a tensor.
+        label: Printed before a tensor.
     """
     _core.op(current_native(), "print", value, label)

@@ -1,7 +1,7 @@
-"""Ops on each element by itself.
+"""Elementwise ops.
 
-Two tensors broadcast as in NumPy and meet in the dtype that holds both exactly; numbers and arrays take the dtype of
-the tensor beside them.
+Two tensors broadcast as in NumPy, and are promoted to whichever of their dtypes holds both exactly; numbers and arrays
+take the dtype of the tensor they are combined with.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def sub(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
 
 
 def mul(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
-    """The product of two tensors, element by element."""
+    """The elementwise product of two tensors."""
     return call("mul", lhs, rhs)
 
 
 def div(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
-    """The true quotient of two tensors; of integers it is float64."""
+    """The true quotient of two tensors; that of integers is float64."""
     return call("div", lhs, rhs)
 
 
@@ -40,7 +40,7 @@ def floor_div(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
 
 
 def mod(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
-    """What `floor_div` leaves, with the sign of the divisor."""
+    """The remainder of `floor_div`, with the sign of the divisor."""
     return call("mod", lhs, rhs)
 
 
@@ -100,7 +100,7 @@ def atanh(x: TensorValueLike) -> TensorValue:
 
 
 def ceil(x: TensorValueLike) -> TensorValue:
-    """Each element rounded up to a whole number."""
+    """Each element rounded up to an integer."""
     return call("ceil", x)
 
 
@@ -120,7 +120,7 @@ def exp(x: TensorValueLike) -> TensorValue:
 
 
 def floor(x: TensorValueLike) -> TensorValue:
-    """Each element rounded down to a whole number."""
+    """Each element rounded down to an integer."""
     return call("floor", x)
 
 
@@ -130,7 +130,7 @@ def is_inf(x: TensorValueLike) -> TensorValue:
 
 
 def is_nan(x: TensorValueLike) -> TensorValue:
-    """Whether each element is not a number, as bool."""
+    """Whether each element is NaN, as bool."""
     return call("is_nan", x)
 
 
@@ -145,22 +145,22 @@ def log1p(x: TensorValueLike) -> TensorValue:
 
 
 def logical_not(x: TensorValueLike) -> TensorValue:
-    """The opposite of each element; bool only."""
+    """The logical negation of each element; bool only."""
     return call("logical_not", x)
 
 
 def negate(x: TensorValueLike) -> TensorValue:
-    """Each element with its sign changed."""
+    """The negative of each element."""
     return call("negate", x)
 
 
 def relu(x: TensorValueLike) -> TensorValue:
-    """Each element, or zero if it is negative."""
+    """Each element, with negative ones replaced by zero."""
     return call("relu", x)
 
 
 def round(x: TensorValueLike) -> TensorValue:
-    """Each element rounded to the nearest whole number, halves to the even one."""
+    """Each element rounded to the nearest integer, ties to even."""
     return call("round", x)
 
 
@@ -195,7 +195,7 @@ def tanh(x: TensorValueLike) -> TensorValue:
 
 
 def trunc(x: TensorValueLike) -> TensorValue:
-    """Each element rounded toward zero to a whole number."""
+    """Each element truncated to an integer."""
     return call("trunc", x)
 
 
@@ -207,11 +207,11 @@ def gelu(x: TensorValueLike, approximate: str = "none") -> TensorValue:
 
     Args:
         x: The tensor.
-        approximate: `"none"` for the exact function, `"tanh"` for its approximation by a hyperbolic tangent, `"quick"`
-            for `x * sigmoid(1.702 * x)`.
+        approximate: `"none"` for the exact function, `"tanh"` for its tanh approximation, `"quick"` for `x *
+            sigmoid(1.702 * x)`.
 
     Raises:
-        ValueError: If it is another approximation.
+        ValueError: If `approximate` is anything else.
     """
     if approximate not in _GELUS:
         raise ValueError(f"gelu knows the approximations {', '.join(_GELUS)}, not {approximate!r}")
@@ -224,7 +224,7 @@ def cast(x: TensorValueLike, dtype: DType) -> TensorValue:
 
 
 def where(condition: TensorValueLike, x: TensorValueLike, y: TensorValueLike) -> TensorValue:
-    """Elements of `x` where the condition is true, and of `y` elsewhere.
+    """The elements of `x` where the condition is true, and those of `y` elsewhere.
 
     >>> from max.dtype import DType
     >>> from max.graph import Graph, TensorType, ops
@@ -233,9 +233,9 @@ def where(condition: TensorValueLike, x: TensorValueLike, y: TensorValueLike) ->
     ...     graph.output(ops.where(x > 1, 1, x))
 
     Args:
-        condition: A tensor of bool.
-        x: What to take where it is true.
-        y: What to take where it is false.
+        condition: A bool tensor.
+        x: The values where it is true.
+        y: The values where it is false.
     """
     return call("where", condition, x, y)
 
@@ -243,10 +243,10 @@ def where(condition: TensorValueLike, x: TensorValueLike, y: TensorValueLike) ->
 def clamp(
     x: TensorValueLike, lower_bound: TensorValueLike | None = None, upper_bound: TensorValueLike | None = None
 ) -> TensorValue:
-    """Each element, or the bound that it exceeds."""
+    """Each element clamped to the bounds."""
     return call("clamp", x, lower_bound, upper_bound)
 
 
 def complex_mul(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
-    """The product of complex numbers, whose real and imaginary parts are the last axis."""
+    """The product of complex numbers, whose real and imaginary parts are along the last axis."""
     return call("complex_mul", lhs, rhs)

@@ -1,4 +1,4 @@
-"""Products of matrices, and convolutions."""
+"""Matmuls and convolutions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from max.graph.value import TensorValue, TensorValueLike, call
 
 
 def matmul(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
-    """The matrix product over the last two axes; the axes before them broadcast.
+    """The matrix product over the last two axes; the leading axes broadcast.
 
-    A vector on the left is a row and on the right a column, and its axis is not in the result.
+    A vector is a row on the left and a column on the right, and its axis is dropped from the result.
 
     >>> from max.dtype import DType
     >>> from max.graph import Graph, TensorType, ops
@@ -37,11 +37,11 @@ def conv2d(
     Args:
         x: The images, with axes in the order of `input_layout`.
         filter: The filter, with axes in the order of `filter_layout`.
-        stride: How far the filter moves, down and across.
-        dilation: The distance of the filter's taps, down and across.
-        padding: Zeros around each image: above, below, left, right.
-        groups: How many parts the channels fall into that do not mix.
-        bias: A number for each output channel, added to it.
+        stride: The step of the filter: vertical and horizontal.
+        dilation: The distance between the filter's taps: vertical and horizontal.
+        padding: Zeros around each image: top, bottom, left, right.
+        groups: The number of independent groups that the channels are divided into.
+        bias: A number to add to each output channel.
         input_layout: The order of the axes of `x` and of the result.
         filter_layout: The order of the axes of `filter`.
     """
@@ -50,9 +50,9 @@ def conv2d(
 
 
 def outer(lhs: TensorValueLike, rhs: TensorValueLike) -> TensorValue:
-    """The products of each element of one vector with each of another, as a matrix.
+    """The outer product of two vectors, as a matrix.
 
     Raises:
-        ValueError: If one of them is not of rank 1.
+        ValueError: If either is not of rank 1.
     """
     return call("outer", lhs, rhs)

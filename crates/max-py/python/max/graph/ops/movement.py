@@ -26,7 +26,7 @@ def reshape(x: TensorValueLike, shape: ShapeLike) -> TensorValue:
 
     Args:
         x: The tensor.
-        shape: The new shape; one dim may be -1 and is then worked out.
+        shape: The new shape; one dim may be -1 and is then inferred.
     """
     return call("reshape", x, dims(shape))
 
@@ -49,13 +49,13 @@ def unsqueeze(x: TensorValueLike, axis: int) -> TensorValue:
 def rebind(
     x: TensorValueLike, shape: ShapeLike, message: str = "", layout: FilterLayout | None = None
 ) -> TensorValue:
-    """The tensor with other dims of the same sizes, which is checked at run time.
+    """The tensor with different dims, whose sizes are checked to be the same at run time.
 
-    With it one says what cannot be proven, such as that two symbolic dims are equal.
+    Use it to assert what cannot be proven, such as that two symbolic dims are equal.
 
     Args:
         x: The tensor.
-        shape: The dims to go by from here on.
+        shape: The new dims.
         message: Shown if the check fails.
         layout: The order of the axes, if it is the filter of a convolution.
     """
@@ -90,30 +90,30 @@ def permute(x: TensorValueLike, dims: Sequence[int]) -> TensorValue:
 
 
 def concat(original_vals: Iterable[TensorValueLike], axis: int = 0) -> TensorValue:
-    """Tensors one after the other along an axis; their other dims must be equal."""
+    """Tensors joined along an axis; their other dims must be equal."""
     return call("concat", list(original_vals), axis)
 
 
 def stack(values: Iterable[TensorValueLike], axis: int = 0) -> TensorValue:
-    """Tensors of one shape side by side along a new axis."""
+    """Tensors of the same shape, stacked along a new axis."""
     return call("stack", list(values), axis)
 
 
 def split(x: TensorValueLike, split_sizes: Sequence[DimLike], axis: int = 0) -> list[TensorValue]:
-    """A tensor cut along an axis into parts of given sizes, which must add up to that of the axis."""
+    """A tensor split along an axis into parts of the given sizes, which must add up to that of the axis."""
     return call_many("split", x, dims(split_sizes), axis)
 
 
 def chunk(x: TensorValueLike, chunks: int, axis: int = 0) -> list[TensorValue]:
-    """A tensor cut along an axis into a number of equal parts, which must divide its size."""
+    """A tensor split along an axis into equal parts, whose number must divide its size."""
     return call_many("chunk", x, chunks, axis)
 
 
 def slice_tensor(x: TensorValueLike, indices: Iterable[Any]) -> TensorValue:
-    """The part of a tensor that `x[indices]` stands for.
+    """The part of a tensor that `x[indices]` selects.
 
     An index is an int, a slice with any step, an ellipsis, None for a new axis, a scalar tensor, or a pair of a slice
-    whose bounds are tensors and the dim that it gives. Bounds beyond a static size are errors.
+    whose bounds are tensors and the dim of its result. Bounds beyond a static size are errors.
 
     >>> from max.dtype import DType
     >>> from max.graph import Graph, TensorType, ops
@@ -125,7 +125,7 @@ def slice_tensor(x: TensorValueLike, indices: Iterable[Any]) -> TensorValue:
 
 
 def gather(input: TensorValueLike, indices: TensorValueLike, axis: int = -1) -> TensorValue:
-    """Slices of a tensor along an axis, picked by index; the axes of the indices take the place of that axis."""
+    """Slices of a tensor along an axis, selected by index; the axes of the indices replace that axis."""
     return call("gather", input, indices, axis)
 
 
@@ -145,7 +145,7 @@ def tile(x: TensorValueLike, repeats: ShapeLike) -> TensorValue:
 
     Args:
         x: The tensor.
-        repeats: How often it is repeated along each axis; as many as there are axes.
+        repeats: The number of repetitions along each axis, one number per axis.
     """
     return call("tile", x, dims(repeats))
 
@@ -153,11 +153,11 @@ def tile(x: TensorValueLike, repeats: ShapeLike) -> TensorValue:
 def repeat_interleave(
     x: TensorValueLike, repeats: int, axis: int | None = None, out_dim: DimLike | None = None
 ) -> TensorValue:
-    """Each element repeated along an axis, right behind itself.
+    """The tensor with each element along an axis repeated in place.
 
     Args:
         x: The tensor.
-        repeats: How often each element is there; the same number for all.
+        repeats: The number of repetitions, the same for all elements.
         axis: The axis; without one, the tensor is flattened first.
         out_dim: The dim of the axis in the result, checked at run time.
 
@@ -170,20 +170,20 @@ def repeat_interleave(
 def band_part(
     x: TensorValueLike, num_lower: int | None = None, num_upper: int | None = None, exclude: bool = False
 ) -> TensorValue:
-    """Matrices of the last two axes, with zeros outside of a band around the diagonal.
+    """The matrices in the last two axes, with zeros outside a band around the diagonal.
 
     Args:
         x: The tensor.
-        num_lower: How many diagonals below the main one belong to the band; by default all.
-        num_upper: How many diagonals above the main one belong to the band; by default all.
-        exclude: Whether the zeros are in the band instead.
+        num_lower: The number of diagonals below the main one in the band; by default all.
+        num_upper: The number of diagonals above the main one in the band; by default all.
+        exclude: Whether to zero the band instead.
 
     Raises:
-        ValueError: If the rank is less than 2, or a number of diagonals is out of bounds.
+        ValueError: If the rank is less than 2, or a number of diagonals is out of range.
     """
     return call("band_part", x, num_lower, num_upper, exclude)
 
 
 def as_interleaved_complex(x: TensorValueLike) -> TensorValue:
-    """Neighbours along the last axis as complex numbers: the axis is halved, and a new last one has the two parts."""
+    """Adjacent pairs along the last axis as complex numbers: a new last axis holds their two parts."""
     return call("as_interleaved_complex", x)

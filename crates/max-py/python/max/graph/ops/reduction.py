@@ -1,4 +1,4 @@
-"""Ops along one axis: reductions, whose axis stays with size 1, and normalizations, which keep the shape."""
+"""Ops along an axis: reductions, which keep the axis with size 1, and normalizations, which keep the shape."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def mean(x: TensorValueLike, axis: int = -1) -> TensorValue:
 
 
 def max(x: TensorValueLike, y: TensorValueLike | None = None, /, axis: int | None = None) -> TensorValue:
-    """The greatest elements along an axis, by default the last; or the greater elements of two tensors."""
+    """The largest elements along an axis, by default the last; or the elementwise maximum of two tensors."""
     return call("reduce_max", x, -1 if axis is None else axis) if y is None else call("max", x, y)
 
 
 def min(x: TensorValueLike, y: TensorValueLike | None = None, /, axis: int | None = None) -> TensorValue:
-    """The least elements along an axis, by default the last; or the lesser elements of two tensors."""
+    """The smallest elements along an axis, by default the last; or the elementwise minimum of two tensors."""
     return call("reduce_min", x, -1 if axis is None else axis) if y is None else call("min", x, y)
 
 
 def argmax(x: TensorValueLike, axis: int = -1) -> TensorValue:
-    """Where the greatest element is along an axis, as int64; the first of equals."""
+    """The index of the largest element along an axis, as int64; the first if several are equal."""
     return call("argmax", x, axis)
 
 
 def argmin(x: TensorValueLike, axis: int = -1) -> TensorValue:
-    """Where the least element is along an axis, as int64; the first of equals."""
+    """The index of the smallest element along an axis, as int64; the first if several are equal."""
     return call("argmin", x, axis)
 
 
 def softmax(x: TensorValueLike, axis: int = -1) -> TensorValue:
-    """Exponentials divided by their sum along an axis."""
+    """The exponentials, divided by their sum along an axis."""
     return call("softmax", x, axis)
 
 
@@ -64,9 +64,9 @@ def layer_norm(
 
     Args:
         input: The tensor.
-        gamma: The scale of each position of the last axis.
-        beta: The shift of each position of the last axis.
-        epsilon: A positive number that keeps the root from zero.
+        gamma: The scale at each position of the last axis.
+        beta: The shift at each position of the last axis.
+        epsilon: A small positive number that prevents division by zero.
     """
     return call("layer_norm", input, gamma, beta, epsilon)
 
@@ -82,11 +82,11 @@ def rms_norm(
 
     Args:
         input: The tensor.
-        weight: The scale of each position of the last axis.
-        epsilon: A number that is not negative and keeps the root from zero.
-        weight_offset: What is added to the weight.
-        multiply_before_cast: Whether narrow floats are scaled before they are rounded to their dtype, instead
-            of after it.
+        weight: The scale at each position of the last axis.
+        epsilon: A small non-negative number that prevents division by zero.
+        weight_offset: A number to add to the weight.
+        multiply_before_cast: Whether narrow floats are scaled before they are rounded to their dtype, instead of
+            afterwards.
     """
     return call("rms_norm", input, weight, epsilon, weight_offset, multiply_before_cast)
 
@@ -94,13 +94,13 @@ def rms_norm(
 def group_norm(
     input: TensorValueLike, gamma: TensorValueLike, beta: TensorValueLike, num_groups: int, epsilon: float
 ) -> TensorValue:
-    """Channels in groups, normalized as `layer_norm` does it, then scaled and shifted channel by channel.
+    """Normalizes groups of channels like `layer_norm`, then scales and shifts each channel.
 
     Args:
         input: A tensor `[N, C, ...]`.
         gamma: The scale of each channel.
         beta: The shift of each channel.
-        num_groups: Into how many groups the channels are divided.
-        epsilon: A positive number that keeps the root from zero.
+        num_groups: The number of groups that the channels are divided into.
+        epsilon: A small positive number that prevents division by zero.
     """
     return call("group_norm", input, gamma, beta, num_groups, epsilon)

@@ -1,7 +1,8 @@
-//! Matrix products of every small shape give the interpreter's results; rows and threads around a row never show.
+//! Matmuls of every small shape give the interpreter's results, and a row's bits depend neither on other rows nor on
+//! the number of threads.
 //!
-//! By default a part of the shapes is run. `cargo test --release -p max-engine --test products -- --ignored` runs all
-//! of them with every dtype, which takes minutes.
+//! By default some of the shapes are run. `cargo test --release -p max-engine --test matmul -- --ignored` runs all of
+//! them in every dtype, which takes minutes.
 
 use max_core::{DType, DeviceRef, Element, Result, TensorType, bf16, dispatch, f16};
 use max_driver::Buffer;
@@ -30,21 +31,21 @@ fn session(threads: usize) -> InferenceSession {
     InferenceSession::new([]).with_num_threads(threads).unwrap()
 }
 
-/// `x @ y` of any sizes, where operands may come transposed.
-fn product(dtype: DType, [left, right]: [bool; 2]) -> Graph {
+/// `x @ y` for any sizes, where operands may be transposed.
+fn matmul_graph(dtype: DType, [left, right]: [bool; 2]) -> Graph {
     let ty = |names: [&str; 2], turned: bool| {
         let [a, b] = names;
         TensorType::new(dtype, if turned { [b, a] } else { [a, b] }, DeviceRef::CPU)
     };
     let types = [ty(["m", "k"], left), ty(["k", "n"], right)];
-    let graph = Graph::build("product", types, |x| {
+    let graph = Graph::build("matmul", types, |x| {
         let turn = |x: &Value, turned| if turned { ops::transpose(x, 0, 1) } else { x.tensor() };
         ops::matmul(turn(&x[0], left)?, turn(&x[1], right)?)
     });
     graph.unwrap()
 }
 
-/// Small numbers that look random, the same for a seed.
+/// Small pseudo-random numbers, the same for the same seed.
 fn tensor(dtype: DType, shape: [usize; 2], seed: usize) -> HostTensor {
     let draw = |i: usize| ((i + seed) * 7919 % 251) as f64 / 16.0 - 8.0;
     let count = shape[0] * shape[1];
@@ -58,7 +59,7 @@ fn execute(model: &Model, inputs: &[HostTensor]) -> Result<HostTensor> {
     HostTensor::new(outputs[0].dtype(), outputs[0].shape(), outputs[0].host_bytes()?)
 }
 
-/// Whether results are as near as sums of so many terms of up to 64 can be expected to be; integers the same.
+/// Whether results are as close as sums of that many terms of up to 64 can be; integers must be equal.
 fn agree(result: &HostTensor, expected: &HostTensor, depth: usize) -> bool {
     let (sum, result_unit) = (64.0 * depth as f64, f64::EPSILON);
     let [sums, results] = match expected.dtype() {
@@ -76,10 +77,10 @@ fn agree(result: &HostTensor, expected: &HostTensor, depth: usize) -> bool {
         })
 }
 
-/// Runs every shape that is wanted, with both orders of both operands.
+/// Runs all the given shapes, with either operand transposed or not.
 fn sweep(dtype: DType, wanted: impl Fn([usize; 3]) -> bool) {
     for turned in [[false, false], [true, false], [false, true], [true, true]] {
-        let graph = product(dtype, turned);
+        let graph = matmul_graph(dtype, turned);
         let model = session(2).load(&graph).unwrap();
         let shapes = SIZES.flat_map(|m| SIZES.flat_map(move |k| SIZES.map(move |n| [m, k, n])));
         for shape in shapes.filter(|&shape| wanted(shape)) {
@@ -115,8 +116,8 @@ fn all_small_shapes() {
     });
 }
 
-/// A row of a product has the same bits alone and among any others, on any number of threads, whether the right operand
-/// is a constant or not.
+/// A row of a matmul has the same bits alone and among other rows, on any number of threads, and whether or not the
+/// right operand is a constant.
 #[test]
 fn rows_do_not_know_each_other() {
     for (dtype, (depth, columns)) in
@@ -129,7 +130,7 @@ fn rows_do_not_know_each_other() {
                     let weights = ops::constant(weights.clone(), None, DeviceRef::CPU)?;
                     ops::matmul(&x[0], if turned { ops::transpose(weights, 0, 1)? } else { weights })
                 });
-            let graphs = [product(dtype, [false, turned]), constant.unwrap()];
+            let graphs = [matmul_graph(dtype, [false, turned]), constant.unwrap()];
             let x = tensor(dtype, [200, depth], 0);
             let row = depth * dtype.size_in_bytes();
             let rows = |from: usize, count: usize| {
@@ -154,11 +155,11 @@ fn rows_do_not_know_each_other() {
     }
 }
 
-/// Products of bf16 and f16 are as exact as their results can be, far from the sums of single terms.
+/// Matmuls in bf16 and f16 accumulate in a wider type: results are as accurate as their dtype allows.
 #[test]
 fn narrow_floats_are_summed_wide() {
     fn check<T: Element>(depth: usize, unit: f64) {
-        let model = session(2).load(&product(T::DTYPE, [false, true])).unwrap();
+        let model = session(2).load(&matmul_graph(T::DTYPE, [false, true])).unwrap();
         for rows in [1, 3, 40] {
             let (x, y) = (tensor(T::DTYPE, [rows, depth], 1), tensor(T::DTYPE, [40, depth], 5));
             let result = execute(&model, &[x.clone(), y.clone()]).unwrap();
