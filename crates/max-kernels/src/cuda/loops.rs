@@ -3,7 +3,7 @@
 //! `nest` simplifies a loop, `form` maps it to threads, and `text` writes the function. The text depends on the
 //! structure only, and equal text has the same name, so that it is compiled once.
 
-mod form;
+mod mapping;
 mod nest;
 mod prebuilt;
 mod split;
@@ -20,7 +20,7 @@ use max_driver::cuda::{Function, Gpu, Source};
 
 use super::{Call, Plan, PlannedLaunch};
 use crate::loops::settle;
-use form::Form;
+use mapping::Mapping;
 use nest::Nest;
 use split::split;
 
@@ -54,21 +54,21 @@ fn calls(kernel: &Loop<i64>, multiprocessors: u32, scratch: Scratch<'_>) -> Resu
     }
     let dtypes = kernel.dtypes()?;
     let nest = Nest::new(&kernel, dtypes.clone())?;
-    let form = Form::of(&nest, multiprocessors);
+    let form = Mapping::of(&nest, multiprocessors);
     match split(&kernel, &dtypes, &nest, &form, multiprocessors, scratch)? {
         None => Ok(vec![call(&nest, &form)?]),
         Some(loops) => loops
             .into_iter()
             .map(|(loop_, dtypes)| {
                 let nest = Nest::new(&settle(loop_), dtypes)?;
-                call(&nest, &Form::of(&nest, multiprocessors))
+                call(&nest, &Mapping::of(&nest, multiprocessors))
             })
             .collect(),
     }
 }
 
 /// The call that runs a nest mapped to threads in this form.
-fn call(nest: &Nest, form: &Form) -> Result<Call> {
+fn call(nest: &Nest, form: &Mapping) -> Result<Call> {
     let written = text::write(nest, form)?;
     if written.params.len() > MOST_PARAMS {
         bail!(internal, "a loop over {:?} needs {} parameters", nest.kept, written.params.len());

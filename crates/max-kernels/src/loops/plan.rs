@@ -273,7 +273,7 @@ impl Plan {
         use Region::{Home, Image, Row, Tile, Total, Wide};
         let line = |bytes: usize| bytes.div_ceil(64) * 64;
         let views = self.space.views.len() + 1;
-        let table = self.program.places.len() * size_of::<Arg>() + views * size_of::<Base>();
+        let table = self.program.placements.len() * size_of::<Arg>() + views * size_of::<Base>();
         let mut at = line(table);
         self.level = self.program.widths[Total as usize] * self.lanes();
         for region in [Image, Row, Total, Tile, Home, Wide] {
@@ -292,11 +292,11 @@ impl Plan {
             at += line(self.space.steps * self.tile * size);
         }
         self.bytes = at;
-        let offset = |place: &program::Place| match place.region {
+        let offset = |place: &program::Placement| match place.region {
             Image => place.start * GROUP,
             region => self.regions[region as usize] + place.start * self.room(region),
         };
-        self.offsets = self.program.places.iter().map(offset).collect();
+        self.offsets = self.program.placements.iter().map(offset).collect();
     }
 }
 

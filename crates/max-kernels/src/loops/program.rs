@@ -18,12 +18,12 @@ use super::space::{identity, literal, register};
 use crate::scratch::Line;
 use crate::tile::{self, Arg, IndexFn, LoadFn, ReduceFn, Reducer, StoreFn, TileFn};
 
-/// Names a place for a value: a position in [`Program::places`].
+/// Names a place for a value: a position in [`Program::placements`].
 pub(super) type Entry = u32;
 
 /// Where a value lies: so many bytes for each element of the region into it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Placement {
     pub(super) region: Region,
     pub(super) start: usize,
 }
@@ -106,7 +106,7 @@ pub(super) struct Stage {
 /// The state of a reduction: its values, and the indices of `ArgMax` and `ArgMin` second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Accumulator {
-    pub(super) places: [Entry; 2],
+    pub(super) entries: [Entry; 2],
     pub(super) kind: Kind,
 }
 
@@ -124,7 +124,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) image: Vec<Line>,
-    pub(super) places: Vec<Place>,
+    pub(super) placements: Vec<Placement>,
     pub(super) stages: Vec<Stage>,
     /// After the last stage, once a row.
     pub(super) tail: Vec<Op>,
@@ -204,7 +204,7 @@ pub(super) fn build(loop_: &Loop<i64>, dtypes: &[DType], live: &[bool], choices:
         free: Vec::new(),
         program: Program {
             image: Vec::new(),
-            places: Vec::new(),
+            placements: Vec::new(),
             stages: Vec::new(),
             tail: Vec::new(),
             widths: [0; REGIONS],
@@ -269,8 +269,8 @@ impl Builder<'_> {
     }
 
     fn entry(&mut self, region: Region, start: usize) -> Entry {
-        self.program.places.push(Place { region, start });
-        (self.program.places.len() - 1) as Entry
+        self.program.placements.push(Placement { region, start });
+        (self.program.placements.len() - 1) as Entry
     }
 
     /// A new place in a region.
@@ -288,7 +288,7 @@ impl Builder<'_> {
     }
 
     fn address(&mut self, constant: Entry) -> *mut u8 {
-        let start = self.program.places[constant as usize].start;
+        let start = self.program.placements[constant as usize].start;
         self.program.image[start..].as_mut_ptr().cast()
     }
 
@@ -483,11 +483,11 @@ impl Builder<'_> {
         Ok(stage)
     }
 
-    /// The places of a region that earlier stages had.
+    /// The entries of a region that earlier stages had.
     fn taken(&self, region: Region) -> Vec<(Region, usize, usize)> {
         let mut starts: Vec<usize> = self
             .program
-            .places
+            .placements
             .iter()
             .filter(|place| place.region == region)
             .map(|place| place.start)
@@ -516,7 +516,7 @@ impl Builder<'_> {
             if last_use[arg] != at {
                 continue;
             }
-            let place = self.program.places[self.entries[arg] as usize];
+            let place = self.program.placements[self.entries[arg] as usize];
             let freed = (place.region, self.size(arg), place.start);
             if matches!(place.region, Region::Tile | Region::Home) && !self.free.contains(&freed) {
                 self.free.push(freed);
@@ -594,10 +594,10 @@ impl Builder<'_> {
         let kind = if kind.gives_index() {
             let indices = self.grow(Region::Total, size_of::<i64>());
             let best = best(kind, dtype);
-            let places = [values, indices];
-            stage.element.push(Op::Offer { best, acc: places, src });
+            let entries = [values, indices];
+            stage.element.push(Op::Offer { best, acc: entries, src });
             self.entries[at] = indices;
-            stage.accumulators.push(Accumulator { places, kind: Kind::Best(best) });
+            stage.accumulators.push(Accumulator { entries, kind: Kind::Best(best) });
             return Ok(());
         } else if self.choices.horizontal {
             let reducer = tile::reducer(kind, dtype)?;
@@ -612,7 +612,7 @@ impl Builder<'_> {
             Kind::Tile { identity: entry, copy: copy(dtype), combine }
         };
         self.entries[at] = values;
-        stage.accumulators.push(Accumulator { places: [values; 2], kind });
+        stage.accumulators.push(Accumulator { entries: [values; 2], kind });
         Ok(())
     }
 }

@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
         // SAFETY: the plan starts with the table and the bases.
         let bases = unsafe { table.add(count).cast::<Base>() };
         let (image, horizontal) = (plan.program.image.as_ptr().cast::<u8>(), plan.space.horizontal);
-        for (at, (place, &offset)) in plan.program.places.iter().zip(&plan.offsets).enumerate() {
+        for (at, (place, &offset)) in plan.program.placements.iter().zip(&plan.offsets).enumerate() {
             let arg = match place.region {
                 Region::Image => Arg { ptr: image.wrapping_add(offset), repeat: true },
                 Region::Row | Region::Total => Arg { ptr: scratch.wrapping_add(offset), repeat: horizontal },
@@ -403,7 +403,7 @@ impl<'a> Walk<'a> {
     /// Goes to a level of the stacks of a stage.
     fn climb(&mut self, stage: &Stage, level: usize) {
         let (distance, repeat) = (level * self.plan.level, self.plan.space.horizontal);
-        for entry in stage.accumulators.iter().flat_map(|accumulator| accumulator.places) {
+        for entry in stage.accumulators.iter().flat_map(|accumulator| accumulator.entries) {
             self.set(entry, Arg { ptr: self.home(entry).wrapping_add(distance), repeat });
         }
     }
@@ -461,8 +461,8 @@ impl<'a> Walk<'a> {
     ///
     /// The accumulator is of the program.
     unsafe fn start(&self, accumulator: &Accumulator) {
-        let [values, indices] = accumulator.places.map(|entry| self.arg(entry).ptr.cast_mut());
-        // SAFETY: the places have the room of a per-row value.
+        let [values, indices] = accumulator.entries.map(|entry| self.arg(entry).ptr.cast_mut());
+        // SAFETY: the entries have the room of a per-row value.
         unsafe {
             match accumulator.kind {
                 Kind::Lanes { reducer, .. } => (reducer.start)(values),
@@ -481,8 +481,8 @@ impl<'a> Walk<'a> {
     /// The stage is of the program.
     unsafe fn finish(&self, stage: &Stage) {
         for accumulator in &stage.accumulators {
-            let [values, indices] = accumulator.places.map(|entry| self.home(entry));
-            // SAFETY: the places have the room of a per-row value.
+            let [values, indices] = accumulator.entries.map(|entry| self.home(entry));
+            // SAFETY: the entries have the room of a per-row value.
             unsafe {
                 match accumulator.kind {
                     Kind::Lanes { reducer, .. } => (reducer.finish)(values),
@@ -501,9 +501,9 @@ impl<'a> Walk<'a> {
     unsafe fn combine(&self, stage: &Stage, level: usize) {
         let bytes = self.plan.level;
         for accumulator in &stage.accumulators {
-            let below = accumulator.places.map(|entry| self.home(entry).wrapping_add((level - 1) * bytes));
+            let below = accumulator.entries.map(|entry| self.home(entry).wrapping_add((level - 1) * bytes));
             let above = below.map(|ptr| ptr.wrapping_add(bytes));
-            // SAFETY: the places have the room of a per-row value.
+            // SAFETY: the entries have the room of a per-row value.
             unsafe {
                 match accumulator.kind {
                     Kind::Lanes { combine, .. } | Kind::Tile { combine, .. } => {

@@ -4,9 +4,9 @@ use max_core::kernel::{Access, Instr, Literal, Loop, Reduction, Reg};
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp};
 use max_core::{DType, Result, ScalarOp};
 
-use super::form::Scheme;
+use super::mapping::Scheme;
 use super::nest::Nest;
-use super::{Form, Scratch};
+use super::{Mapping, Scratch};
 use crate::cuda::SCRATCH;
 use crate::loops::{live, register};
 
@@ -22,7 +22,7 @@ pub(super) fn split(
     loop_: &Loop<i64>,
     dtypes: &[DType],
     nest: &Nest,
-    form: &Form,
+    mapping: &Mapping,
     multiprocessors: u32,
     scratch: Scratch<'_>,
 ) -> Result<Option<Vec<Typed>>> {
@@ -30,9 +30,9 @@ pub(super) fn split(
     let once = (0..nest.code.len())
         .filter(|&at| matches!(nest.code[at], Instr::Store(..)))
         .all(|at| nest.stores_once(at));
-    let blocks = form.items(nest) / form.items_of_block() as i64 + 1;
+    let blocks = mapping.items(nest) / mapping.items_of_block() as i64 + 1;
     let parts = i64::from(multiprocessors) * 4 / blocks;
-    let across = matches!(form.scheme, Scheme::Across { .. });
+    let across = matches!(mapping.scheme, Scheme::Across { .. });
     let shortest = SHORTEST[usize::from(across)];
     let length = nest.row_length();
     if !once || nest.last() != 1 || parts < 2 || length < 2 * shortest {
@@ -45,7 +45,7 @@ pub(super) fn split(
     if total < 2 {
         return Ok(None);
     }
-    let mut splitter = Splitter { loop_, dtypes, axis, total, across, places: Vec::new() };
+    let mut splitter = Splitter { loop_, dtypes, axis, total, across, partials: Vec::new() };
     splitter.reserve(scratch)?;
     let mut loops = vec![splitter.parts(0, parts, part)];
     if rest > 0 {
@@ -64,7 +64,7 @@ pub(super) fn split(
 }
 
 /// Where the partial results of a reduction lie.
-struct Place {
+struct Partials {
     at: usize,
     kind: Reduction,
     arg: Reg,
@@ -80,7 +80,7 @@ struct Splitter<'a> {
     axis: usize,
     total: i64,
     across: bool,
-    places: Vec<Place>,
+    partials: Vec<Partials>,
 }
 
 /// What finds the value of a best element.
@@ -98,7 +98,7 @@ impl Splitter<'_> {
             let dtype = register(self.dtypes[arg.0 as usize]);
             let value = (dtype, scratch(dtype, count)?);
             let index = if kind.gives_index() { scratch(DType::Int64, count)? } else { 0 };
-            self.places.push(Place { at, kind, arg, value, index });
+            self.partials.push(Partials { at, kind, arg, value, index });
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Splitter<'_> {
                 *dtype = DType::Bool;
             }
         }
-        for place in &self.places {
+        for place in &self.partials {
             let mut value = Reg(place.at as u32);
             let mut push = |instr: Instr<i64>, dtype: DType| {
                 loop_.code.push(instr);
@@ -187,7 +187,7 @@ impl Splitter<'_> {
                 loop_.accesses.push(self.partial(dtype, offset));
                 Instr::Load(loop_.accesses.len() as u32 - 1)
             };
-            let reg = match self.places.iter().find(|place| place.at == at) {
+            let reg = match self.partials.iter().find(|place| place.at == at) {
                 None => push(renamed(instr, &moved), self.dtypes[at]),
                 Some(place) if place.kind.gives_index() => {
                     let value = push(load(place.value.0, place.value.1), place.value.0);

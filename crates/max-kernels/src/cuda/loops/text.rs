@@ -10,7 +10,7 @@ use max_core::kernel::{Instr, Level, Reduction};
 use max_core::scalar::source::{self, register_type};
 use max_core::{DType, Result, bail};
 
-use super::form::{Form, Lies, Scheme, lies_across};
+use super::mapping::{Lies, Mapping, Scheme, lies_across};
 use super::nest::Nest;
 use super::words::{cast_text, combiner, divisor, literal_text, memory_type};
 use crate::cuda::{Address, Param};
@@ -25,11 +25,11 @@ pub(super) struct Written {
 /// What stands for the name of the function.
 pub(super) const NAME: &str = "NAME";
 
-/// Writes a nest in a form.
-pub(super) fn write(nest: &Nest, form: &Form) -> Result<Written> {
+/// Writes a nest, mapped to threads.
+pub(super) fn write(nest: &Nest, mapping: &Mapping) -> Result<Written> {
     let mut writer = Writer {
         nest,
-        form,
+        mapping,
         names: Vec::new(),
         params: Vec::new(),
         body: String::new(),
@@ -38,7 +38,7 @@ pub(super) fn write(nest: &Nest, form: &Form) -> Result<Written> {
         loaded: vec![false; nest.code.len()],
     };
     writer.function()?;
-    let [x, y] = form.block();
+    let [x, y] = mapping.block();
     let (index, count) = if nest.wide { ("i64", "u64") } else { ("int", "unsigned") };
     let code = format!(
         "extern \"C\" __global__ void __launch_bounds__({}) {NAME}({}) {{\n    typedef {index} I;\n    \
@@ -52,7 +52,7 @@ pub(super) fn write(nest: &Nest, form: &Form) -> Result<Written> {
 
 /// How a load is held until it is used.
 #[derive(Clone, Copy)]
-enum Seen {
+enum Held {
     /// As neighbours in memory.
     Packed,
     /// As one element for all.
@@ -63,7 +63,7 @@ enum Seen {
 
 struct Writer<'a> {
     nest: &'a Nest,
-    form: &'a Form,
+    mapping: &'a Mapping,
     /// The parameters as they are declared, and their values.
     names: Vec<String>,
     params: Vec<Param>,
@@ -114,17 +114,17 @@ impl Writer<'_> {
     }
 
     fn vector(&self) -> usize {
-        self.form.vector
+        self.mapping.vector
     }
 
     /// Whether rows lie beside each other in a vector.
     fn is_across(&self) -> bool {
-        matches!(self.form.scheme, Scheme::Across { .. })
+        matches!(self.mapping.scheme, Scheme::Across { .. })
     }
 
     /// Whether vectors lie along the last axis that is kept.
     fn along_last(&self) -> bool {
-        !matches!(self.form.scheme, Scheme::Along { .. })
+        !matches!(self.mapping.scheme, Scheme::Along { .. })
     }
 
     fn function(&mut self) -> Result<()> {
@@ -133,18 +133,18 @@ impl Writer<'_> {
                 self.define(at, &format!("const {} r{at}", self.type_of(at)), "")?;
             }
         }
-        if !matches!(self.form.scheme, Scheme::Tile { .. }) {
-            let items = self.form.items(self.nest);
+        if !matches!(self.mapping.scheme, Scheme::Tile { .. }) {
+            let items = self.mapping.items(self.nest);
             self.number("items", items);
         }
-        match self.form.scheme {
+        match self.mapping.scheme {
             Scheme::Tile { axis, side, vector } => self.tiles(axis, side, vector),
             Scheme::Flat => {
-                let block = self.form.items_of_block();
+                let block = self.mapping.items_of_block();
                 self.line(&format!("const U first = (U)blockIdx.x * {block} + threadIdx.x;"));
             }
             Scheme::Along { group } => {
-                let rows = self.form.items_of_block();
+                let rows = self.mapping.items_of_block();
                 self.line(&format!("const U part = threadIdx.x % {group};"));
                 self.line(&format!("const U item = (U)blockIdx.x * {rows} + threadIdx.x / {group};"));
                 self.row_start();
@@ -244,7 +244,7 @@ impl Writer<'_> {
 
     /// How far apart the elements of a vector of a walk lie.
     fn step(&mut self, walk: usize) -> String {
-        let (axis, name) = match self.form.scheme {
+        let (axis, name) = match self.mapping.scheme {
             Scheme::Along { .. } => (self.nest.reduce.as_ref(), format!("s{walk}_r")),
             _ => (self.nest.kept.last(), format!("s{walk}_{}", self.nest.kept.len() - 1)),
         };
@@ -256,18 +256,18 @@ impl Writer<'_> {
 
     /// Opens a loop over the vectors of a thread, with the positions of walks.
     fn each_vector(&mut self, walks: &[usize]) {
-        let repeat = self.form.repeat;
+        let repeat = self.mapping.repeat;
         self.line("#pragma unroll");
         self.line(&format!("for (int i = 0; i < {repeat}; i++) {{"));
-        match self.form.scheme {
+        match self.mapping.scheme {
             Scheme::Flat => {
-                self.line(&format!("const U item = first + i * {};", self.form.block()[0]));
+                self.line(&format!("const U item = first + i * {};", self.mapping.block()[0]));
                 self.line("if (item < (U)items) {");
                 self.split("item");
             }
             Scheme::Tile { axis, side, .. } => {
                 let (last, vectors) = (self.nest.kept.len() - 1, side / self.vector());
-                self.line(&format!("const U at = i * {} + threadIdx.x;", self.form.block()[0]));
+                self.line(&format!("const U at = i * {} + threadIdx.x;", self.mapping.block()[0]));
                 self.line(&format!("const U down = at / {vectors};"));
                 self.line(&format!("const U right = at % {vectors};"));
                 self.line(&format!("const U i{axis} = t{axis} * {side} + down;"));
@@ -315,7 +315,7 @@ impl Writer<'_> {
     /// How many elements of a vector there are.
     fn count(&mut self) -> String {
         let vector = self.vector() as i64;
-        match (self.form.scheme, self.nest.kept.as_slice()) {
+        match (self.mapping.scheme, self.nest.kept.as_slice()) {
             (Scheme::Flat, [only]) if vector > 1 => {
                 self.number("n0", only.size);
                 format!("n0 - (i64)i0 * {vector}")
@@ -358,10 +358,10 @@ impl Writer<'_> {
             let (walk, memory) = (nest.walk_of[access], self.memory(access));
             self.line(&format!("__shared__ {of} tile{access}[{side}][{}];", side + pad));
             self.line("#pragma unroll");
-            let rounds = side * side / (vector * self.form.block()[0]);
+            let rounds = side * side / (vector * self.mapping.block()[0]);
             self.line(&format!("for (int i = 0; i < {rounds}; i++) {{"));
             let vectors = side / vector;
-            self.line(&format!("const U at = i * {} + threadIdx.x;", self.form.block()[0]));
+            self.line(&format!("const U at = i * {} + threadIdx.x;", self.mapping.block()[0]));
             self.line(&format!("const U right = at / {vectors};"));
             self.line(&format!("const U down = at % {vectors} * {vector};"));
             self.line(&format!("const U i{axis} = t{axis} * {side} + down;"));
@@ -376,19 +376,19 @@ impl Writer<'_> {
     }
 
     /// How a load is held until it is used.
-    fn seen(&self, access: usize) -> Seen {
-        match (self.form.scheme, self.form.lies(self.nest, access)) {
-            (Scheme::Tile { axis, .. }, _) if lies_across(self.nest, axis, access) => Seen::Apart,
-            (_, Lies::Together) => Seen::Packed,
-            (_, Lies::Same) => Seen::Same,
-            (_, Lies::Apart) => Seen::Apart,
+    fn seen(&self, access: usize) -> Held {
+        match (self.mapping.scheme, self.mapping.lies(self.nest, access)) {
+            (Scheme::Tile { axis, .. }, _) if lies_across(self.nest, axis, access) => Held::Apart,
+            (_, Lies::Together) => Held::Packed,
+            (_, Lies::Same) => Held::Same,
+            (_, Lies::Apart) => Held::Apart,
         }
     }
 
     /// Reads a vector at a position as it lies in memory.
     fn fetch(&mut self, access: usize, to: &str, at: &str) {
         let vector = self.vector();
-        if let Scheme::Tile { axis, .. } = self.form.scheme
+        if let Scheme::Tile { axis, .. } = self.mapping.scheme
             && lies_across(self.nest, axis, access)
         {
             self.each_element();
@@ -398,9 +398,9 @@ impl Writer<'_> {
         }
         let (memory, count) = (self.memory(access), self.count());
         let line = match self.seen(access) {
-            Seen::Packed => format!("{to}.fetch({memory} + {at}, {count});"),
-            Seen::Same => format!("{to} = {memory}[{at}];"),
-            Seen::Apart => {
+            Held::Packed => format!("{to}.fetch({memory} + {at}, {count});"),
+            Held::Same => format!("{to} = {memory}[{at}];"),
+            Held::Apart => {
                 let step = self.step(self.nest.walk_of[access]);
                 format!("lane::fetch_apart<{vector}>({to}, {memory} + {at}, {step}, {count});")
             }
@@ -411,7 +411,7 @@ impl Writer<'_> {
     /// Reads a vector of values of rows.
     fn load(&mut self, access: usize, to: &str, at: &str) {
         let (vector, memory) = (self.vector(), self.memory(access));
-        let line = match self.form.lies(self.nest, access) {
+        let line = match self.mapping.lies(self.nest, access) {
             Lies::Together => format!("lane::load<{vector}>({to}, {memory} + {at});"),
             Lies::Same => format!("lane::load_same<{vector}>({to}, {memory} + {at});"),
             Lies::Apart => {
@@ -425,7 +425,7 @@ impl Writer<'_> {
     fn store(&mut self, access: usize, from: &str, at: &str) {
         let (vector, memory, count) = (self.vector(), self.memory(access), self.count());
         let walk = self.nest.walk_of[access];
-        let line = match self.form.lies(self.nest, access) {
+        let line = match self.mapping.lies(self.nest, access) {
             Lies::Together => format!("lane::store<{vector}>({memory} + {at}, {from}, {count});"),
             Lies::Same | Lies::Apart => {
                 let step = self.step(walk);
@@ -443,9 +443,9 @@ impl Writer<'_> {
             _ if row && self.is_across() => format!("r{at}[v]"),
             _ if row => format!("r{at}"),
             Instr::Load(access) => match self.seen(*access as usize) {
-                Seen::Packed => format!("lane::widen(x{at}[i].get(v))"),
-                Seen::Same => format!("lane::widen(x{at}[i])"),
-                Seen::Apart => format!("lane::widen(x{at}[i][v])"),
+                Held::Packed => format!("lane::widen(x{at}[i].get(v))"),
+                Held::Same => format!("lane::widen(x{at}[i])"),
+                Held::Apart => format!("lane::widen(x{at}[i][v])"),
             },
             _ if self.kept[at] => format!("k{at}[i][v]"),
             _ => format!("e{at}"),
@@ -510,7 +510,7 @@ impl Writer<'_> {
                 if !needed[stage][at] {
                     continue;
                 }
-                if !root && self.form.held && nest.is_costly(at) && nest.ready[at] < stage {
+                if !root && self.mapping.held && nest.is_costly(at) && nest.ready[at] < stage {
                     self.kept[at] = true;
                     needed[nest.ready[at]][at] = true;
                     continue;
@@ -574,26 +574,26 @@ impl Writer<'_> {
 
     /// A pass over the elements.
     fn pass(&mut self, stage: usize, needed: &[bool], last: bool) -> Result<()> {
-        let (nest, form, vector) = (self.nest, self.form, self.vector());
+        let (nest, mapping, vector) = (self.nest, self.mapping, self.vector());
         let here: Vec<usize> = (0..nest.code.len()).filter(|&at| needed[at]).collect();
         if here.is_empty() {
             return Ok(());
         }
-        let threads = match form.scheme {
+        let threads = match mapping.scheme {
             Scheme::Flat | Scheme::Tile { .. } => None,
             Scheme::Along { group } => Some(group * vector),
             Scheme::Across { down, .. } => Some(down),
         };
         // A thread sums the floats of each step, and corrects the sum over steps for rounding.
         let (totalled, others) = match threads {
-            Some(_) if !form.held => here.iter().partition::<Vec<usize>, _>(|&&at| self.is_float_sum(at)),
+            Some(_) if !mapping.held => here.iter().partition::<Vec<usize>, _>(|&&at| self.is_float_sum(at)),
             _ => (Vec::new(), here.clone()),
         };
         self.accumulators(&others);
         self.totals(&totalled);
-        match threads.filter(|_| !form.held) {
+        match threads.filter(|_| !mapping.held) {
             Some(threads) => {
-                let step = threads * form.repeat;
+                let step = threads * mapping.repeat;
                 self.line(&format!("for (U start = 0; start < (U)length; start += {step}) {{"));
                 self.accumulators(&totalled);
             }
@@ -603,33 +603,33 @@ impl Writer<'_> {
         let loads: Vec<usize> = here
             .iter()
             .copied()
-            .filter(|&at| matches!(nest.code[at], Instr::Load(_)) && !(form.held && self.loaded[at]))
+            .filter(|&at| matches!(nest.code[at], Instr::Load(_)) && !(mapping.held && self.loaded[at]))
             .collect();
         for &at in &loads {
             self.loaded[at] = true;
             let Instr::Load(access) = nest.code[at] else { continue };
-            let (of, repeat) = (memory_type(nest.accesses[access as usize].dtype), form.repeat);
+            let (of, repeat) = (memory_type(nest.accesses[access as usize].dtype), mapping.repeat);
             self.line(&match self.seen(access as usize) {
-                Seen::Packed => format!("lane::Pack<{vector}, {of}> x{at}[{repeat}];"),
-                Seen::Same => format!("{of} x{at}[{repeat}];"),
-                Seen::Apart => format!("{of} x{at}[{repeat}][{vector}];"),
+                Held::Packed => format!("lane::Pack<{vector}, {of}> x{at}[{repeat}];"),
+                Held::Same => format!("{of} x{at}[{repeat}];"),
+                Held::Apart => format!("{of} x{at}[{repeat}][{vector}];"),
             });
         }
         let kept: Vec<usize> =
             here.iter().copied().filter(|&at| self.kept[at] && nest.ready[at] == stage).collect();
         for at in kept {
-            self.line(&format!("{} k{at}[{}][{vector}];", self.type_of(at), form.repeat));
+            self.line(&format!("{} k{at}[{}][{vector}];", self.type_of(at), mapping.repeat));
         }
         // What comes from afar is asked for ahead. What a later pass reads for the first time is near, such as the weights
         // of a norm, which all rows share.
-        let (near, afar) = loads.into_iter().partition::<Vec<_>, _>(|_| form.held && stage > 0);
+        let (near, afar) = loads.into_iter().partition::<Vec<_>, _>(|_| mapping.held && stage > 0);
         if !afar.is_empty() {
             self.each_vector(&self.walks_of(&afar));
             self.fetch_all(&afar);
             self.end_each_vector();
         }
         self.elements(stage, &here, &near)?;
-        if threads.is_some() && !form.held {
+        if threads.is_some() && !mapping.held {
             self.each_total(&totalled, |at, v| format!("t{at}{v}.add(a{at}{v});"));
             self.line("}");
             self.accumulators(&totalled);
@@ -752,7 +752,7 @@ impl Writer<'_> {
             let Instr::Reduce(kind, _) = self.nest.code[at] else { continue };
             let (of, op) = (self.type_of(at), combiner(kind));
             let index = if kind.gives_index() { ".index" } else { "" };
-            match self.form.scheme {
+            match self.mapping.scheme {
                 Scheme::Across { across, down } => {
                     self.line(&format!("lane::reduce_down<{op}, {across}, {down}>(a{at}, room);"));
                     self.line(&format!("{of} r{at}[{}];", self.vector()));
@@ -777,7 +777,7 @@ impl Writer<'_> {
         if stores.is_empty() {
             return;
         }
-        self.line(match self.form.scheme {
+        self.line(match self.mapping.scheme {
             Scheme::Along { group } if group <= 32 => "__syncwarp();",
             _ => "__syncthreads();",
         });

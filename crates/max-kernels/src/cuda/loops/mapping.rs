@@ -32,7 +32,7 @@ pub(super) enum Scheme {
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Form {
+pub(super) struct Mapping {
     pub(super) scheme: Scheme,
     /// The elements of a vector.
     pub(super) vector: usize,
@@ -50,9 +50,9 @@ pub(super) enum Lies {
     Apart,
 }
 
-impl Form {
-    /// The form of a nest on a GPU with so many multiprocessors.
-    pub(super) fn of(nest: &Nest, multiprocessors: u32) -> Form {
+impl Mapping {
+    /// The mapping of a nest on a GPU with this many multiprocessors.
+    pub(super) fn of(nest: &Nest, multiprocessors: u32) -> Mapping {
         let enough = i64::from(multiprocessors) * 2;
         let Some(reduce) = &nest.reduce else { return flat(nest, enough) };
         let last = nest.kept.last().unwrap_or(reduce);
@@ -128,7 +128,7 @@ pub(super) fn lies_across(nest: &Nest, axis: usize, access: usize) -> bool {
 }
 
 /// Tiles, where loads lie across the stores and there are enough elements of both.
-fn tile(nest: &Nest) -> Option<Form> {
+fn tile(nest: &Nest) -> Option<Mapping> {
     let last = nest.kept.len() - 1;
     let loads = |axis: usize| {
         nest.touches().filter(move |&(_, access, written)| !written && lies_across(nest, axis, access))
@@ -155,7 +155,7 @@ fn tile(nest: &Nest) -> Option<Form> {
     let repeat = side * side / (BLOCK * vector);
     let fits = bytes * side * (side + 4) <= SHARED;
     let scheme = Scheme::Tile { axis, side, vector: down.min(side * side / BLOCK) };
-    fits.then_some(Form { scheme, vector, repeat, held: true })
+    fits.then_some(Mapping { scheme, vector, repeat, held: true })
 }
 
 /// How many elements each access finds one after the other along an axis, among those that are walked by element.
@@ -203,20 +203,20 @@ fn largest(nest: &Nest) -> usize {
     nest.touches().map(|(_, access, _)| nest.accesses[access].dtype.size_in_bytes()).max().unwrap_or(1)
 }
 
-fn flat(nest: &Nest, enough: i64) -> Form {
+fn flat(nest: &Nest, enough: i64) -> Mapping {
     let Some(last) = nest.kept.last() else {
-        return Form { scheme: Scheme::Flat, vector: 1, repeat: 1, held: true };
+        return Mapping { scheme: Scheme::Flat, vector: 1, repeat: 1, held: true };
     };
-    if let Some(form) = tile(nest) {
-        return form;
+    if let Some(mapping) = tile(nest) {
+        return mapping;
     }
     let vector = vector(nest, last, nest.kept.len() == 1);
-    let mut form = Form { scheme: Scheme::Flat, vector, repeat: 1, held: true };
+    let mut mapping = Mapping { scheme: Scheme::Flat, vector, repeat: 1, held: true };
     let repeat = (PIECE / vector).clamp(2, 8) * if vector == 8 { 2 } else { 1 };
-    if form.items(nest) / (BLOCK * repeat) as i64 >= enough {
-        form.repeat = repeat;
+    if mapping.items(nest) / (BLOCK * repeat) as i64 >= enough {
+        mapping.repeat = repeat;
     }
-    form
+    mapping
 }
 
 /// The most bytes that a thread holds for each element of a row from one pass to the next: loads that several passes use,
@@ -252,22 +252,22 @@ fn bytes_held(nest: &Nest) -> usize {
     (0..nest.last()).map(after).max().unwrap_or(0).max(1)
 }
 
-fn along(nest: &Nest, reduce: &Axis, enough: i64) -> Form {
+fn along(nest: &Nest, reduce: &Axis, enough: i64) -> Mapping {
     let vector = vector(nest, reduce, false);
     let vectors = reduce.size as u64 / vector as u64;
     let most = (HELD / (vector * bytes_held(nest))).clamp(1, 8);
-    let form = |group: usize, repeat: usize| Form {
+    let mapping = |group: usize, repeat: usize| Mapping {
         scheme: Scheme::Along { group },
         vector,
         repeat,
         held: (group * repeat) as u64 >= vectors,
     };
     if vectors <= WARP as u64 {
-        return form((vectors as usize).next_power_of_two(), 1);
+        return mapping((vectors as usize).next_power_of_two(), 1);
     }
     for repeat in [2, 4] {
         if repeat <= most && vectors <= (WARP * repeat) as u64 && nest.rows() >= enough {
-            return form(WARP, repeat);
+            return mapping(WARP, repeat);
         }
     }
     // Many rows keep all multiprocessors busy with few threads each, few rows need many.
@@ -280,12 +280,12 @@ fn along(nest: &Nest, reduce: &Axis, enough: i64) -> Form {
         groups.iter().find(|&&group| group <= largest && repeat_for(group) <= limit)
     };
     match fits(wanted.min(most), 512).or_else(|| fits(most, 512)).or_else(|| fits(most, 1024)) {
-        Some(&group) => form(group, repeat_for(group)),
-        None => form(1024, 4.min(most.max(2))),
+        Some(&group) => mapping(group, repeat_for(group)),
+        None => mapping(1024, 4.min(most.max(2))),
     }
 }
 
-fn across(nest: &Nest, last: &Axis, enough: i64) -> Form {
+fn across(nest: &Nest, last: &Axis, enough: i64) -> Mapping {
     let vector = vector(nest, last, false).min(8);
     let mut across = 32;
     let items = nest.rows() / vector as i64;
@@ -295,5 +295,5 @@ fn across(nest: &Nest, last: &Axis, enough: i64) -> Form {
     }
     let down = (BLOCK / across as usize).min((nest.row_length() as usize).next_power_of_two());
     let repeat = (4 * PIECE / (vector * largest(nest))).clamp(1, 4);
-    Form { scheme: Scheme::Across { across: across as usize, down }, vector, repeat, held: false }
+    Mapping { scheme: Scheme::Across { across: across as usize, down }, vector, repeat, held: false }
 }
