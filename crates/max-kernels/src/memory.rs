@@ -2,6 +2,7 @@
 //! and writes nothing that it still reads.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 
 use max_core::kernel::{Access, Kernel};
@@ -86,10 +87,8 @@ impl<'a> Memory<'a> {
 #[derive(Debug)]
 pub(crate) struct Extents {
     device: DeviceRef,
-    /// One for each slot.
+    /// One per slot.
     slots: Vec<Extent>,
-    /// Slots that are written and slots that are read through an equal access, so that both may be one memory.
-    in_place: Vec<(usize, usize)>,
 }
 
 /// What a kernel asks of the memory in a slot.
@@ -98,25 +97,43 @@ struct Extent {
     slot: usize,
     bytes: usize,
     write: bool,
+    /// The one way in which the kernel's loop walks the slot, by number; nothing if there are several. Memory may be written
+    /// through one slot and read through another if both are walked in the same way.
+    walk: Option<u32>,
 }
+
+/// Up to so many slots are compared with each other; more are sorted first.
+const FEW: usize = 8;
 
 impl Extents {
     /// Whether the kernel may run on memory: there is enough of it on the right device, and what is written overlaps
     /// nothing else, unless that is read element by element where it is written.
     pub(crate) fn check(&self, memory: &[Memory]) -> Result<()> {
         self.slots.iter().try_for_each(|extent| extent.check(memory, self.device))?;
-        for written in self.slots.iter().filter(|extent| extent.write) {
-            for other in self.slots.iter().filter(|other| other.slot != written.slot) {
-                let [(start, end), (from, to)] = [written, other].map(|extent| extent.range(memory));
-                let in_place = || start == from && self.in_place.contains(&(written.slot, other.slot));
-                if start < to && from < end && !in_place() {
-                    let (written, other) = (written.slot, other.slot);
-                    bail!(
-                        internal,
-                        "a kernel writes slot {written}, whose memory overlaps that of slot {other}"
-                    );
-                }
+        if self.slots.len() > FEW {
+            return self.check_sorted(memory);
+        }
+        for (at, a) in self.slots.iter().enumerate() {
+            self.slots[..at].iter().try_for_each(|b| a.check_overlap(b, memory))?;
+        }
+        Ok(())
+    }
+
+    /// As [`Extents::check`], for any number of slots: only neighbours in memory are compared.
+    fn check_sorted(&self, memory: &[Memory]) -> Result<()> {
+        let mut slots: Vec<&Extent> = self.slots.iter().collect();
+        slots.sort_unstable_by_key(|extent| extent.range(memory));
+        // Those that reach beyond the start of the next one: written, and only read.
+        let mut open: [Vec<&Extent>; 2] = [Vec::new(), Vec::new()];
+        for extent in slots {
+            let (start, _) = extent.range(memory);
+            open.iter_mut().for_each(|open| open.retain(|other| other.range(memory).1 > start));
+            let [written, read] = &open;
+            written.iter().try_for_each(|other| extent.check_overlap(other, memory))?;
+            if extent.write {
+                read.iter().try_for_each(|other| extent.check_overlap(other, memory))?;
             }
+            open[usize::from(!extent.write)].push(extent);
         }
         Ok(())
     }
@@ -145,94 +162,88 @@ impl Extent {
         }
     }
 
-    /// The addresses that are used, where there are so many slots.
+    /// The addresses that are used of memory that was checked.
     fn range(&self, memory: &[Memory]) -> (usize, usize) {
         let start = memory[self.slot].ptr.addr();
         (start, start + self.bytes)
+    }
+
+    fn check_overlap(&self, other: &Extent, memory: &[Memory]) -> Result<()> {
+        let [(start, end), (from, to)] = [self, other].map(|extent| extent.range(memory));
+        let apart = end <= from || to <= start;
+        let in_step = start == from && self.walk.is_some() && self.walk == other.walk;
+        if apart || !self.write && !other.write || in_step && !(self.write && other.write) {
+            return Ok(());
+        }
+        let (written, other) = if self.write { (self.slot, other.slot) } else { (other.slot, self.slot) };
+        bail!(internal, "a kernel writes slot {written}, whose memory overlaps that of slot {other}")
     }
 }
 
 /// What a kernel asks of its memory: every element that its accesses name, over the shapes they are walked with.
 pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents> {
-    let mut slots: Vec<Extent> = Vec::new();
-    let mut add = |access: &Access<i64>, shape: &[i64], write: bool| -> Result<()> {
+    let mut slots: BTreeMap<usize, Extent> = BTreeMap::new();
+    let mut add = |access: &Access<i64>, shape: &[i64], write: bool, walk: Option<u32>| -> Result<()> {
         let (slot, bytes) = (access.slot.0 as usize, span(access, shape)?);
-        match slots.iter_mut().find(|extent| extent.slot == slot) {
-            _ if bytes == 0 => {}
-            Some(known) => {
-                *known = Extent { slot, bytes: known.bytes.max(bytes), write: known.write || write };
-            }
-            None => slots.push(Extent { slot, bytes, write }),
+        if bytes == 0 {
+            return Ok(());
         }
+        let known = slots.entry(slot).or_insert(Extent { slot, bytes, write, walk });
+        if known.write != write && (walk.is_none() || known.walk != walk) {
+            bail!(internal, "a kernel reads slot {slot} in another way than it writes it");
+        }
+        known.walk = known.walk.filter(|known| Some(*known) == walk);
+        (known.bytes, known.write) = (known.bytes.max(bytes), known.write || write);
         Ok(())
     };
     let with = |batch: &[i64], last: [i64; 2]| [batch, last.as_slice()].concat();
     match kernel {
         Kernel::Loop(_) => {}
         Kernel::Matmul(k) => {
-            add(&k.lhs, &with(&k.batch, [k.m, k.k]), false)?;
-            add(&k.rhs, &with(&k.batch, [k.k, k.n]), false)?;
+            add(&k.lhs, &with(&k.batch, [k.m, k.k]), false, None)?;
+            add(&k.rhs, &with(&k.batch, [k.k, k.n]), false, None)?;
             expect_shape(&k.epilogue.shape, &with(&k.batch, [k.m, k.n]))?;
         }
         Kernel::Attention(k) => {
-            add(&k.query, &with(&k.batch, [k.queries, k.depth]), false)?;
-            add(&k.key, &with(&k.batch, [k.keys, k.depth]), false)?;
-            add(&k.value, &with(&k.batch, [k.keys, k.width]), false)?;
+            add(&k.query, &with(&k.batch, [k.queries, k.depth]), false, None)?;
+            add(&k.key, &with(&k.batch, [k.keys, k.depth]), false, None)?;
+            add(&k.value, &with(&k.batch, [k.keys, k.width]), false, None)?;
             if let Some(mask) = &k.mask {
-                add(mask, &with(&k.batch, [k.queries, k.keys]), false)?;
+                add(mask, &with(&k.batch, [k.queries, k.keys]), false, None)?;
             }
             expect_shape(&k.epilogue.shape, &with(&k.batch, [k.queries, k.width]))?;
         }
         Kernel::Conv2d(k) => {
             let [height, width, channels] = k.input_size;
-            add(&k.input, &[k.out[0], height, width, channels], false)?;
+            add(&k.input, &[k.out[0], height, width, channels], false, None)?;
             let groups = k.groups.max(1) as i64;
-            add(&k.filter, &[k.filter_size[0], k.filter_size[1], channels / groups, k.out[3]], false)?;
+            let filter = [k.filter_size[0], k.filter_size[1], channels / groups, k.out[3]];
+            add(&k.filter, &filter, false, None)?;
             expect_shape(&k.epilogue.shape, &k.out)?;
         }
         Kernel::Gather(k) => {
-            add(&k.source, &[k.outer, k.size, k.inner], false)?;
-            add(&k.indices, &[k.picks], false)?;
-            add(&k.out, &[k.outer, k.picks, k.inner], true)?;
+            add(&k.source, &[k.outer, k.size, k.inner], false, None)?;
+            add(&k.indices, &[k.picks], false, None)?;
+            add(&k.out, &[k.outer, k.picks, k.inner], true, None)?;
         }
     }
-    let Some(ending) = kernel.ending() else { return Ok(Extents { device, slots, in_place: vec![] }) };
-    ending.dtypes()?;
-    // A row of nothing has a result too.
-    let ending = match kernel {
-        Kernel::Loop(_) => Cow::Owned(settle(ending.clone())),
-        _ => Cow::Borrowed(ending),
-    };
-    for access in ending.loaded() {
-        add(access, &ending.shape, false)?;
-    }
-    for access in ending.stored() {
-        add(access, &ending.shape, true)?;
-    }
-    // Memory may be written while it is read if the loop walks it in one way only, and nothing else reads it.
-    let operands = kernel.operands();
-    let in_step = |access: &Access<i64>| {
-        let all = ending.loaded().chain(ending.stored()).filter(|other| other.slot == access.slot);
-        !operands.iter().any(|read| read.slot == access.slot)
-            && all.into_iter().all(|other| lies_as(access, other))
-    };
-    let mut in_place = Vec::new();
-    for written in ending.stored() {
-        for read in operands.iter().copied().chain(ending.loaded()) {
-            let both = (written.slot.0 as usize, read.slot.0 as usize);
-            if lies_as(written, read) && in_step(written) && in_step(read) {
-                in_place.push(both);
-            } else if both.0 == both.1 {
-                bail!(internal, "a kernel reads slot {} in another way than it writes it", both.0);
-            }
+    if let Some(ending) = kernel.ending() {
+        ending.dtypes()?;
+        // A row of nothing has a result too.
+        let ending = match kernel {
+            Kernel::Loop(_) => Cow::Owned(settle(ending.clone())),
+            _ => Cow::Borrowed(ending),
+        };
+        // Accesses that name the same bytes at every index walk memory in the same way.
+        let mut walks: HashMap<(i64, &[i64], usize), u32> = HashMap::new();
+        let accesses = ending.loaded().map(|access| (access, false));
+        for (access, write) in accesses.chain(ending.stored().map(|access| (access, true))) {
+            let new = walks.len() as u32;
+            let key = (access.offset, access.strides.as_slice(), access.dtype.size_in_bytes());
+            add(access, &ending.shape, write, Some(*walks.entry(key).or_insert(new)))?;
         }
     }
-    Ok(Extents { device, slots, in_place })
-}
-
-/// Whether two accesses name the same bytes at every index.
-fn lies_as(a: &Access<i64>, b: &Access<i64>) -> bool {
-    a.dtype.size_in_bytes() == b.dtype.size_in_bytes() && a.offset == b.offset && a.strides == b.strides
+    Ok(Extents { device, slots: slots.into_values().collect() })
 }
 
 fn expect_shape(shape: &[i64], expected: &[i64]) -> Result<()> {
@@ -293,7 +304,7 @@ mod tests {
         assert!(
             memory.part(4, 8).is_ok() && memory.part(8, 8).is_err() && memory.part(usize::MAX, 2).is_err()
         );
-        let extent = Extent { slot: 0, bytes: 12, write: true };
+        let extent = Extent { slot: 0, bytes: 12, write: true, walk: None };
         let check = |memory: &[Memory]| extent.check(memory, DeviceRef::CPU);
         assert!(check(&[memory]).is_err() && check(&[]).is_err());
         assert!(check(&[Memory::of_mut(&buffer).unwrap()]).is_ok());
@@ -329,5 +340,34 @@ mod tests {
         let pieces = [all, all];
         let shifted = extents(&negate(1), DeviceRef::CPU).unwrap();
         assert!(shifted.check(&pieces).is_err(), "an element is written that is still to be read");
+    }
+
+    #[test]
+    fn many_slots_are_compared_as_few_are() {
+        let buffer = Buffer::from(vec![0u8; 400]);
+        let all = Memory::of_mut(&buffer).unwrap();
+        let mut state = 7u32;
+        let mut draw = |below: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % below
+        };
+        let (mut fine, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let count = 2 + draw(7) as usize;
+            let extent = |slot| Extent {
+                slot,
+                bytes: 1 + draw(40) as usize,
+                write: draw(3) == 0,
+                walk: (draw(2) == 0).then(|| draw(2)),
+            };
+            let slots: Vec<Extent> = (0..count).map(extent).collect();
+            let extents = Extents { device: DeviceRef::CPU, slots };
+            let memory: Vec<Memory> =
+                (0..count).map(|_| all.part(20 * draw(16) as usize, 60).unwrap()).collect();
+            let found = extents.check(&memory).is_ok();
+            assert_eq!(found, extents.check_sorted(&memory).is_ok(), "{extents:?} {memory:?}");
+            *(if found { &mut fine } else { &mut refused }) += 1;
+        }
+        assert!(fine > 1_000 && refused > 1_000, "{fine} fine, {refused} refused");
     }
 }
