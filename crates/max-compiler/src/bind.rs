@@ -158,7 +158,7 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
             let from = from.evaluate(bindings)?;
             let missing = sizes.len() - from.len();
             if from.iter().zip(&sizes[missing..]).any(|(&own, &target)| own != 1 && own as i64 != target) {
-                bail!(value, "cannot broadcast the shape {from:?} to {sizes:?}");
+                bail!(value, "cannot broadcast shape {from:?} to {sizes:?}");
             }
             for (axis, walk) in walks {
                 let whole = from[*axis] as i64 == sizes[missing + axis];
