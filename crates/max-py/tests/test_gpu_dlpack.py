@@ -35,7 +35,7 @@ def test_from_torch() -> None:
     buffer = Buffer.from_dlpack(tensor)
     assert buffer.device == GPU and buffer._native.data_ptr == tensor.data_ptr()
     np.testing.assert_array_equal(on_host(buffer), arange(4, 5))
-    buffer[1] = -3
+    buffer[1, :] = -3
     GPU.synchronize()
     assert tensor[1].tolist() == [-3] * 5
     with pytest.raises(ValueError, match="contiguous"):
