@@ -60,6 +60,8 @@ pub fn judge(
             Ok(expected) => expected,
             // Ops that no output needs may define the sizes of needed values.
             Err(part) if part.message().contains("is not bound to a size") => return Ok(false),
+            // A simplification may leave no use of a maximum that does not exist, as in `where(max(x) > 0, y, y)`.
+            Err(part) if part.message().contains("of an axis of size 0") => return Ok(false),
             Err(_) => return Err(format!("the engine gives results, but the reference fails: {whole}")),
         },
     };
