@@ -1,14 +1,14 @@
-//! A checksum of 64 bits that costs less than reading the bytes from memory.
+//! A 64-bit checksum that costs less than reading the bytes from memory.
 //!
-//! It finds damage, not forgery. Each of eight lanes takes every eighth word by steps that are one-to-one, so a change within
-//! one word is always found; any other goes unnoticed with a probability of about 2^-64.
+//! It detects damage, not forgery. Each of eight lanes takes every eighth word in bijective steps, so a change within
+//! one word is always detected; any other goes unnoticed with a probability of about 2^-64.
 
-/// The bytes that go into the lanes at once.
+/// The bytes that go into the lanes per step.
 pub const BLOCK: usize = 8 * LANES;
 
 const LANES: usize = 8;
 
-/// Odd, with bits all over.
+/// An odd constant with well-distributed bits.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The checksum of bytes; zeros that fill the last block up to [`BLOCK`] bytes do not change it.
@@ -35,7 +35,7 @@ fn mix(lanes: &mut [u64; LANES], block: &[u8; BLOCK]) {
     }
 }
 
-/// Multiplying carries differences upwards only, rotating brings them down again.
+/// Multiplication carries differences upwards only; rotation brings them down again.
 fn step(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(23) ^ word).wrapping_mul(FACTOR)
 }

@@ -1,23 +1,23 @@
-//! Whether the system still gives memory.
+//! Checks whether the system can still provide memory.
 //!
-//! Rust ends the process when a vector cannot grow. What grows with a user's graph is therefore asked for beforehand: large
-//! vectors one by one, the many small allocations of ops all together.
+//! Rust aborts the process when a vector cannot grow. Memory that grows with a user's graph is therefore requested
+//! beforehand: for large vectors one by one, for the many small allocations of ops all together.
 
 use std::hint::black_box;
 
 use crate::{Error, Result};
 
-/// An error unless the system would give so many bytes now. They are not kept, so this is no promise: other threads may
-/// take them, and a system that promises more than it has may end the process later.
+/// An error unless the system would provide this many bytes now. They are not kept, so this is not a guarantee: other
+/// threads may take them, and a system that overcommits memory may kill the process later.
 pub fn require_memory(bytes: usize, what: &str) -> Result<()> {
     let mut probe: Vec<u8> = Vec::new();
     let given = probe.try_reserve_exact(bytes);
-    // An allocation that nobody looks at need not be made.
+    // The compiler may remove an allocation that nobody looks at.
     black_box(probe.as_ptr());
     given.map_err(|_| refused(bytes, what))
 }
 
-/// Makes room for so many more elements, or says that the system refuses it.
+/// Reserves room for this many more elements; an error if the system refuses.
 pub fn try_reserve<T>(vec: &mut Vec<T>, more: usize, what: &str) -> Result<()> {
     vec.try_reserve(more).map_err(|_| refused((vec.len() + more).saturating_mul(size_of::<T>()), what))
 }

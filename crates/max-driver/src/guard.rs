@@ -58,8 +58,8 @@ unsafe impl Send for Guarded {}
 unsafe impl Sync for Guarded {}
 
 impl Guarded {
-    /// A zeroed block, or `None` if the system refuses. It starts at a multiple of `alignment`, a power of two no
-    /// larger than a page; with the end guarded, fewer than `alignment` bytes lie between the block and the page.
+    /// A zeroed block, or `None` if the system refuses. It starts at a multiple of `alignment`, a power of two not
+    /// larger than a page; with the end guarded, fewer than `alignment` bytes are between the block and the page.
     pub fn new(len: usize, alignment: usize, side: Guard) -> Option<Guarded> {
         let pages = Pages::new(len)?;
         let start = match side {
@@ -89,7 +89,7 @@ impl Guarded {
 
     /// The same block, filled with [`POISON`].
     pub fn poisoned(self) -> Guarded {
-        // SAFETY: the block has `len` bytes, and nobody else has it.
+        // SAFETY: the block has `len` bytes, and nobody else has access to it.
         unsafe { self.start.write_bytes(POISON, self.len) };
         self
     }
@@ -216,7 +216,7 @@ mod tests {
             let side = if side == "end" { Guard::End } else { Guard::Start };
             let block = Guarded::new(100, 1, side).unwrap();
             let outside = if side == Guard::End { 100 } else { -1 };
-            // SAFETY: it is not safe: the process is meant to crash.
+            // SAFETY: this is not safe: the process is meant to crash.
             unsafe { block.ptr().as_ptr().wrapping_offset(outside).read_volatile() };
             return;
         }

@@ -1,8 +1,8 @@
-//! Saved graphs: written whole or not at all, and read whole.
+//! Saved graphs: written completely or not at all, and read completely.
 //!
-//! Files are read, not mapped. A mapping would show whatever becomes of the file later: constants that kernels have packed
-//! would stay old while others change, and a file that is cut short would end the process. What is read is checked once
-//! and then stays as it is.
+//! Files are read, not mapped. A mapping would expose later changes to the file: constants that kernels have packed
+//! would stay old while others change, and a truncated file would kill the process. What is read is checked once and
+//! does not change afterwards.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::session::require_memory_for;
 
 const ACCEPTED: &str = "a model is a Graph, or the path of a file written by Graph.save()";
 
-/// Writes a graph to a file: first beside it, then under its name, so that a reader never sees half of it.
+/// Writes a graph to a temporary file beside the target and renames it, so that a reader never sees half of it.
 pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
     let failed =
         |e: std::io::Error| Error::runtime(format!("cannot save the graph to {}: {e}", path.display()));
@@ -55,7 +55,7 @@ pub fn read_graph(path: &Path) -> Result<Graph> {
         _ => Error::runtime(format!("the file cannot be read: {e}")),
     };
     let read = || {
-        // Opening a pipe would wait for a writer, so look first.
+        // Opening a pipe would wait for a writer, so check first.
         let metadata = fs::metadata(path).map_err(unreadable)?;
         if metadata.is_dir() {
             bail!(runtime, "it is a directory, not a file");

@@ -1,4 +1,4 @@
-//! A small LRU cache that is searched from its most recently used entry on.
+//! A small LRU cache that is searched starting with its most recently used entry.
 
 /// At most `MOST` entries, the most recently used first.
 #[derive(Debug)]
@@ -10,14 +10,14 @@ impl<T, const MOST: usize> Lru<T, MOST> {
         Lru(Vec::new())
     }
 
-    /// The first entry that is wanted, which thereby becomes the most recently used.
+    /// The first entry that matches, which becomes the most recently used.
     pub(crate) fn find(&mut self, wanted: impl FnMut(&T) -> bool) -> Option<&T> {
         let at = self.0.iter().position(wanted)?;
         self.0[..=at].rotate_right(1);
         self.0.first()
     }
 
-    /// Adds an entry as the most recently used. What is evicted is handed back, so that callers can drop it after they
+    /// Adds an entry as the most recently used. The evicted entry is returned, so that callers can drop it after they
     /// have released their lock.
     #[must_use = "what is evicted should be dropped outside of locks"]
     pub(crate) fn insert(&mut self, entry: T) -> Option<T> {
@@ -26,7 +26,7 @@ impl<T, const MOST: usize> Lru<T, MOST> {
         evicted
     }
 
-    /// Takes out the least recently used entry.
+    /// Removes the least recently used entry.
     pub(crate) fn evict(&mut self) -> Option<T> {
         self.0.pop()
     }
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(lru.iter().collect::<Vec<_>>(), [&1, &3, &2]);
         assert_eq!(lru.find(|&entry| entry == 9), None);
         assert_eq!(lru.insert(4), Some(2));
-        // The entry of a hit stays while others come and go.
+        // The entry that was hit stays while others come and go.
         for entry in 5..20 {
             assert!(lru.find(|&entry| entry == 1).is_some());
             assert_ne!(lru.insert(entry), Some(1));

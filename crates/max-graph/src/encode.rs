@@ -1,10 +1,10 @@
-//! Graphs as bytes: a header, the text form, and the data of long constants, each once and aligned.
+//! Graphs as bytes: a header, the text form, and the data of long constants, each stored once and aligned.
 //!
-//! All numbers are little-endian u64. The header holds the magic, the version, the length of everything, the checksum of
-//! the head, the length of the text and the number of blobs; then come the length and the checksum of each blob, the text,
-//! and the blobs. Head and blobs are filled up with zeros to multiples of 64. Every byte belongs to a checksum, and reading
-//! compares them all. It trusts nothing: lengths are checked against the bytes that are there before anything is made of
-//! them. The data of constants stays where it is in the bytes.
+//! All numbers are little-endian u64. The header holds the magic, the version, the total length, the checksum of the
+//! head, the length of the text and the number of blobs; then come the length and the checksum of each blob, the text,
+//! and the blobs. Head and blobs are padded with zeros to multiples of 64 bytes. Every byte is covered by a checksum,
+//! and reading compares them all. Input is not trusted: lengths are checked against the bytes available before they
+//! are used. The data of constants is not copied out of the bytes.
 
 use std::collections::HashMap;
 
@@ -19,13 +19,13 @@ use crate::text::{Constants, parse_with, print};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"MAXGRAPH");
 
-/// The version that is written, and the only one that is read.
+/// The version that is written, and the only one that can be read.
 pub const VERSION: u64 = 2;
 
 /// The number of words before the blob table.
 const HEADER: usize = 6;
 
-/// Where in the header the checksum is; it counts as zero in itself.
+/// The position of the checksum in the header; it counts as zero in its own computation.
 const CHECKSUM: usize = 3;
 
 /// The bytes of a graph, in pieces to be written one after the other.
@@ -55,7 +55,7 @@ pub fn encode(body: &Body) -> Vec<HostBytes> {
     pieces
 }
 
-/// The graph of bytes that [`encode`] made. Constants keep pointing into the bytes.
+/// Decodes a graph from bytes that [`encode`] made. Constants keep pointing into the bytes.
 pub fn decode(bytes: &HostBytes) -> Result<Graph> {
     let word = |at: usize| -> Result<u64> {
         let bytes: Option<[u8; 8]> = bytes.get(at * 8..at * 8 + 8).and_then(|b| b.try_into().ok());
@@ -113,12 +113,12 @@ fn truncated() -> Error {
     Error::value("the saved graph is truncated or damaged")
 }
 
-/// A length with what fills its last block, so that checksums are of whole blocks and blobs are aligned.
+/// A length including padding, so that checksums cover whole blocks and blobs are aligned.
 fn padded(len: usize) -> usize {
     len.next_multiple_of(BLOCK)
 }
 
-/// Data of constants with its checksum, each kept once.
+/// Data of constants with its checksum, each stored once.
 #[derive(Default)]
 struct Blobs {
     unique: Vec<(HostBytes, u64)>,

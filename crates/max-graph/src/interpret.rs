@@ -1,5 +1,5 @@
-//! The reference interpreter: runs a body op by op with each op's own meaning. It is what every other way to
-//! run a graph is compared with, so it is plain, not fast.
+//! The reference interpreter: runs a body op by op, each by its own definition. Every other way to run a graph is
+//! compared with it, so it is simple rather than fast.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::host::HostTensor;
 use crate::ir::{Body, ValueId};
 use crate::op::Run;
 
-/// What a run asks of its surroundings.
+/// What a run needs from its environment.
 pub trait Environment {
     /// The value of a weight.
     fn weight(&self, name: &str) -> Result<HostTensor>;
@@ -20,7 +20,7 @@ pub trait Environment {
     }
 }
 
-/// Surroundings without weights.
+/// An environment without weights.
 impl Environment for () {
     fn weight(&self, name: &str) -> Result<HostTensor> {
         bail!(key, "there is no weight '{name}'")
@@ -78,7 +78,7 @@ fn last_uses(body: &Body) -> HashMap<ValueId, usize> {
     last
 }
 
-/// Checks the sizes of inputs against their types and learns what the symbols stand for.
+/// Checks the sizes of inputs against their types and binds the symbols.
 pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
     if types.len() != sizes.len() {
         bail!(value, "the graph takes {} inputs, got {}", types.len(), sizes.len());
@@ -99,7 +99,7 @@ pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
             pending.push((input, axis, dim, size as i64));
         }
     }
-    // Plain symbols first; what is left over is solved or checked as its symbols become known.
+    // Plain symbols first; the rest is solved or checked as its symbols become known.
     pending.sort_by_key(|(_, _, dim, _)| matches!(dim, max_core::Dim::Algebraic(_)));
     let mut unbound = pending.clone();
     loop {
@@ -135,7 +135,7 @@ pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
     Ok(bindings)
 }
 
-/// Binds the symbols that a result makes known and checks the others.
+/// Binds the symbols that a result determines and checks the others.
 fn unify(ty: &Type, result: &HostTensor, bindings: &mut Bindings) -> Result<()> {
     let Some((dtype, shape)) = ty.array() else { return Ok(()) };
     if dtype != result.dtype() || shape.rank() != result.shape().len() {

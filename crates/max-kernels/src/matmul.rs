@@ -1,12 +1,12 @@
-//! Runs matrix products.
+//! Runs matmuls.
 //!
 //! A task computes a block of rows and columns: for each block of the depth it packs some of its rows of the left
-//! operand (or reads them as they lie) and multiplies them with panels of the right one. Panels come packed from one of
-//! three places: a constant operand is packed once for all executions, one that many rows share is packed by all threads
-//! before the tasks begin, any other by the task itself. A product of few rows with a right operand that lies row by row
-//! reads that as it lies instead, and long sums of few rows and columns are cut into tasks along the depth. Sums have one
-//! order whatever is chosen, so the choice never shows in results: blocks one after the other up to [`LONG`], and the sums
-//! of such parts pairwise, so that rounding errors do not grow with the depth.
+//! operand (or reads them in place) and multiplies them by panels of the right one. Packed panels come from one of
+//! three sources: a constant operand is packed once for all executions, one that many rows share is packed by all
+//! threads before the tasks start, and any other by the task itself. A matmul of few rows with a row-major right
+//! operand reads that in place instead, and long sums of few rows and columns are split into tasks along the depth.
+//! The order of summation is always the same, so the choice never affects results: blocks are added one after the
+//! other up to [`LONG`], and the sums of such parts pairwise, so that rounding errors do not grow with the depth.
 
 mod block;
 mod constant;
@@ -36,41 +36,41 @@ use crate::scratch::{Line, bytes, pieces, with};
 use crate::tile::{RUN, levels, merged};
 use crate::{Memory, Pool};
 
-/// About how many rows a task computes.
+/// Roughly how many rows a task computes.
 const ROWS: usize = 42;
 
-/// About how many rows a task computes that packs the right operand itself.
+/// Roughly how many rows a task computes if it packs the right operand itself.
 const OWN_ROWS: usize = 504;
 
-/// About how many columns a task computes that packs the right operand itself: what it packs stays in the second cache,
-/// and in the first where few rows use it.
+/// Roughly how many columns a task computes if it packs the right operand itself: what it packs stays in the L2 cache,
+/// and in L1 where few rows use it.
 const OWN_COLUMNS: usize = 256;
 const OWN_FEW_COLUMNS: usize = 64;
 
-/// The most rows for which the right operand is read as it lies, once for each [`THIN`] of them.
+/// The maximum number of rows for which the right operand is read in place, once per [`THIN`] rows.
 const FEW_ROWS: usize = 4 * THIN;
 
-/// How many columns a task of few rows computes: a page of each row.
+/// How many columns a task of few rows computes: one page of each row.
 const THIN_COLUMNS: usize = 1024;
 
-/// How many tasks there are at least for each thread, so that none waits long for the last: where right operands are
-/// packed, and where columns side by side are read from memory together.
+/// The minimum number of tasks per thread, so that no thread waits long for the last one: where right operands are
+/// packed, and where adjacent columns are read from memory together.
 const TASKS: usize = 16;
 const FEW_TASKS: usize = 2;
 
-/// How much of the depth is summed block after block; the sums of more are combined pairwise.
+/// How much of the depth is summed block after block; beyond that, sums are combined pairwise.
 const LONG: usize = RUN * DEPTH;
 
-/// The most rows and columns of products whose sums are cut into tasks along the depth.
+/// The maximum number of rows and columns of matmuls whose sums are split into tasks along the depth.
 const DEEP: usize = 128;
 
-/// The depth beyond which they would take much memory.
+/// The depth beyond which the sums of these tasks would take much memory.
 const DEEPEST: usize = 1 << 17;
 
-/// The multiplications below which products share a task.
+/// The number of multiplications below which matmuls share a task.
 const TASK: usize = 1 << 17;
 
-/// A matrix product that is ready to run.
+/// A matmul that is ready to run.
 #[derive(Debug)]
 pub(crate) struct PreparedMatmul {
     batch: usize,
@@ -78,13 +78,13 @@ pub(crate) struct PreparedMatmul {
     size: [usize; 3],
     left: Operand,
     right: Operand,
-    /// The right operand, if it is one and never changes.
+    /// The right operand, if it is constant.
     constant: Option<Arc<Constant>>,
     ending: Ending,
     run: Run,
 }
 
-/// Matrices in memory: where they start, and how far apart rows and columns lie.
+/// Matrices in memory: where they start, and the strides of rows and columns.
 #[derive(Debug)]
 pub(crate) struct Operand {
     places: Places,
@@ -98,7 +98,7 @@ impl Operand {
         Operand { places: Places::new(access, batch), strides, size: size.map(|size| size as usize) }
     }
 
-    /// The same matrices with rows as columns.
+    /// The transposed matrices.
     pub(crate) fn transposed(mut self) -> Operand {
         self.strides.reverse();
         self.size.reverse();
@@ -110,7 +110,7 @@ impl Operand {
     }
 }
 
-/// The product of sizes, as a number of things to do.
+/// The product of sizes, as an amount of work.
 pub(crate) fn count(sizes: &[i64]) -> Result<usize> {
     let product =
         sizes.iter().try_fold(1usize, |product, &size| product.checked_mul(usize::try_from(size).ok()?));
@@ -120,7 +120,7 @@ pub(crate) fn count(sizes: &[i64]) -> Result<usize> {
     }
 }
 
-/// Sizes cut into parts of about a length, each but the last a multiple of a unit.
+/// Sizes split into parts of about a given length, all but the last a multiple of a unit.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut {
     size: usize,
@@ -150,7 +150,7 @@ impl PreparedMatmul {
         let k = &fold::fold(k);
         let dtype = k.lhs.dtype;
         if k.rhs.dtype != dtype {
-            bail!(internal, "a product of {dtype} and {}", k.rhs.dtype);
+            bail!(internal, "a matmul of {dtype} and {}", k.rhs.dtype);
         }
         count(&[&k.batch[..], &[k.m, k.n]].concat())?;
         let right = Operand::new(&k.rhs, &k.batch, [k.k, k.n]);
@@ -172,12 +172,12 @@ impl PreparedMatmul {
     ///
     /// The memory was checked for the kernel.
     pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.run)(self, memory, pool) };
         Ok(())
     }
 
-    /// The right operand, if it never changes.
+    /// The right operand, if it is constant.
     pub(crate) fn constant(&self) -> Option<&Constant> {
         self.constant.as_deref()
     }
@@ -185,7 +185,7 @@ impl PreparedMatmul {
 
 type Run = unsafe fn(&PreparedMatmul, &[Memory], &Pool);
 
-/// How products of a dtype are computed on this machine.
+/// How matmuls of a dtype are computed on this machine.
 fn choose(dtype: DType) -> Run {
     fn dots<T: Dot + form::Bits>(otherwise: Run) -> Run
     where
@@ -220,7 +220,7 @@ unsafe fn run<F: Form>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool) {
     let small =
         lies && depth.saturating_mul(n).saturating_mul(size_of::<F::Right>()) <= Caches::get().second / 4;
     let many_rows = if repeats { m.saturating_mul(k.batch) } else { m };
-    // SAFETY: the caller vouches for the memory; tasks have blocks of their own.
+    // SAFETY: the caller guarantees the memory; each task has its own blocks.
     unsafe {
         if k.batch == 1 && m <= DEEP && n <= DEEP && (4 * DEPTH..DEEPEST).contains(&depth) {
             product.deep(lies);
@@ -240,7 +240,7 @@ unsafe fn run<F: Form>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool) {
     }
 }
 
-/// A product that is running.
+/// A matmul that is running.
 struct Product<'a, F: Form> {
     k: &'a PreparedMatmul,
     kernels: &'static Kernels<F::Sum, F::Left, F::Right>,
@@ -248,30 +248,30 @@ struct Product<'a, F: Form> {
     pool: &'a Pool,
 }
 
-/// A packed right operand, or some of its columns: block after block of the depth, and in each the panels one after the
-/// other.
+/// A packed right operand, or some of its columns: block after block of the depth, each with its panels stored
+/// contiguously.
 struct Panels<B> {
     start: *const B,
     columns: Range<usize>,
 }
 
-/// Where a task has the right operand from.
+/// Where a task gets the right operand from.
 enum Source<'a, B> {
     /// It is packed.
     Panels(&'a Panels<B>),
-    /// The task reads it as it lies, but for the last columns.
+    /// The task reads it in place, except for the last columns.
     Lies,
     /// The task packs it.
     Own,
 }
 
-// SAFETY: an address; who reads there vouches for it.
+// SAFETY: it is only an address; whoever reads there guarantees that this is allowed.
 unsafe impl<B> Sync for Panels<B> {}
 
 /// Sums in scratch memory that tasks share.
 struct Sums<L>(*mut L);
 
-// SAFETY: an address; who reads or writes there vouches for it.
+// SAFETY: it is only an address; whoever reads or writes there guarantees that this is allowed.
 unsafe impl<L> Sync for Sums<L> {}
 
 impl<L> Sums<L> {
@@ -281,7 +281,7 @@ impl<L> Sums<L> {
 }
 
 impl<B> Panels<B> {
-    /// The panels from that of a column on, in the block of the depth from a place on.
+    /// The panels starting with that of a column, in the block of the depth that starts at an offset.
     fn at<F: Form<Right = B>>(&self, width: usize, column: usize, start: usize, taken: usize) -> Right<B> {
         let panel = F::groups(taken) * width;
         let block = start / F::GROUP * self.columns.len().next_multiple_of(width);
@@ -291,8 +291,8 @@ impl<B> Panels<B> {
 }
 
 impl<F: Form> Product<'_, F> {
-    /// Computes columns of some of the products, in tasks of about so many rows and columns, or of fewer columns where
-    /// threads would have fewer tasks than so many.
+    /// Computes columns of some of the matmuls, in tasks of about the given numbers of rows and columns, or of fewer
+    /// columns where there would otherwise be fewer than `tasks` tasks per thread.
     ///
     /// # Safety
     ///
@@ -330,38 +330,38 @@ impl<F: Form> Product<'_, F> {
                     depth: 0..depth,
                     to: None,
                 };
-                // SAFETY: the caller vouches; no other task has this block.
+                // SAFETY: guaranteed by the caller; no other task has this block.
                 unsafe { block.in_parts(&compute) };
             }
         });
     }
 
-    /// About how many columns a task computes: a block of as many panels fills the second cache.
+    /// Roughly how many columns a task computes: a block of that many panels fills the L2 cache.
     fn columns(&self) -> usize {
         let block = DEPTH / F::GROUP * size_of::<F::Right>();
         (Caches::get().second / block).max(4 * self.kernels.width)
     }
 
-    /// The packed elements of so many columns.
+    /// The number of packed elements of this many columns.
     fn packed_size(&self, columns: usize) -> usize {
         F::groups(self.k.size[1]) * columns.next_multiple_of(self.kernels.width)
     }
 
-    /// The right operand, if it never changes and is packed or to be packed now.
+    /// The right operand, if it is constant and is packed already or to be packed now.
     fn constant(&self, wanted: bool) -> Option<Panels<F::Right>> {
         let columns = 0..self.k.size[2];
         let lines = bytes::<F::Right>(self.packed_size(columns.len())) / size_of::<Line>();
         let fill = |to: *mut u8| {
             let to = Panels::<F::Right> { start: to.cast_const().cast(), columns: columns.clone() };
-            // SAFETY: there are as many lines as panels need, and nobody else has them yet.
+            // SAFETY: there are as many lines as the panels need, and nobody else has them yet.
             unsafe { self.pack(0, &to) };
         };
         let start = self.k.constant.as_ref()?.packed(wanted, lines, fill)?;
         Some(Panels { start: start.cast(), columns })
     }
 
-    /// Computes it with right operands that all threads pack before they multiply, as much at a time as the last cache
-    /// holds well.
+    /// Computes it with right operands that all threads pack before they multiply, as much at a time as fits well in
+    /// the last-level cache.
     ///
     /// # Safety
     ///
@@ -377,7 +377,7 @@ impl<F: Form> Product<'_, F> {
                     let panels = Panels { start: scratch.cast_const().cast(), columns: columns.clone() };
                     let indices = if repeats { 0..self.k.batch } else { index..index + 1 };
                     let source = Source::Panels(&panels);
-                    // SAFETY: the caller vouches; the panels fit, and every task has its own part of them.
+                    // SAFETY: guaranteed by the caller; the panels fit, and every task has its own part of them.
                     unsafe {
                         self.pack(index, &panels);
                         self.tasks([ROWS, self.columns(), TASKS], columns, indices, |block| {
@@ -389,11 +389,11 @@ impl<F: Form> Product<'_, F> {
         }
     }
 
-    /// Computes it with a task for each block of the depth. Their sums are combined in the order of all other ways.
+    /// Computes it with one task per block of the depth. Their sums are combined in the same order as everywhere else.
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have this form and whose batch is one.
+    /// The memory was checked for the kernel, whose operands have this form and whose batch size is one.
     unsafe fn deep(&self, lies: bool) {
         let ([m, depth, n], source) = (self.k.size, if lies { Source::Lies } else { Source::Own });
         let (stride, blocks) = (n.next_multiple_of(self.kernels.width), depth.div_ceil(DEPTH));
@@ -403,7 +403,7 @@ impl<F: Form> Product<'_, F> {
                 let depth = block * DEPTH..depth.min((block + 1) * DEPTH);
                 let to = Some((sums.at(block * m * stride), stride as isize));
                 let block = Block { product: self, index: 0, rows: 0..m, columns: 0..n, depth, to };
-                // SAFETY: the caller vouches; every block has sums of its own.
+                // SAFETY: guaranteed by the caller; every block has its own sums.
                 unsafe { block.packed(&source) };
             });
             let rows = Cut::new(m, m.div_ceil(self.pool.threads()), 1);
@@ -411,9 +411,9 @@ impl<F: Form> Product<'_, F> {
                 let rows = rows.range(part);
                 let (count, parts) = (rows.len() * stride, blocks.div_ceil(RUN));
                 let at = |block: usize| sums.at((block * m + rows.start) * stride);
-                // The first block of what is at each level.
+                // The first block of the sums at each level.
                 let mut stack = [0; levels(DEEPEST / LONG)];
-                // SAFETY: the caller vouches; no other task has these rows.
+                // SAFETY: guaranteed by the caller; no other task has these rows.
                 unsafe {
                     for part in 0..parts {
                         let first = part * RUN;
@@ -444,25 +444,25 @@ impl<F: Form> Product<'_, F> {
             let panels = to.at::<F>(width, column, start, taken);
             let matrix = self.k.right.at::<F::Element>(self.memory, index);
             let matrix = matrix.part([start, column], [taken, part.len()]);
-            // SAFETY: the caller vouches; no other task packs this part.
+            // SAFETY: guaranteed by the caller; no other task packs this part.
             unsafe { F::pack_right(panels.start.cast_mut(), panels.panel, matrix) };
         });
     }
 }
 
-/// A block of one of the products.
+/// A block of one of the matmuls.
 struct Block<'a, F: Form> {
     product: &'a Product<'a, F>,
     index: usize,
     rows: Range<usize>,
     columns: Range<usize>,
-    /// The part of the depth, and where its sums go if it is only a part.
+    /// The part of the depth, and the destination of its sums if it is not the whole depth.
     depth: Range<usize>,
     to: Option<(*mut F::Sum, isize)>,
 }
 
 impl<F: Form> Block<'_, F> {
-    /// Computes it with a function that computes [`LONG`] of the depth at most, and combines what that gives.
+    /// Computes it with a function that handles at most [`LONG`] of the depth, and combines the results.
     ///
     /// # Safety
     ///
@@ -485,16 +485,16 @@ impl<F: Form> Block<'_, F> {
                     columns: self.columns.clone(),
                     ..self
                 });
-                // SAFETY: the levels are apart, and have sums of so many rows.
+                // SAFETY: the levels do not overlap, and each has room for the sums of this many rows.
                 merged(part, parts).for_each(|level| unsafe { add(at(level - 1), at(level), rows * stride) });
             }
             let sums = (at(0).cast_const(), stride);
-            // SAFETY: the caller vouches; the first level has the sums of the whole depth.
+            // SAFETY: guaranteed by the caller; the first level has the sums of the whole depth.
             unsafe { k.ending.deliver(memory, self.index, self.rows.clone(), self.columns.clone(), sums) };
         });
     }
 
-    /// Computes it from the right operand of a source.
+    /// Computes it with the right operand from a source.
     ///
     /// # Safety
     ///
@@ -511,7 +511,7 @@ impl<F: Form> Block<'_, F> {
             Source::Lies => width * DEPTH / F::GROUP,
             Source::Own => stride * DEPTH / F::GROUP,
         };
-        // Sums over several blocks of the depth stay in the cache; what is stored goes to its place with the last.
+        // Sums over several blocks of the depth stay in the cache; direct results are written with the last block.
         let aside = if place.is_none() || depth > DEPTH { rows * stride } else { 0 };
         let group = rows.min(ROWS.next_multiple_of(kernels.tiles.len()));
         let sizes = [bytes::<F::Left>(group * row), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
@@ -520,7 +520,7 @@ impl<F: Form> Block<'_, F> {
             let own = scratch.take::<F::Right>(own);
             let sums = (scratch.take::<F::Sum>(aside), stride as isize);
             let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
-            // SAFETY: the caller vouches for the operands and the place; scratch memory has the sizes asked for.
+            // SAFETY: the caller guarantees the operands and the destination; scratch memory has the sizes asked for.
             unsafe {
                 for start in (self.depth.start..self.depth.end.max(1)).step_by(DEPTH) {
                     let taken = DEPTH.min(self.depth.end - start);
@@ -582,8 +582,8 @@ impl<F: Form> Block<'_, F> {
         });
     }
 
-    /// How many of its columns are read as they lie, down to a row. A vector that sticks out of a row reads the next one;
-    /// only where that is not there, the last columns are packed.
+    /// How many of its columns are read in place, down to a row. A vector that extends past the end of a row reads into
+    /// the next one; only where there is no next row are the last columns packed.
     fn lying(&self, source: &Source<F::Right>, down: usize) -> usize {
         let Product { k, kernels, .. } = *self.product;
         let ([_, depth, n], columns) = (k.size, self.columns.len());
@@ -595,11 +595,11 @@ impl<F: Form> Block<'_, F> {
         }
     }
 
-    /// Computes it from few rows and a right operand that is read as it lies, but for the last columns.
+    /// Computes it from few rows and a right operand that is read in place, except for the last columns.
     ///
     /// # Safety
     ///
-    /// As for `packed`; and there are at most [`FEW_ROWS`] rows, and the right operand can be read as it lies.
+    /// As for `packed`; and there are at most [`FEW_ROWS`] rows, and the right operand can be read in place.
     unsafe fn thin(&self) {
         let Product { k, kernels, memory, .. } = *self.product;
         let (index, rows, columns) = (self.index, self.rows.len(), self.columns.len());
@@ -620,7 +620,7 @@ impl<F: Form> Block<'_, F> {
             let place = self.to.or_else(|| k.ending.place::<F::Sum>(memory, index, at));
             let (to, to_stride) = place.unwrap_or((sums, stride as isize));
             let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
-            // SAFETY: as in `packed`; the right operand is of the type that kernels read.
+            // SAFETY: as in `packed`; the right operand has the type that kernels read.
             unsafe {
                 if depth == 0 {
                     part.write_bytes(0, rows * stride);
@@ -666,19 +666,19 @@ impl<F: Form> Block<'_, F> {
     }
 }
 
-/// Adds so many sums to others.
+/// Adds this many sums to others.
 ///
 /// # Safety
 ///
-/// Both can be read, and those that are added to can be written.
+/// Both can be read, and the ones added to can be written.
 unsafe fn add<L: Lane>(to: *mut L, from: *const L, count: usize) {
     for i in 0..count {
-        // SAFETY: the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.add(i).write(to.add(i).read().add(from.add(i).read())) };
     }
 }
 
-/// A block of a left operand, with the distance of its rows, if it can be read as it lies.
+/// A block of a left operand, with the distance between its rows, if it can be read in place.
 fn lying_left<F: Form>(x: Matrix<F::Element>) -> Option<(*const F::Left, isize)> {
     let ([stride, along], [rows, depth]) = (x.strides, x.size);
     let whole = depth % F::GROUP == 0 && stride % F::GROUP as isize == 0;
@@ -686,7 +686,7 @@ fn lying_left<F: Form>(x: Matrix<F::Element>) -> Option<(*const F::Left, isize)>
     (F::LEFT_LIES && along == 1 && whole && far).then(|| (x.start.cast(), stride / F::GROUP as isize))
 }
 
-/// Whether rows so far apart lie a multiple of a page apart, or nearly: many of them push each other out of the first
+/// Whether the distance between rows is a multiple of a page, or nearly: many such rows evict each other from the L1
 /// cache.
 fn collide<T>(stride: isize) -> bool {
     const PAGE: isize = 4096;

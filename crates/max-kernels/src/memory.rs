@@ -1,5 +1,5 @@
-//! The memory that kernels work on: pieces of buffers and constants, and the check that a kernel stays inside of them
-//! and writes nothing that it still reads.
+//! The memory that kernels work on: pieces of buffers and constants, and the check that a kernel stays inside them
+//! and overwrites nothing that it still reads.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use max_driver::Buffer;
 
 use crate::loops::settle;
 
-/// A piece of memory of a device, borrowed from what keeps it alive.
+/// A piece of device memory, borrowed from its owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     ptr: *mut u8,
@@ -22,7 +22,7 @@ pub struct Memory<'a> {
 }
 
 // SAFETY: the memory is alive while it is borrowed, and may be used from any thread; buffers are shared mutable memory,
-// and who runs kernels sees to it that nobody else writes to it meanwhile.
+// and whoever runs kernels makes sure that nobody else writes to it meanwhile.
 unsafe impl Send for Memory<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Memory<'_> {}
@@ -53,7 +53,7 @@ impl<'a> Memory<'a> {
         Ok(Memory { ptr, writable: true, ..Memory::of(buffer)? })
     }
 
-    /// Bytes of the host, for reading.
+    /// Host bytes, for reading.
     pub fn of_bytes(bytes: &'a HostBytes) -> Memory<'a> {
         let ptr = bytes.as_ptr().cast_mut();
         Memory { ptr, len: bytes.len(), writable: false, device: DeviceRef::CPU, owner: PhantomData }
@@ -77,13 +77,13 @@ impl<'a> Memory<'a> {
         self.ptr
     }
 
-    /// The address behind its last byte.
+    /// The address after its last byte.
     pub(crate) fn end(self) -> *const u8 {
         self.ptr.wrapping_add(self.len)
     }
 }
 
-/// What a kernel asks of the memory in its slots.
+/// What a kernel requires of the memory in its slots.
 #[derive(Debug)]
 pub(crate) struct Extents {
     device: DeviceRef,
@@ -91,23 +91,23 @@ pub(crate) struct Extents {
     slots: Vec<Extent>,
 }
 
-/// What a kernel asks of the memory in a slot.
+/// What a kernel requires of the memory in a slot.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     slot: usize,
     bytes: usize,
     write: bool,
-    /// The one way in which the kernel's loop walks the slot, by number; nothing if there are several. Memory may be written
-    /// through one slot and read through another if both are walked in the same way.
+    /// The number of the only way in which the kernel's loop walks the slot; `None` if there are several. Memory may be
+    /// written through one slot and read through another if both are walked in the same way.
     walk: Option<u32>,
 }
 
-/// Up to so many slots are compared with each other; more are sorted first.
+/// Up to this many slots are compared pairwise; more are sorted first.
 const FEW: usize = 8;
 
 impl Extents {
-    /// Whether the kernel may run on memory: there is enough of it on the right device, and what is written overlaps
-    /// nothing else, unless that is read element by element where it is written.
+    /// Whether the kernel may run on this memory: it is large enough and on the right device, and what is written
+    /// overlaps nothing else, except what is read element by element where it is written.
     pub(crate) fn check(&self, memory: &[Memory]) -> Result<()> {
         self.slots.iter().try_for_each(|extent| extent.check(memory, self.device))?;
         if self.slots.len() > FEW {
@@ -123,7 +123,7 @@ impl Extents {
     fn check_sorted(&self, memory: &[Memory]) -> Result<()> {
         let mut slots: Vec<&Extent> = self.slots.iter().collect();
         slots.sort_unstable_by_key(|extent| extent.range(memory));
-        // Those that reach beyond the start of the next one: written, and only read.
+        // Those that extend beyond the start of the next one: written, and only read.
         let mut open: [Vec<&Extent>; 2] = [Vec::new(), Vec::new()];
         for extent in slots {
             let (start, _) = extent.range(memory);
@@ -162,7 +162,7 @@ impl Extent {
         }
     }
 
-    /// The addresses that are used of memory that was checked.
+    /// The addresses used of memory that was checked.
     fn range(&self, memory: &[Memory]) -> (usize, usize) {
         let start = memory[self.slot].ptr.addr();
         (start, start + self.bytes)
@@ -180,7 +180,7 @@ impl Extent {
     }
 }
 
-/// What a kernel asks of its memory: every element that its accesses name, over the shapes they are walked with.
+/// What a kernel requires of its memory: every element that its accesses name, over the shapes they are walked with.
 pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents> {
     let mut slots: BTreeMap<usize, Extent> = BTreeMap::new();
     let mut add = |access: &Access<i64>, shape: &[i64], write: bool, walk: Option<u32>| -> Result<()> {
@@ -190,7 +190,7 @@ pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents
         }
         let known = slots.entry(slot).or_insert(Extent { slot, bytes, write, walk });
         if known.write != write && (walk.is_none() || known.walk != walk) {
-            bail!(internal, "a kernel reads slot {slot} in another way than it writes it");
+            bail!(internal, "a kernel reads slot {slot} in a different way than it writes it");
         }
         known.walk = known.walk.filter(|known| Some(*known) == walk);
         (known.bytes, known.write) = (known.bytes.max(bytes), known.write || write);
@@ -229,7 +229,7 @@ pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents
     }
     if let Some(ending) = kernel.ending() {
         ending.dtypes()?;
-        // A row of nothing has a result too.
+        // An empty row has a result too.
         let ending = match kernel {
             Kernel::Loop(_) => Cow::Owned(settle(ending.clone())),
             _ => Cow::Borrowed(ending),
@@ -253,8 +253,8 @@ fn expect_shape(shape: &[i64], expected: &[i64]) -> Result<()> {
     Ok(())
 }
 
-/// The bytes from the start of a slot to behind the last element that an access names; an error if it names one
-/// before the start or beyond what can be counted.
+/// The bytes from the start of a slot to the end of the last element that an access names; an error if it names one
+/// before the start or if the count overflows.
 fn span(access: &Access<i64>, shape: &[i64]) -> Result<usize> {
     if shape.len() != access.strides.len() || shape.iter().any(|&size| size < 0) {
         bail!(internal, "an access with {} strides walks the shape {shape:?}", access.strides.len());
@@ -334,7 +334,7 @@ mod tests {
             let pieces = [all.part(4 * from, 16).unwrap(), all.part(4 * to, 16).unwrap()];
             extents(&kernel, DeviceRef::CPU).unwrap().check(&pieces)
         };
-        assert!(check(negate(0), 0, 4).is_ok(), "apart");
+        assert!(check(negate(0), 0, 4).is_ok(), "separate");
         assert!(check(negate(0), 2, 2).is_ok(), "in place");
         assert!(check(negate(0), 0, 1).unwrap_err().message().contains("overlaps"), "shifted");
         let pieces = [all, all];

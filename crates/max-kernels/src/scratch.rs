@@ -1,6 +1,6 @@
-//! Memory that a thread works in: it grows to what the largest kernel needs and is used again.
+//! Memory that a thread works in: it grows to what the largest kernel needs and is reused.
 //!
-//! Where memory is [guarded](max_driver::guard), every call, and every piece, has its own.
+//! Where memory is [guarded](max_driver::guard), every call, and every piece, has its own block.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -17,12 +17,12 @@ impl Line {
 }
 
 thread_local! {
-    /// A stack, since a task may run on a thread that waits for the tasks it is one of.
+    /// A stack, since a thread that waits for tasks may run one of them.
     static FREE: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls a function with so many bytes of this thread, aligned to a cache line; what they hold is left from earlier
-/// calls.
+/// Calls a function with this many bytes of the thread's scratch memory, aligned to a cache line; they hold what
+/// earlier calls left there.
 pub(crate) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     if let Some(block) = guarded(bytes) {
         return f(block.ptr().as_ptr());
@@ -37,7 +37,7 @@ pub(crate) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     result
 }
 
-/// Cache lines that a kernel keeps. What they hold is not defined until they are written.
+/// Cache lines that a kernel keeps. Their contents are undefined until they are written.
 #[derive(Debug)]
 pub(crate) enum Lines {
     Heap(Vec<MaybeUninit<Line>>),
@@ -45,7 +45,7 @@ pub(crate) enum Lines {
 }
 
 impl Lines {
-    /// A number of cache lines, unless the system refuses.
+    /// This many cache lines, unless the system refuses.
     pub(crate) fn new(count: usize) -> Option<Lines> {
         if let Some(block) = guarded(count.checked_mul(size_of::<Line>())?) {
             return Some(Lines::Guarded(block));
@@ -94,13 +94,13 @@ pub(crate) struct Pieces {
     guarded: Vec<Guarded>,
 }
 
-/// The bytes that a piece of so many elements takes.
+/// The bytes that a piece of this many elements takes.
 pub(crate) const fn bytes<T>(count: usize) -> usize {
     (count * size_of::<T>()).next_multiple_of(size_of::<Line>())
 }
 
 impl Pieces {
-    /// A piece for so many elements, at the start of a cache line. It holds old but valid bytes.
+    /// A piece for this many elements, aligned to a cache line. It holds old but valid bytes.
     pub(crate) fn take<T: bytemuck::Pod>(&mut self, count: usize) -> *mut T {
         let bytes = bytes::<T>(count);
         assert!(bytes <= self.left, "a task takes more scratch memory than it asked for");
@@ -116,7 +116,7 @@ impl Pieces {
     }
 }
 
-/// As [`with`], to be taken piece by piece.
+/// As [`with`], for memory that is taken piece by piece.
 pub(crate) fn pieces<R>(bytes: usize, f: impl FnOnce(&mut Pieces) -> R) -> R {
     with(bytes, |next| f(&mut Pieces { next, left: bytes, guarded: Vec::new() }))
 }

@@ -1,9 +1,10 @@
-//! Native code that runs without the GIL, until it is done, Ctrl-C comes, or the interpreter ends.
+//! Native code that runs without the GIL until it is done, is interrupted by Ctrl-C, or the interpreter ends.
 //!
-//! A daemon thread may still be computing when the interpreter finalizes. Two things would then end the process with it:
-//! `PyGILState_Ensure` follows a null pointer once the interpreter is gone, and before Python 3.14 a thread that waits for
-//! the GIL is unwound, which aborts where it meets Rust frames. So native code gets the GIL back by [`attached`], with the
-//! thread state that it came with, and lets Python code run by [`call`]; in both a thread waits until the process is gone.
+//! A daemon thread may still be computing when the interpreter finalizes. Two things could then crash the process:
+//! `PyGILState_Ensure` dereferences a null pointer once the interpreter is gone, and before Python 3.14 a thread that
+//! waits for the GIL is unwound, which aborts when it reaches Rust frames. So native code gets the GIL back through
+//! [`attached`], with its original thread state, and runs Python code through [`call`]; in both, a thread waits until
+//! the process is gone.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::AtomicPtr;
@@ -16,7 +17,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::error::Raise;
 
-/// Runs work without the GIL, until it is done or Ctrl-C ends it where it asks whether to go on.
+/// Runs work without the GIL until it is done, or until Ctrl-C ends it at a point where it asks whether to go on.
 pub fn interruptible<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&dyn Fn() -> max::Result<()>) -> max::Result<T> + Send,
@@ -50,12 +51,12 @@ fn detached_from<R>(state: *mut PyThreadState, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Runs work with the GIL, which the thread may or may not have. If the interpreter is finalizing it does not return.
+/// Runs work with the GIL, which the thread may or may not hold. Does not return if the interpreter is finalizing.
 pub fn attached<R>(work: impl FnOnce(Python<'_>) -> R) -> R {
     struct Detach;
     impl Drop for Detach {
         fn drop(&mut self) {
-            // SAFETY: the thread is attached, with the state that is saved where it was detached first.
+            // SAFETY: the thread is attached, with the state that was saved where it was first detached.
             unsafe { ffi::PyEval_SaveThread() };
         }
     }
@@ -69,7 +70,7 @@ pub fn attached<R>(work: impl FnOnce(Python<'_>) -> R) -> R {
     detached_from(ptr::null_mut(), || Python::attach(work))
 }
 
-/// Calls an object that may run Python code. If the interpreter finalizes meanwhile it does not return.
+/// Calls an object that may run Python code. Does not return if the interpreter finalizes meanwhile.
 pub fn call<'py>(
     callable: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
@@ -86,9 +87,9 @@ pub fn call<'py>(
     }
     type Nounwind = unsafe extern "C" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
     type Unwind = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
-    // The compiler must not see which function it is, as that is declared not to unwind.
+    // The compiler must not see which function this is, as that is declared not to unwind.
     let function = std::hint::black_box(ffi::PyObject_Call as Nounwind);
-    // SAFETY: the two types differ only in what the compiler expects of the stack.
+    // SAFETY: the two types differ only in what the compiler assumes about unwinding.
     let function = unsafe { mem::transmute::<Nounwind, Unwind>(function) };
     let options = options.map_or(ptr::null_mut(), |options| options.as_ptr());
     let wait = Wait;
@@ -99,7 +100,7 @@ pub fn call<'py>(
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }
 
-/// Lets Ctrl-C end an execution: looks for signals from time to time, and keeps the exception of one.
+/// Lets Ctrl-C end an execution: checks for signals from time to time, and keeps the exception that one raises.
 struct Interrupt {
     looked: Cell<Instant>,
     raised: RefCell<Option<PyErr>>,

@@ -18,11 +18,11 @@ pub(super) struct Offer {
 /// The indices of offered elements.
 #[derive(Clone, Copy)]
 pub(super) enum Indices {
-    /// The same for all.
+    /// The same index for all.
     Same(i64),
-    /// Counted from the first, which goes to the first lane.
+    /// Consecutive indices; the first one goes to the first lane.
     From(i64),
-    /// Their own.
+    /// One index per element.
     Given(*const i64),
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Indices {
 pub(super) struct Best {
     /// Offers elements to lanes: element `i` to lane `i` modulo the number of lanes.
     pub(super) offer: unsafe fn(values: *mut u8, indices: *mut i64, lanes: usize, offer: Offer, count: usize),
-    /// Gives the best of a group of lanes to all of them.
+    /// Broadcasts the best of a group of lanes to all of them.
     pub(super) finish: unsafe fn(values: *mut u8, indices: *mut i64),
 }
 

@@ -1,7 +1,7 @@
-//! How a loop is cut: into tiles, units, tasks, and parts of a reduced axis; and where its values lie.
+//! How a loop is split into tiles, units, tasks, and parts of a reduced axis; and where its values are stored.
 //!
-//! A unit is what has its own per-row values: one row where tiles lie along the reduced axis, else one tile. Every
-//! number here comes from the shape of the loop, so that results do not depend on who computes them.
+//! A unit is what has its own per-row values: one row where tiles go along the reduced axis, otherwise one tile. Every
+//! number here comes from the shape of the loop, so that results do not depend on which thread computes them.
 
 use max_core::kernel::Loop;
 use max_core::{DType, Result};
@@ -11,34 +11,34 @@ use super::run::Base;
 use super::space::{Space, View};
 use crate::tile::{Arg, GROUP, RUN, levels};
 
-/// What the tiles of a pass may take of the first cache.
+/// How much of the L1 cache the tiles of a pass may take.
 const TILES: usize = 20 << 10;
-/// The most elements of a tile.
+/// The maximum number of elements of a tile.
 const LONGEST: usize = 1024;
-/// The same where a pass goes across rows, and for transposed memory: longer runs of what lies apart.
+/// The same where a pass goes across rows, and for transposed memory: longer runs of strided memory.
 const LARGEST: usize = 4096;
-/// From so many columns on, a tile is a part of one row.
+/// From this many columns on, a tile is a part of one row.
 const WIDE: usize = 512;
-/// The columns of tiles into which memory is loaded that is contiguous along the rows.
+/// The columns of tiles that are loaded from memory that is contiguous along the rows.
 const ACROSS: usize = 64;
-/// What values kept for later stages may take.
+/// How much memory values kept for later stages may take.
 const KEPT: usize = 256 << 10;
-/// What may be staged for a unit.
+/// How much may be staged for a unit.
 const STAGED: usize = 128 << 10;
-/// About how many elements a task has at least, and how many tasks there are at most: long runs of memory are read faster
-/// than short ones, and so many tasks keep many threads busy.
+/// Roughly the minimum number of elements per task, and the maximum number of tasks: long runs of memory are read
+/// faster than short ones, and this many tasks keep many threads busy.
 const TASK: usize = 32 << 10;
 const TASKS: usize = 64;
-/// About how many elements a part of a reduced axis has, and how many parts there are at most.
+/// Roughly the number of elements per part of a reduced axis, and the maximum number of parts.
 const PART: usize = 32 << 10;
 const PARTS: usize = 512;
 /// With fewer units, the parts of a reduced axis are tasks.
 const FEW: usize = 16;
-/// Below so many steps of the program, a loop is not worth waking other threads.
+/// Below this many steps of the program, a loop is not worth waking other threads.
 const SMALL: usize = 32 << 10;
-/// What a loop moves beyond this does not come from the caches of a core.
+/// A loop that moves more than this does not find it in the caches of a core.
 const FAR: usize = 1 << 20;
-/// What a loop moves beyond this does not stay in the caches anyway.
+/// A loop that moves more than this cannot keep it in the caches anyway.
 const STREAM: usize = 16 << 20;
 
 /// Memory that is transposed into scratch memory for a unit, or out of it.
@@ -47,7 +47,7 @@ pub(super) struct Staged {
     pub(super) view: usize,
     pub(super) read: bool,
     pub(super) written: bool,
-    /// Where it lies in scratch memory.
+    /// Its place in scratch memory.
     pub(super) start: usize,
 }
 
@@ -58,43 +58,43 @@ pub(crate) struct Plan {
     pub(super) program: Program,
     /// The views that are used.
     pub(super) used: Vec<usize>,
-    /// The room of a tile, in elements.
+    /// The size of a tile, in elements.
     pub(super) tile: usize,
     /// The rows and columns of a unit.
     pub(super) block: [usize; 2],
-    /// How many blocks there are down the rows and across the columns.
+    /// The number of blocks down the rows and across the columns.
     pub(super) blocks: [usize; 2],
     pub(super) units: usize,
-    /// The units of a task.
+    /// The units per task.
     pub(super) task: usize,
-    /// The length of what a pass runs along, of the runs whose results are combined pairwise, and of parts that are whole
-    /// subtrees of that.
+    /// The length of a pass, of the runs whose results are combined pairwise, and of parts that are whole subtrees of
+    /// that.
     pub(super) along: usize,
     pub(super) run: usize,
     pub(super) part: usize,
-    /// Whether the parts are tasks, or else the units.
+    /// Whether the tasks are parts; otherwise they are units.
     pub(super) split: bool,
     /// Whether other threads may help.
     pub(super) shared: bool,
     pub(super) streaming: bool,
-    /// Whether the memory of the next tile is asked for ahead of its use.
+    /// Whether the memory of the next tile is prefetched.
     pub(super) far: bool,
-    /// The views that are read, and those that nothing which the loop writes can change.
+    /// The views that are read, and those that nothing the loop writes can change.
     pub(super) reads: Vec<bool>,
     pub(super) constant: Vec<bool>,
     pub(super) staged: Vec<Staged>,
-    /// Where each value lies in scratch memory, or in the image.
+    /// The offset of each value in scratch memory, or in the image.
     pub(super) offsets: Vec<usize>,
     /// Where regions start.
     pub(super) regions: [usize; REGIONS],
-    /// The bytes of a level of the stacks of reductions.
+    /// The bytes per level of the reduction stacks.
     pub(super) level: usize,
     /// Where memory for loads that are transposed before they are converted starts.
     pub(super) raw: usize,
     pub(super) bytes: usize,
 }
 
-/// Which accesses are read, which are written, and of which only the positions are asked for.
+/// Which accesses are read, which are written, and which are used for positions only.
 pub(super) struct Uses {
     pub(super) read: Vec<bool>,
     pub(super) written: Vec<bool>,
@@ -113,7 +113,7 @@ impl Uses {
     }
 }
 
-/// About how many elements a task of a loop has.
+/// Roughly the number of elements per task of a loop.
 pub(super) fn task_size(elements: usize) -> usize {
     TASK.max(elements / TASKS)
 }
@@ -212,7 +212,7 @@ impl Plan {
         } else if cols >= WIDE.min(tile) || !self.program.computes {
             [1, cols.min(tile)]
         } else {
-            // Whole groups, so that what is contiguous needs no copy.
+            // Whole groups, so that contiguous memory needs no copy.
             let whole = GROUP >> cols.trailing_zeros().min(GROUP.trailing_zeros());
             let fit = tile / cols;
             [rows.min(if fit >= whole { fit / whole * whole } else { fit }), cols]
@@ -237,12 +237,12 @@ impl Plan {
         self.task = (task_size(elements) / unit).max(1);
     }
 
-    /// The number of parts of what a pass runs along.
+    /// The number of parts of a pass.
     pub(super) fn parts(&self) -> usize {
         self.along.div_ceil(self.part)
     }
 
-    /// The rows and columns of the tiles of a block that has so many.
+    /// The rows and columns of the tiles of a block with this many rows and columns.
     pub(super) fn tiles(&self, rows: usize, cols: usize) -> [usize; 2] {
         if cols >= WIDE.min(self.tile) || !self.program.computes {
             [1, cols.min(self.tile)]
@@ -262,7 +262,7 @@ impl Plan {
             Region::Image => GROUP,
             Region::Total => self.lanes(),
             Region::Row if self.space.horizontal => GROUP,
-            // A group more, since loads of short rows fill the last group of each.
+            // One more group, since loads of short rows fill the last group of each.
             Region::Row | Region::Tile | Region::Home => self.tile + GROUP,
             Region::Wide if self.space.horizontal => self.space.cols.div_ceil(GROUP).saturating_mul(GROUP),
             Region::Wide => self.space.steps.saturating_mul(self.tile),
@@ -300,14 +300,14 @@ impl Plan {
     }
 }
 
-/// Which views nothing that the loop writes can change.
+/// Which views nothing the loop writes can change.
 fn constant(space: &Space, uses: &Uses) -> Vec<bool> {
     let views = || space.views.iter().zip(&uses.written);
     let written = |slot: usize| views().any(|(view, written)| *written && view.slot == slot);
     space.views.iter().map(|view| !written(view.slot)).collect()
 }
 
-/// About how many bytes a loop reads and writes.
+/// Roughly how many bytes a loop reads and writes.
 fn moved(space: &Space, uses: &Uses) -> usize {
     let views = space.views.iter().zip(uses.read.iter().zip(&uses.written));
     let bytes = views.map(|(view, (read, written))| {

@@ -1,12 +1,12 @@
 //! The code of a loop as a list of calls on tiles.
 //!
 //! A value is constant, per row or per element. Constants are computed here, once. What remains runs in stages: the
-//! per-row code of a stage uses what the reductions of earlier stages gave, then a pass over the elements feeds its
-//! own reductions. An element-level value that a later stage needs is kept for the whole row, or computed again if
-//! that would take too much memory; loads and positions always happen again. All stores wait for the last stage, after every use
-//! of a load of that stage, so that a loop may write where it reads.
+//! per-row code of a stage uses the results of the reductions of earlier stages, then a pass over the elements feeds
+//! its own reductions. A per-element value that a later stage needs is kept for the whole row, or recomputed if that
+//! would take too much memory; loads and positions are always repeated. All stores wait for the last stage, after
+//! every use of a load of that stage, so that a loop may write where it reads.
 //!
-//! Where tiles lie along the reduced axis, a per-row value is a group of equal elements; where they lie across it, it
+//! Where tiles go along the reduced axis, a per-row value is a group of equal elements; where they go across it, it
 //! is a tile like any other.
 
 use max_core::kernel::{Instr, Level, Loop, Reduction, Reg};
@@ -21,25 +21,25 @@ use crate::tile::{self, Arg, IndexFn, LoadFn, ReduceFn, Reducer, StoreFn, TileFn
 /// Names a place for a value: a position in [`Program::placements`].
 pub(super) type Entry = u32;
 
-/// Where a value lies: so many bytes for each element of the region into it.
+/// Where a value is stored: its offset in the region, in bytes per element.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placement {
     pub(super) region: Region,
     pub(super) start: usize,
 }
 
-/// The kinds of memory that values lie in. All of a region have the same number of elements.
+/// The kinds of memory that hold values. All values of a region have the same number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Region {
     /// Constants: a group.
     Image,
     /// Per-row values: a group or a tile.
     Row,
-    /// What reductions gave, and the rest of their stacks: level after level, each with the same layout.
+    /// The results of reductions, and the rest of their stacks: level after level, each with the same layout.
     Total,
     /// Tiles of a pass.
     Tile,
-    /// Tiles that loads go to which are mostly used where they lie in memory.
+    /// Destination tiles of loads that are mostly used in place.
     Home,
     /// Values of whole rows, kept for later stages.
     Wide,
@@ -63,13 +63,13 @@ pub(super) enum Op {
         direct: bool,
         padded: bool,
     },
-    /// Positions that a view names.
+    /// The positions that a view names.
     Index {
         f: IndexFn,
         dst: Entry,
         view: u32,
     },
-    /// Moves a kept value to the tile of the pass; elements have so many bytes.
+    /// Moves a kept value to the tile of the pass; elements have this many bytes.
     Seat {
         entry: Entry,
         size: u32,
@@ -96,7 +96,7 @@ pub(super) enum Op {
 /// One pass over the elements of a row.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stage {
-    /// Before the pass, once a row.
+    /// Before the pass, once per row.
     pub(super) row: Vec<Op>,
     /// The pass.
     pub(super) element: Vec<Op>,
@@ -126,17 +126,17 @@ pub(super) struct Program {
     pub(super) image: Vec<Line>,
     pub(super) placements: Vec<Placement>,
     pub(super) stages: Vec<Stage>,
-    /// After the last stage, once a row.
+    /// After the last stage, once per row.
     pub(super) tail: Vec<Op>,
-    /// The bytes an element of each region.
+    /// The bytes per element of each region.
     pub(super) widths: [usize; REGIONS],
-    /// The bytes an element of all that a pass goes through in scratch memory.
+    /// The bytes per element of everything that a pass touches in scratch memory.
     pub(super) live: usize,
-    /// Whether anything is computed, other than loads and stores.
+    /// Whether anything is computed besides loads and stores.
     pub(super) computes: bool,
 }
 
-/// What is decided about a loop before its code is made.
+/// What is decided about a loop before its code is generated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choices {
     pub(super) horizontal: bool,
@@ -180,9 +180,9 @@ struct Builder<'a> {
     live: &'a [bool],
     choices: Choices,
     rates: Vec<Rate>,
-    /// The stage from which on a value can be had.
+    /// The first stage in which a value is available.
     ready: Vec<usize>,
-    /// Where constants, per-row values and kept values lie, and in each stage its other values.
+    /// The places of constants, per-row values and kept values, and of the other values of each stage.
     entries: Vec<Entry>,
     kept: Vec<bool>,
     /// Free places of `Tile` and `Home` by size.
@@ -190,7 +190,7 @@ struct Builder<'a> {
     program: Program,
 }
 
-/// Makes the program of a loop.
+/// Generates the program of a loop.
 pub(super) fn build(loop_: &Loop<i64>, dtypes: &[DType], live: &[bool], choices: Choices) -> Result<Program> {
     let mut builder = Builder {
         loop_,
@@ -226,7 +226,7 @@ fn rates(loop_: &Loop<i64>) -> Vec<Rate> {
             Instr::Apply(..) | Instr::Select(_) | Instr::Cast(..) | Instr::Random(..) => {
                 args(instr).iter().map(|arg| rates[arg.0 as usize]).max().unwrap_or(Rate::Constant)
             }
-            // A per-row value is stored for each element where the access says so.
+            // A per-row value is stored once per element where the access says so.
             Instr::Store(access, _) => match loop_.reduce {
                 Some(axis) if level == Level::Row && loop_.accesses[*access as usize].strides[axis] == 0 => {
                     Rate::Row
@@ -292,7 +292,7 @@ impl Builder<'_> {
         self.program.image[start..].as_mut_ptr().cast()
     }
 
-    /// The function of an instruction on tiles.
+    /// The function on tiles for an instruction.
     fn function(&self, at: usize) -> Result<Option<TileFn>> {
         let dtype = |reg: &Reg| self.dtypes[reg.0 as usize];
         Ok(match &self.loop_.code[at] {
@@ -361,7 +361,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Marks what the pass of a stage computes; of earlier stages what they must keep.
+    /// Marks what the pass of a stage computes, and what earlier stages must keep for it.
     fn demand(&mut self, stage: usize, last: usize, needed: &mut [Vec<bool>]) {
         for at in (0..self.loop_.code.len()).rev() {
             let instr = &self.loop_.code[at];
@@ -388,7 +388,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The per-row values that can be had from a stage on.
+    /// The per-row values that are available from a stage on.
     fn row_code(&mut self, stage: usize) -> Result<Vec<Op>> {
         let mut ops = Vec::new();
         for at in 0..self.loop_.code.len() {
@@ -424,8 +424,8 @@ impl Builder<'_> {
             for arg in args(&code[at]) {
                 let arg = arg.0 as usize;
                 last_use[arg] = last_use[arg].max(if store { code.len() } else { at });
-                // A store, and a reduction along the row, take as many elements as there are; all else, and the
-                // copies before several stores, take whole groups.
+                // Stores and reductions along the row take exactly the elements there are; everything else, including
+                // the copies before several stores, takes whole groups.
                 padded[arg] |= !(store && !several || reduce && self.choices.horizontal);
             }
         }
@@ -483,7 +483,7 @@ impl Builder<'_> {
         Ok(stage)
     }
 
-    /// The entries of a region that earlier stages had.
+    /// The entries of a region that belong to earlier stages.
     fn taken(&self, region: Region) -> Vec<(Region, usize, usize)> {
         let mut starts: Vec<usize> = self
             .program
@@ -508,7 +508,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Frees the places of the arguments that are used last by an instruction; the bytes an element of the tiles.
+    /// Frees the places of arguments whose last use is this instruction; returns the tiles' bytes per element.
     fn release(&mut self, at: usize, last_use: &[usize]) -> usize {
         let mut bytes = 0;
         for arg in args(&self.loop_.code[at]) {
@@ -526,13 +526,13 @@ impl Builder<'_> {
         bytes
     }
 
-    /// The dtype that a load finds in memory.
+    /// The dtype of a load's elements in memory.
     fn in_memory(&self, at: usize, dtype: DType) -> DType {
         if matches!(self.loop_.code[at], Instr::Product(_)) { register(dtype) } else { dtype }
     }
 
     fn load(&self, at: usize, dst: Entry, padded: bool) -> Op {
-        // What a kernel hands to its epilogue is behind the accesses of the loop.
+        // What a kernel passes to its epilogue comes after the accesses of the loop.
         let view = match self.loop_.code[at] {
             Instr::Index(view) => return Op::Index { f: tile::index(), dst, view },
             Instr::Load(access) => access,
@@ -549,7 +549,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether there is more than one store, so that what is read where it lies is copied before any of them.
+    /// Whether there is more than one store, so that what is read in place is copied before any of them.
     fn stores_several(&self) -> bool {
         self.loop_.stored().count() > 1
     }
@@ -567,7 +567,7 @@ impl Builder<'_> {
         for &(_, arg) in &stores {
             let loads = matches!(self.loop_.code[arg], Instr::Load(_) | Instr::Product(_));
             let mut src = self.entries[arg];
-            // What is read where it lies could be overwritten by another store.
+            // What is read in place could be overwritten by another store.
             if several && loads {
                 let dtype = self.dtypes[arg];
                 let region = if rate == Rate::Row { Region::Row } else { Region::Tile };

@@ -1,6 +1,6 @@
-//! Rows of memory that are reduced as they lie: sums, means and maxima of contiguous rows.
+//! Rows of memory that are reduced in place: sums, means and maxima of contiguous rows.
 //!
-//! Nothing is computed before the reduction and little after it, so rows are reduced whole, many in one call, and what
+//! Nothing is computed before the reduction and little after it, so whole rows are reduced, many in one call, and what
 //! follows is an epilogue over their results.
 
 use max_core::kernel::{Instr, Level, Literal, Loop, Reg};
@@ -18,7 +18,7 @@ const SHORTEST: i64 = 96;
 const LONGEST: i64 = 1 << 18;
 /// Fewer rows are better reduced in parts.
 const FEWEST: i64 = 16;
-/// How many results wait for the epilogue at most.
+/// The maximum number of results that wait for the epilogue.
 const TOGETHER: usize = 1024;
 
 /// Rows that are ready to be reduced.
@@ -35,7 +35,7 @@ pub(crate) struct PreparedRows {
 }
 
 impl PreparedRows {
-    /// The loop as reduced rows, if it is that.
+    /// The loop as reduced rows, if it has that form.
     pub(super) fn new(loop_: &Loop<i64>) -> Result<Option<PreparedRows>> {
         let Some(axis) = loop_.reduce else { return Ok(None) };
         let (Some(found), Some(kept)) = (reduction(loop_, axis), kept_axis(loop_)) else { return Ok(None) };
@@ -77,7 +77,7 @@ impl PreparedRows {
                     let rows = start..end.min(start + TOGETHER);
                     let at = (self.offset + start as isize * self.stride) * self.size as isize;
                     let from = memory[self.slot].ptr().wrapping_offset(at);
-                    // SAFETY: the caller's promise; the scratch memory has room for a result of each row.
+                    // SAFETY: the caller's promise; the scratch memory has room for one result per row.
                     unsafe {
                         (self.reduce)(results, from, self.stride, rows.len(), self.count);
                         self.epilogue.run(memory, 0, 0..1, rows.clone(), results, rows.len());
@@ -96,7 +96,7 @@ struct Load {
     access: usize,
 }
 
-/// The only load along the rows, the only reduction, and its kind; nothing if anything else is per element.
+/// The only load along the rows, the only reduction, and its kind; `None` if anything else is per element.
 fn reduction(loop_: &Loop<i64>, axis: usize) -> Option<(Load, usize, max_core::kernel::Reduction)> {
     let levels = loop_.levels(|stride| *stride == 0);
     let mut elements = (0..levels.len()).filter(|&at| levels[at] == Level::Element);

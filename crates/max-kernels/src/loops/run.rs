@@ -1,7 +1,7 @@
 //! Runs the program of a loop on memory, tile by tile.
 //!
-//! A [`Walk`] is one thread's place in a loop. Values are found through a table of addresses in scratch memory: most
-//! stay where the plan put them, loads may point into the memory of the user instead, and kept values move along.
+//! A [`Walk`] is one thread's position in a loop. Values are found through a table of addresses in scratch memory: most
+//! stay where the plan put them, loads may point into the user's memory instead, and kept values move along.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ use crate::simd::{LINE, prefetch};
 use crate::tile::{self, Arg, GROUP, LoadFn, StoreFn, merged};
 use crate::{Memory, Pool};
 
-/// Where the elements of a view lie for a unit. Strides are in elements.
+/// Where the elements of a view are for a unit. Strides are in elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Base {
     pub(super) ptr: *mut u8,
-    /// The address in the memory of the user, where `ptr` is in staged memory.
+    /// The address in the user's memory, where `ptr` is in staged memory.
     pub(super) origin: *mut u8,
-    /// Up to where more than the tile may be read.
+    /// The end of what may be read beyond the tile.
     pub(super) limit: *const u8,
     pub(super) size: isize,
     pub(super) row: isize,
@@ -86,8 +86,8 @@ impl Plan {
                 let part = |part: usize| {
                     let start = part * self.part;
                     let range = start..self.along.min(start + self.part);
-                    // SAFETY: as above; each part has its own piece of the partial results, and nobody changes the state
-                    // of the unit meanwhile.
+                    // SAFETY: as above; each part has its own piece of the partial results, and nobody changes the
+                    // state of the unit meanwhile.
                     scratch::with(self.bytes, |scratch| unsafe {
                         let mut walk = Walk::new(self, memory, scratch);
                         walk.place(unit);
@@ -132,7 +132,7 @@ impl Shared {
     }
 }
 
-// SAFETY: an address may go anywhere; who uses it sees to it that nobody else writes to what they use.
+// SAFETY: an address may be sent to any thread; whoever uses it makes sure that nobody else writes there.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -159,7 +159,7 @@ impl<'a> Walk<'a> {
         Walk { plan, memory, scratch, table, bases, rows: 1, cols: 1, along: 0 }
     }
 
-    /// Lets other threads see what was written past the caches.
+    /// Makes non-temporal stores visible to other threads.
     pub(super) fn end(&self) {
         if self.plan.streaming {
             tile::fence();
@@ -182,12 +182,12 @@ impl<'a> Walk<'a> {
     }
 
     fn base(&self, view: usize) -> Base {
-        // SAFETY: there is a base for each view, and one for what a kernel hands to its epilogue.
+        // SAFETY: there is a base per view, and one for what a kernel passes to its epilogue.
         unsafe { *self.bases.add(view) }
     }
 
     pub(super) fn set_base(&mut self, view: usize, base: Base) {
-        // SAFETY: there is a base for each view, and one for what a kernel hands to its epilogue.
+        // SAFETY: there is a base per view, and one for what a kernel passes to its epilogue.
         unsafe { self.bases.add(view).write(base) };
     }
 
@@ -205,7 +205,7 @@ impl<'a> Walk<'a> {
                 at += index as isize * stride;
                 rest = next;
             }
-            // What only names positions has no memory: it counts from the address zero.
+            // A view that only names positions has no memory: it counts from address zero.
             let memory = self.memory.get(seen.slot).copied().unwrap_or(Memory::EMPTY);
             let ptr = memory.ptr().wrapping_offset(at * size);
             let limit = if plan.constant[view] { memory.end() } else { std::ptr::null() };
@@ -243,7 +243,7 @@ impl<'a> Walk<'a> {
             if self.plan.space.horizontal || self.rows > 1 || self.cols < GROUP || self.fits(self.cols) {
                 return self.tile();
             }
-            // The end of a row has its own tile, so that the rest can be used where it lies.
+            // The end of a row gets its own tile, so that the rest can be used in place.
             self.cols -= rest;
             self.tile();
             self.shift(self.cols);
@@ -252,7 +252,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether a row of so many columns can be used where it lies, up to the end of its last group.
+    /// Whether a row of this many columns can be used in place, up to the end of its last group.
     fn fits(&self, cols: usize) -> bool {
         let bytes = |base: Base| cols.next_multiple_of(GROUP) * base.size as usize;
         let fits = |base: Base| {
@@ -262,7 +262,7 @@ impl<'a> Walk<'a> {
             || self.plan.used.iter().all(|&view| !self.plan.reads[view] || fits(self.base(view)))
     }
 
-    /// Moves by so many columns.
+    /// Moves by this many columns.
     fn shift(&mut self, cols: usize) {
         let plan = self.plan;
         for &view in &plan.used {
@@ -296,12 +296,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Sets the rows and columns of the tiles to come.
+    /// Sets the rows and columns of the tiles that follow.
     pub(super) fn resize(&mut self, rows: usize, cols: usize) {
         (self.rows, self.cols) = (rows, cols);
     }
 
-    /// Transposes what lies along the steps, so that each step has its tile.
+    /// Transposes what is contiguous along the steps, so that each step has its tile.
     ///
     /// # Safety
     ///
@@ -314,7 +314,7 @@ impl<'a> Walk<'a> {
             for row in (0..rows).filter(|_| staged.read) {
                 let from = base.ptr.wrapping_offset(row as isize * base.row * base.size);
                 let to = to.wrapping_add(row * cols * base.size as usize);
-                // SAFETY: the elements are those of the unit; the plan has room for a tile a step.
+                // SAFETY: the elements are those of the unit; the plan has room for a tile per step.
                 unsafe { tile::transpose(base.size as usize, to, plan.tile, from, base.col, cols, steps) };
             }
             let (row, along) = (cols as isize, plan.tile as isize);
@@ -322,7 +322,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Writes what was stored where [`Walk::stage_in`] pointed to.
+    /// Writes back what was stored where [`Walk::stage_in`] pointed.
     ///
     /// # Safety
     ///
@@ -343,7 +343,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes over the per-row values of a unit from another walk.
+    /// Copies the per-row values of a unit from another walk.
     ///
     /// # Safety
     ///
@@ -360,7 +360,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Runs code that is per row.
+    /// Runs per-row code.
     ///
     /// # Safety
     ///
@@ -376,11 +376,11 @@ impl<'a> Walk<'a> {
         self.cols = cols;
     }
 
-    /// Runs a pass over some of what it runs along, run by run, and combines what these give.
+    /// Runs a pass over part of its length, run by run, and combines the results of the runs.
     ///
     /// # Safety
     ///
-    /// The walk is at a tile of the plan, and the range inside the pass.
+    /// The walk is at a tile of the plan, and the range is inside the pass.
     unsafe fn pass(&mut self, stage: &Stage, range: Range<usize>) {
         let length = self.plan.run;
         if range.len() <= length || stage.accumulators.is_empty() {
@@ -412,7 +412,7 @@ impl<'a> Walk<'a> {
     ///
     /// # Safety
     ///
-    /// The walk is at a tile of the plan, and the range inside the pass.
+    /// The walk is at a tile of the plan, and the range is inside the pass.
     unsafe fn run(&mut self, stage: &Stage, range: Range<usize>) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -459,10 +459,10 @@ impl<'a> Walk<'a> {
 
     /// # Safety
     ///
-    /// The accumulator is of the program.
+    /// The accumulator belongs to the program.
     unsafe fn start(&self, accumulator: &Accumulator) {
         let [values, indices] = accumulator.entries.map(|entry| self.arg(entry).ptr.cast_mut());
-        // SAFETY: the entries have the room of a per-row value.
+        // SAFETY: the entries have room for a per-row value.
         unsafe {
             match accumulator.kind {
                 Kind::Lanes { reducer, .. } => (reducer.start)(values),
@@ -474,15 +474,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Combines the lanes of what a pass gave.
+    /// Combines the lanes of the results of a pass.
     ///
     /// # Safety
     ///
-    /// The stage is of the program.
+    /// The stage belongs to the program.
     unsafe fn finish(&self, stage: &Stage) {
         for accumulator in &stage.accumulators {
             let [values, indices] = accumulator.entries.map(|entry| self.home(entry));
-            // SAFETY: the entries have the room of a per-row value.
+            // SAFETY: the entries have room for a per-row value.
             unsafe {
                 match accumulator.kind {
                     Kind::Lanes { reducer, .. } => (reducer.finish)(values),
@@ -497,13 +497,13 @@ impl<'a> Walk<'a> {
     ///
     /// # Safety
     ///
-    /// The stage is of the program, and there are such levels.
+    /// The stage belongs to the program, and both levels exist.
     unsafe fn combine(&self, stage: &Stage, level: usize) {
         let bytes = self.plan.level;
         for accumulator in &stage.accumulators {
             let below = accumulator.entries.map(|entry| self.home(entry).wrapping_add((level - 1) * bytes));
             let above = below.map(|ptr| ptr.wrapping_add(bytes));
-            // SAFETY: the entries have the room of a per-row value.
+            // SAFETY: the entries have room for a per-row value.
             unsafe {
                 match accumulator.kind {
                     Kind::Lanes { combine, .. } | Kind::Tile { combine, .. } => {
@@ -523,12 +523,12 @@ impl<'a> Walk<'a> {
 
     /// # Safety
     ///
-    /// The walk is at a tile of the plan, and the code is of its program.
+    /// The walk is at a tile of the plan, and the code belongs to its program.
     unsafe fn execute(&mut self, ops: &[Op]) {
         let count = self.rows * self.cols;
         let groups = count.div_ceil(GROUP);
         for op in ops {
-            // SAFETY: the caller's promise: every place has the room of a tile.
+            // SAFETY: the caller's promise: every place has room for a tile.
             unsafe {
                 match *op {
                     Op::Apply { f, dst, args } => {
@@ -579,7 +579,7 @@ impl<'a> Walk<'a> {
         base.ptr.wrapping_offset(self.along as isize * base.along * base.size)
     }
 
-    /// Brings a tile of memory into register form, at `home` if it cannot be used where it lies.
+    /// Brings a tile of memory into register form, at `home` if it cannot be used in place.
     ///
     /// # Safety
     ///
@@ -603,7 +603,7 @@ impl<'a> Walk<'a> {
         // SAFETY: the caller's promise; raw memory has room for a tile too.
         unsafe {
             if base.col == 0 && (one_row || base.row == 0) {
-                // Behind the tile, where nothing that is computed in place overwrites it.
+                // After the tile, where nothing that is computed in place overwrites it.
                 let group =
                     if self.plan.space.horizontal { home } else { home.add(self.plan.tile * register) };
                 f(group, from, 0, GROUP);
@@ -671,7 +671,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The quotient and the rest; nothing is divided where that is known without.
+/// The quotient and the remainder; skips the division where the result is known without it.
 fn divide(number: usize, by: usize) -> (usize, usize) {
     match by {
         1 => (number, 0),
@@ -680,7 +680,7 @@ fn divide(number: usize, by: usize) -> (usize, usize) {
     }
 }
 
-/// Asks for what a tile of transposed memory will need that is as many rows further down.
+/// Prefetches the tile of transposed memory right below, `rows` rows further down.
 fn ask_below(from: *const u8, base: Base, rows: usize, cols: usize) {
     let bytes = rows * base.size as usize;
     for col in 0..cols {
@@ -689,7 +689,7 @@ fn ask_below(from: *const u8, base: Base, rows: usize, cols: usize) {
     }
 }
 
-/// Collects the elements of short rows.
+/// Gathers the elements of short rows.
 ///
 /// # Safety
 ///

@@ -10,7 +10,7 @@ use max_core::{Bool, DType, Element, Result, bail, dispatch};
 use super::plan::Uses;
 use crate::tile;
 
-/// Rows of a reduction that are shorter are not worth a pass each: tiles go across them.
+/// Shorter rows of a reduction are not worth a pass each: tiles go across them.
 const SHORT: i64 = 96;
 /// With fewer rows, tiles across them would be mostly padding.
 const FEW: i64 = 16;
@@ -24,7 +24,7 @@ pub(super) struct View {
     pub(super) outer: Vec<isize>,
     pub(super) row: isize,
     pub(super) col: isize,
-    /// The stride along a pass: over the columns of a row that is reduced, else over the steps.
+    /// The stride along a pass: over the columns of a row that is reduced, otherwise over the steps.
     pub(super) along: isize,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Space {
     pub(super) outer: Vec<usize>,
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// The length of the reduced axis if tiles go across it, else one.
+    /// The length of the reduced axis if tiles go across it, otherwise one.
     pub(super) steps: usize,
     /// Whether tiles go along the reduced axis; it is then the columns, and there is one row.
     pub(super) horizontal: bool,

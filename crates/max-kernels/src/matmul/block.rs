@@ -1,4 +1,4 @@
-//! Products of packed blocks.
+//! Matmuls of packed blocks.
 
 use std::mem::MaybeUninit;
 
@@ -9,17 +9,17 @@ use super::micro::{Kernels, TILE_BYTES};
 use super::pack::Matrix;
 use crate::simd::{LINE, prefetch};
 
-/// Room for a tile that sticks out of its block.
+/// Room for a tile that extends past its block.
 #[repr(C, align(64))]
 struct Room(MaybeUninit<[u8; TILE_BYTES]>);
 
-/// Memory that will be read soon, rows of lines: it is asked for bit by bit while something else is computed.
+/// Memory that will be read soon, as rows of cache lines: it is prefetched bit by bit during other computation.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     start: *const u8,
-    /// How far apart rows lie.
+    /// The distance between rows.
     row: isize,
-    /// The lines of a row, and of all.
+    /// The lines per row, and in total.
     lines: usize,
     all: usize,
     asked: usize,
@@ -30,7 +30,7 @@ impl Ahead {
         Ahead { start: std::ptr::null(), row: 0, lines: 0, all: 0, asked: 0 }
     }
 
-    /// A matrix, if its rows lie in one piece each.
+    /// A matrix, if each of its rows is contiguous.
     pub(crate) fn of<T>(matrix: Matrix<T>) -> Ahead {
         let [rows, columns] = matrix.size;
         let lines = if matrix.strides[1] == 1 { (columns * size_of::<T>()).div_ceil(LINE) } else { 0 };
@@ -38,7 +38,7 @@ impl Ahead {
         Ahead { start: matrix.start.cast(), row, lines, all: lines * rows, asked: 0 }
     }
 
-    /// Asks for so many lines more.
+    /// Prefetches this many more lines.
     pub(crate) fn ask(&mut self, lines: usize) {
         let until = self.all.min(self.asked.saturating_add(lines));
         for at in self.asked..until {
@@ -49,18 +49,19 @@ impl Ahead {
     }
 }
 
-/// A right operand: panels of as many columns as a tile has.
+/// A right operand: panels with the columns of a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Right<B> {
     pub(crate) start: *const B,
-    /// How far apart panels lie.
+    /// The distance between panels.
     pub(crate) panel: usize,
-    /// How far apart rows of a panel lie.
+    /// The distance between rows of a panel.
     pub(crate) row: isize,
 }
 
-/// Multiplies a left block (`rows` x `depth`, unit stride along the depth) with a right one (`depth` x `columns`), and adds
-/// a block, if there is one; meanwhile it asks for memory that is needed next. With the left block, the block to add and the result comes the distance of their rows.
+/// Multiplies a left block (`rows` x `depth`, unit stride along the depth) by a right one (`depth` x `columns`) and
+/// adds a block, if there is one; meanwhile it prefetches memory that is needed next. The left block, the block to add
+/// and the result each come with the distance between their rows.
 ///
 /// # Safety
 ///
@@ -78,12 +79,12 @@ pub(crate) unsafe fn multiply<L: Lane + Pod, A, B>(
     let (height, panels) = (rows.div_ceil(strips.max(1)), columns.div_ceil(kernels.width));
     let lines = ahead.all.div_ceil((strips * panels).max(1));
     for at in 0..strips * panels {
-        // Row by row of tiles, so that what they read of the left operand stays in the first cache; or, of few rows,
-        // column by column, so that the right operand is read once.
+        // Row by row of tiles, so that what they read of the left operand stays in the L1 cache; or, if there are few
+        // rows, column by column, so that the right operand is read once.
         let (strip, panel) = if strips > 2 { (at / panels, at % panels) } else { (at % strips, at / strips) };
         let (i, j) = (strip * height, panel * width);
         let taken = height.min(rows - i);
-        // SAFETY: the caller vouches; a tile that would stick out is computed aside.
+        // SAFETY: guaranteed by the caller; a tile that would extend past the block is computed separately.
         unsafe {
             let left = (left.offset(i as isize * left_stride), left_stride);
             let right = (right.start.add(j / width * right.panel), right.row);

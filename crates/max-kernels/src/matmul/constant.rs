@@ -12,7 +12,7 @@ use crate::scratch::{Line, Lines};
 #[derive(Debug)]
 pub struct Constant {
     key: Key,
-    /// Keeps the operand alive, so that no other can have its key.
+    /// Keeps the operand alive, so that no other one can have its key.
     _bytes: HostBytes,
     packed: OnceLock<Option<Lines>>,
 }
@@ -51,8 +51,8 @@ impl Constant {
         constant
     }
 
-    /// The packed operand, in `lines` cache lines that `fill` writes the first time it is wanted; `None` if it has not
-    /// been wanted so far, or memory is short.
+    /// The packed operand, in `lines` cache lines that `fill` writes when it is first wanted; `None` if it has not been
+    /// wanted so far, or memory is short.
     pub(super) fn packed(&self, wanted: bool, lines: usize, fill: impl FnOnce(*mut u8)) -> Option<*const u8> {
         let packed =
             if wanted { Some(self.packed.get_or_init(|| pack(lines, fill))) } else { self.packed.get() };
@@ -86,7 +86,7 @@ fn pack(lines: usize, fill: impl FnOnce(*mut u8)) -> Option<Lines> {
     Some(packed)
 }
 
-/// The bytes of memory available to programs, if the system tells.
+/// The bytes of memory available to programs, if the system reports them.
 fn available() -> Option<usize> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -1,9 +1,9 @@
-//! Batches of products with one right operand, as one product of more rows.
+//! Batches of matmuls with one right operand, as one matmul of more rows.
 
 use max_core::kernel::{Access, Matmul};
 
-/// The same product with fewer batch axes: those of size one are gone, and those along which the right operand repeats
-/// and all else lies as further rows would have become rows.
+/// The same matmul with fewer batch axes: axes of size one are removed, and those along which the right operand repeats
+/// and everything else is laid out like further rows become rows.
 pub(crate) fn fold(k: &Matmul<i64>) -> Matmul<i64> {
     let mut k = k.clone();
     while let Some(&size) = k.batch.last() {
@@ -21,7 +21,7 @@ pub(crate) fn fold(k: &Matmul<i64>) -> Matmul<i64> {
         }
         k.m *= size;
         k.batch.pop();
-        // The stride of a single row says nothing: that of the batch takes its place.
+        // The stride of a single row has no meaning: that of the batch replaces it.
         let removed = if rows == 1 { axis + 1 } else { axis };
         k.lhs.strides.remove(removed);
         k.rhs.strides.remove(axis);

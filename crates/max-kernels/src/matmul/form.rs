@@ -9,7 +9,7 @@ use super::micro::{DEPTH, Dot, Kernels, Micro, Narrow};
 use super::pack::{Matrix, pack, pack_groups, pack_panels};
 use crate::simd::Isa;
 
-/// The formats of packed operands and the kernels for them. All give an element's sum the same order: see `micro`.
+/// The formats of packed operands and their kernels. All sum the terms of an element in the same order: see `micro`.
 pub(crate) trait Form: Sized + 'static {
     /// The type of operands in memory.
     type Element: Element<Lane = Self::Sum>;
@@ -27,22 +27,22 @@ pub(crate) trait Form: Sized + 'static {
 
     fn kernels() -> &'static Kernels<Self::Sum, Self::Left, Self::Right>;
 
-    /// Packs rows of a left operand, `stride` packed elements apart; zeros fill the last group.
+    /// Packs rows of a left operand, with a stride of `stride` packed elements; zeros fill the last group.
     ///
     /// # Safety
     ///
     /// The matrix can be read, and there is room for the rows.
     unsafe fn pack_left(to: *mut Self::Left, stride: usize, matrix: Matrix<Self::Element>);
 
-    /// Packs a right operand as panels of [`Kernels::width`] columns, `panel` packed elements apart; zeros fill the
-    /// last panel and the last group.
+    /// Packs a right operand as panels of [`Kernels::width`] columns, with a stride of `panel` packed elements; zeros
+    /// fill the last panel and the last group.
     ///
     /// # Safety
     ///
     /// The matrix can be read, and there is room for the panels.
     unsafe fn pack_right(to: *mut Self::Right, panel: usize, matrix: Matrix<Self::Element>);
 
-    /// The number of packed elements of a depth.
+    /// The number of packed elements that cover a depth.
     fn groups(depth: usize) -> usize {
         depth.div_ceil(Self::GROUP)
     }
@@ -81,7 +81,7 @@ where
     }
 }
 
-/// The left operand in f32, the right one as it is in memory and widened in registers.
+/// The left operand in f32, the right one as in memory and widened in registers.
 pub(crate) struct Widened<T>(PhantomData<T>);
 
 /// Elements that are only moved, as bits.
@@ -119,7 +119,7 @@ impl<T: Narrow + Bits + 'static> Form for Widened<T> {
     }
 }
 
-/// Groups of the depth, four bytes each, for instructions that multiply and add a group at once. Only for machines
+/// Groups of four bytes along the depth, for instructions that multiply and accumulate a whole group. Only for machines
 /// that have them.
 pub(crate) struct Dots<T>(PhantomData<T>);
 

@@ -10,7 +10,7 @@ use crate::scratch::Line;
 use crate::simd::{Isa, versions};
 use crate::tile;
 
-/// How many columns are transposed together: each is read one cache line at a time, which is then never needed again.
+/// How many columns are transposed together: each is read one cache line at a time, and no line is read again.
 const TRANSPOSED: usize = 16;
 
 /// A matrix in memory: its start, the strides of rows and columns in elements, and their numbers.
@@ -64,7 +64,7 @@ pub(crate) unsafe fn pack_right_rows<T: Element>(
     unsafe { pack_panels::<T>(to.add(top * kernels.width), (kernels.width, depth * kernels.width), matrix) }
 }
 
-/// Packs a matrix as panels of `width` columns, `panel` elements apart; zeros fill the last.
+/// Packs a matrix as panels of `width` columns, with a stride of `panel` elements; zeros fill the last.
 ///
 /// # Safety
 ///
@@ -107,8 +107,8 @@ pub(crate) unsafe fn pack_panels<T: Element>(
     }
 }
 
-/// Packs a matrix as panels of `width` columns, `panel` elements apart. Four bytes of consecutive elements of a column
-/// are stored together as a group; zeros fill the last group and the last panel.
+/// Packs a matrix as panels of `width` columns, with a stride of `panel` elements. Four bytes of consecutive elements
+/// of a column are stored together as a group; zeros fill the last group and the last panel.
 ///
 /// # Safety
 ///
@@ -218,7 +218,7 @@ pub(crate) unsafe fn pack<T: Element>(to: *mut T::Lane, stride: usize, matrix: M
             return;
         }
         if down == 1 && is_wide::<T>() {
-            // A few columns at a time: more, if far apart, would evict each other from the cache.
+            // A few columns at a time: more of them, with a large stride, would evict each other from the cache.
             for j in (0..columns).step_by(TRANSPOSED) {
                 let (to, from) = (to.add(j), start.offset(j as isize * along));
                 let taken = TRANSPOSED.min(columns - j);

@@ -1,5 +1,5 @@
-//! Reductions over tiles: 64 lanes that each combine every 64th element, and one fixed order to combine the lanes. Whole
-//! rows are reduced in runs, whose lanes are combined pairwise.
+//! Reductions over tiles: 64 lanes that each combine every 64th element, and one fixed order to combine the lanes.
+//! Whole rows are reduced in runs, whose lanes are combined pairwise.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -32,10 +32,10 @@ trait Lanes {
 
 versions!(lanes_fn: Lanes, fn(acc: *mut u8));
 
-/// The elements of a run in all lanes.
+/// The elements of a run over all lanes.
 const BLOCK: usize = RUN * GROUP;
 
-/// The levels of the stack for the runs of any row.
+/// The levels of a stack that suffices for the runs of any row.
 const LEVELS: usize = usize::BITS as usize - BLOCK.ilog2() as usize + 1;
 
 /// The body of a [`super::RowsFn`].
@@ -70,7 +70,7 @@ impl<T: Register + Element<Lane = T> + Lane<Mask = Bool>, const OP: usize> Rows 
             for run in 0..runs {
                 let start = run * BLOCK;
                 let from = row(i).wrapping_add(start * size_of::<T>());
-                // A length that is known makes faster code.
+                // A length known at compile time makes faster code.
                 let last = run + 1 == runs;
                 // SAFETY: the caller's promise: the row can be read.
                 let mut lanes = unsafe {
@@ -99,7 +99,7 @@ impl<T: Register + Element<Lane = T> + Lane<Mask = Bool>, const OP: usize> Rows 
     }
 }
 
-/// Lanes at the start of a cache line, which is faster to go back to than anywhere.
+/// Lanes aligned to a cache line, which makes reloading them fastest.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Aligned<T>([T; GROUP]);
@@ -127,7 +127,7 @@ struct Start<T, const OP: usize>(PhantomData<T>);
 /// Combines the lanes and writes the result to all.
 struct Finish<T, const OP: usize>(PhantomData<T>);
 
-/// Combines by a row of the numeric ops.
+/// Combines with one of the numeric ops.
 struct Combine<T, const OP: usize>(PhantomData<T>);
 
 impl<T: Register, const OP: usize> Body for Combine<T, OP> {
@@ -135,14 +135,14 @@ impl<T: Register, const OP: usize> Body for Combine<T, OP> {
     unsafe fn run<const FMA: bool>(acc: *mut u8, src: Arg, count: usize) {
         let op = const { NumericOp::ALL[OP] };
         let acc = acc.cast::<[T::On<FMA>; GROUP]>();
-        // SAFETY: the caller's promise; `On` is the same bits as T.
+        // SAFETY: the caller's promise; `On` has the same bits as `T`.
         let mut lanes = unsafe { acc.read_unaligned() };
         let at = |i: usize| src.ptr.cast::<T::On<FMA>>().wrapping_add(i);
         let whole = count - count % GROUP;
         for start in (0..whole).step_by(GROUP) {
             let start = if src.repeat { 0 } else { start };
             for (i, lane) in lanes.iter_mut().enumerate() {
-                // SAFETY: the caller's promise: the element is before `count`.
+                // SAFETY: the caller's promise: the index is less than `count`.
                 *lane = op.apply([*lane, unsafe { at(start + i).read_unaligned() }]);
             }
         }
@@ -156,7 +156,7 @@ impl<T: Register, const OP: usize> Body for Combine<T, OP> {
     }
 }
 
-/// What leaves the other operand as it is.
+/// The identity element: it leaves the other operand unchanged.
 fn identity<T: Element>(op: NumericOp) -> T {
     let bounded = T::DTYPE != DType::Bool;
     match op {
@@ -195,7 +195,7 @@ impl<T: Element<Lane = T> + Lane<Mask = Bool>, const OP: usize> Lanes for Finish
     }
 }
 
-/// The functions of a reduction of a dtype.
+/// The functions of a reduction for a dtype.
 pub(super) fn reducer(isa: Isa, kind: Reduction, dtype: DType) -> Result<Reducer> {
     macro_rules! combine {
         ($op:ident) => {

@@ -1,32 +1,32 @@
-//! How a nest is spread over threads: which of them share a row, and how many elements each has.
+//! How a nest is mapped to threads: which of them share a row, and how many elements each handles.
 
 use max_core::kernel::{Instr, Level};
 
 use super::nest::Nest;
 use crate::loops::{Axis, args};
 
-/// The threads of a block, where nothing else decides.
+/// The threads per block, unless something else decides.
 const BLOCK: usize = 256;
 /// The threads that exchange values without a barrier.
 const WARP: usize = 32;
-/// The bytes that a thread reads or writes at once.
+/// The bytes that a thread reads or writes in one access.
 const PIECE: usize = 16;
-/// The bytes of shared memory that every block can have.
+/// The bytes of shared memory that are available to every block.
 const SHARED: usize = 48 << 10;
 /// How many bytes of a row a thread may hold.
 const HELD: usize = 128;
 
-/// What neighbouring threads have.
+/// What neighbouring threads handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
-    /// Vectors of the last axis, one after the other; nothing is reduced.
+    /// Consecutive vectors of the last axis; nothing is reduced.
     Flat,
-    /// Vectors of the last axis, in tiles of so many elements along it and along another one, along which some loads are
-    /// contiguous: these come through shared memory, in vectors of `vector` along that axis.
+    /// Vectors of the last axis, in tiles of this many elements along it and along another axis, along which some loads
+    /// are contiguous: these go through shared memory, in vectors of `vector` elements along that axis.
     Tile { axis: usize, side: usize, vector: usize },
-    /// Vectors of the same row: so many threads, a power of two, have a row together.
+    /// Vectors of the same row: this many threads, a power of two, share a row.
     Along { group: usize },
-    /// Vectors of neighbouring rows, in blocks that are so many threads across; as many as `down` have a row together.
+    /// Vectors of neighbouring rows, in blocks that are this many threads across; `down` threads share a row.
     Across { across: usize, down: usize },
 }
 
@@ -34,15 +34,15 @@ pub(super) enum Scheme {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) scheme: Scheme,
-    /// The elements of a vector.
+    /// The elements per vector.
     pub(super) vector: usize,
-    /// How many vectors a thread has at once.
+    /// How many vectors a thread handles at a time.
     pub(super) repeat: usize,
-    /// Whether a thread has all vectors of its rows at once, and so reads memory once.
+    /// Whether a thread holds all vectors of its rows at the same time, and so reads memory once.
     pub(super) held: bool,
 }
 
-/// How the elements of a vector lie in memory.
+/// How the elements of a vector are laid out in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lies {
     Together,
@@ -63,7 +63,7 @@ impl Mapping {
         }
     }
 
-    /// The axis that vectors lie along.
+    /// The axis that vectors go along.
     pub(super) fn axis<'a>(&self, nest: &'a Nest) -> Option<&'a Axis> {
         match self.scheme {
             Scheme::Along { .. } => nest.reduce.as_ref(),
@@ -71,7 +71,7 @@ impl Mapping {
         }
     }
 
-    /// How a vector of an access lies.
+    /// How a vector of an access is laid out.
     pub(super) fn lies(&self, nest: &Nest, access: usize) -> Lies {
         let Some(axis) = self.axis(nest).filter(|_| self.vector > 1) else { return Lies::Together };
         match axis.strides[nest.walk_of[access]] {
@@ -81,7 +81,7 @@ impl Mapping {
         }
     }
 
-    /// The threads of a block.
+    /// The threads per block.
     pub(super) fn block(&self) -> [usize; 2] {
         match self.scheme {
             Scheme::Flat | Scheme::Tile { .. } => [BLOCK, 1],
@@ -109,7 +109,7 @@ impl Mapping {
         }
     }
 
-    /// How many of these a block has.
+    /// How many of these a block handles.
     pub(super) fn items_of_block(&self) -> usize {
         match self.scheme {
             Scheme::Flat => BLOCK * self.repeat,
@@ -120,14 +120,14 @@ impl Mapping {
     }
 }
 
-/// Whether a load lies along another axis than the last.
+/// Whether a load is contiguous along an axis other than the last.
 pub(super) fn lies_across(nest: &Nest, axis: usize, access: usize) -> bool {
     let (walk, last) = (nest.walk_of[access], nest.kept.len() - 1);
     let stride = |axis: usize| nest.kept[axis].strides[walk];
     axis != last && stride(axis) == 1 && ![0, 1].contains(&stride(last))
 }
 
-/// Tiles, where loads lie across the stores and there are enough elements of both.
+/// Tiles, where loads and stores are contiguous along different axes and both axes are long enough.
 fn tile(nest: &Nest) -> Option<Mapping> {
     let last = nest.kept.len() - 1;
     let loads = |axis: usize| {
@@ -158,13 +158,13 @@ fn tile(nest: &Nest) -> Option<Mapping> {
     fits.then_some(Mapping { scheme, vector, repeat, held: true })
 }
 
-/// How many elements each access finds one after the other along an axis, among those that are walked by element.
+/// How many consecutive elements each access finds along an axis, among the accesses that are walked by element.
 fn contiguous(nest: &Nest, axis: &Axis) -> usize {
     let by_element = nest.touches().filter(|(at, ..)| nest.levels[*at] == Level::Element);
     by_element.filter(|(_, access, _)| axis.strides[nest.walk_of[*access]] == 1).count()
 }
 
-/// Whether vectors of an access along an axis start where they can be read whole, given that slots do.
+/// Whether vectors of an access along an axis are aligned, given that slots are.
 fn is_aligned(nest: &Nest, along: &Axis, access: usize, vector: usize) -> bool {
     let unit = vector.min(PIECE / nest.accesses[access].dtype.size_in_bytes()) as i64;
     let walk = nest.walk_of[access];
@@ -172,7 +172,8 @@ fn is_aligned(nest: &Nest, along: &Axis, access: usize, vector: usize) -> bool {
     nest.accesses[access].offset % unit == 0 && others.all(|axis| axis.strides[walk] % unit == 0)
 }
 
-/// The largest vectors along an axis that memory allows. Odd ends are allowed where they are the end of all.
+/// The largest vectors along an axis that memory allows. With `odd` (nests of one kept axis), the
+/// last one may be partial.
 fn vector(nest: &Nest, axis: &Axis, odd: bool) -> usize {
     let touched = nest.touches().filter(|(_, access, _)| axis.strides[nest.walk_of[*access]] == 1);
     let sizes: Vec<usize> =
@@ -198,7 +199,7 @@ fn vector(nest: &Nest, axis: &Axis, odd: bool) -> usize {
     vector
 }
 
-/// The largest element that is touched, in bytes.
+/// The size of the largest element that is accessed, in bytes.
 fn largest(nest: &Nest) -> usize {
     nest.touches().map(|(_, access, _)| nest.accesses[access].dtype.size_in_bytes()).max().unwrap_or(1)
 }
@@ -219,10 +220,10 @@ fn flat(nest: &Nest, enough: i64) -> Mapping {
     mapping
 }
 
-/// The most bytes that a thread holds for each element of a row from one pass to the next: loads that several passes use,
-/// as they are in memory, and what is not computed again.
+/// The maximum number of bytes per element of a row that a thread holds from one pass to the next: loads that several
+/// passes use, as they are in memory, and values that are not recomputed.
 fn bytes_held(nest: &Nest) -> usize {
-    // The first and the last pass that want a value of each instruction.
+    // The first and the last pass that need the value of each instruction.
     let mut wanted: Vec<Option<(usize, usize)>> = vec![None; nest.code.len()];
     for at in (0..nest.code.len()).rev().filter(|&at| nest.live[at]) {
         let passes = match nest.code[at] {
@@ -270,12 +271,12 @@ fn along(nest: &Nest, reduce: &Axis, enough: i64) -> Mapping {
             return mapping(WARP, repeat);
         }
     }
-    // Many rows keep all multiprocessors busy with few threads each, few rows need many.
+    // Many rows keep all multiprocessors busy with few threads per row; few rows need many.
     let groups: &[usize] =
         if nest.rows() >= enough { &[64, 128, 256, 512, 1024] } else { &[128, 256, 512, 1024] };
     let repeat_for = |group: usize| (vectors.div_ceil(group as u64) as usize).next_power_of_two();
     let wanted = if nest.rows() >= enough { 4 } else { 1 };
-    // Two blocks on a multiprocessor wait for memory in turn, so one that fills it is the last choice.
+    // Two blocks on a multiprocessor take turns waiting for memory, so one that fills it is the last choice.
     let fits = |limit: usize, largest: usize| {
         groups.iter().find(|&&group| group <= largest && repeat_for(group) <= limit)
     };
@@ -289,7 +290,7 @@ fn across(nest: &Nest, last: &Axis, enough: i64) -> Mapping {
     let vector = vector(nest, last, false).min(8);
     let mut across = 32;
     let items = nest.rows() / vector as i64;
-    // Narrow blocks read memory in pieces, and wide ones leave multiprocessors without work.
+    // Narrow blocks read memory in small pieces, and wide ones leave multiprocessors without work.
     while across > 16 && items / across < enough || across as u64 / 2 >= items as u64 && across > 1 {
         across /= 2;
     }

@@ -1,4 +1,5 @@
-//! Few long rows as many shorter ones: a loop over parts of the rows, and one that combines their results in order.
+//! Splits few long rows into many shorter ones: a loop over parts of the rows, and one that combines their results in
+//! order.
 
 use max_core::kernel::{Access, Instr, Literal, Loop, Reduction, Reg};
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp};
@@ -10,14 +11,14 @@ use super::{Mapping, Scratch};
 use crate::cuda::SCRATCH;
 use crate::loops::{live, register};
 
-/// A loop and the dtypes of its registers. What is narrow is held as float32 anyway, so a sum of float32 partial
-/// results may be of a narrow dtype.
+/// A loop and the dtypes of its registers. Narrow floats are held as float32 anyway, so a sum of float32 partial
+/// results may have a narrow dtype.
 pub(super) type Typed = (Loop<i64>, Vec<DType>);
 
 /// The shortest parts: along rows in elements, across them in steps.
 const SHORTEST: [i64; 2] = [4096, 64];
 
-/// The loops that do the same with more threads, if there are too few rows for them and one pass is all there is.
+/// Loops that do the same with more threads, if there are too few rows to keep them busy and there is only one pass.
 pub(super) fn split(
     loop_: &Loop<i64>,
     dtypes: &[DType],
@@ -53,7 +54,7 @@ pub(super) fn split(
     }
     loops.push(splitter.whole());
     if rest > 0 {
-        // The rest starts where whole parts end.
+        // The remainder starts where whole parts end.
         let (tail, _) = &mut loops[1];
         for access in tail.accesses.iter_mut().take(loop_.accesses.len()) {
             let along = access.strides[tail.shape.len() - 1];
@@ -63,14 +64,14 @@ pub(super) fn split(
     Ok(Some(loops))
 }
 
-/// Where the partial results of a reduction lie.
+/// Where the partial results of a reduction are stored.
 struct Partials {
     at: usize,
     kind: Reduction,
     arg: Reg,
     /// The values: their dtype and where they start.
     value: (DType, i64),
-    /// Where the positions of the best start, where these are asked for.
+    /// Where the positions of the best elements start, if they are needed.
     index: i64,
 }
 
@@ -103,7 +104,7 @@ impl Splitter<'_> {
         Ok(())
     }
 
-    /// An access to partial results over the axes of the loop, with the parts in the place of the rows.
+    /// An access to partial results over the axes of the loop, with the parts in place of the rows.
     fn partial(&self, dtype: DType, offset: i64) -> Access<i64> {
         let mut strides = vec![0; self.loop_.shape.len()];
         let mut step = if self.across { 1 } else { self.total };
@@ -115,7 +116,7 @@ impl Splitter<'_> {
         Access { slot: SCRATCH, dtype, offset, strides }
     }
 
-    /// A loop over some parts of each row, the last axis of which is reduced.
+    /// A loop over some parts of each row, whose last axis is reduced.
     fn parts(&self, first: i64, count: i64, length: i64) -> Typed {
         let mut loop_ = self.loop_.clone();
         let mut dtypes = self.dtypes.to_vec();
@@ -165,12 +166,12 @@ impl Splitter<'_> {
         (loop_, dtypes)
     }
 
-    /// The length of the parts before one: the last may be shorter.
+    /// The length of a full part: those before part `first` are full, while the last, of `length`, may be shorter.
     fn part_length(&self, first: i64, length: i64) -> i64 {
         if first == 0 { length } else { (self.loop_.shape[self.axis] - length) / first }
     }
 
-    /// The loop that combines the parts and does the rest.
+    /// The loop that combines the parts and does the rest of the work.
     fn whole(&self) -> Typed {
         let mut loop_ = self.loop_.clone();
         loop_.shape[self.axis] = self.total;
@@ -214,7 +215,7 @@ impl Splitter<'_> {
     }
 }
 
-/// An instruction with its registers where they are now.
+/// An instruction with its registers renumbered.
 fn renamed(instr: &Instr<i64>, moved: &[Reg]) -> Instr<i64> {
     let to = |reg: &Reg| moved[reg.0 as usize];
     match instr {
