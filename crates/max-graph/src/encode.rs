@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_constants_are_stored_once_and_mapped() {
+    fn equal_constants_are_stored_once_and_shared() {
         let bytes = HostBytes::new(sample());
         assert!(bytes.len() < 2 * 400 + 400, "{} bytes", bytes.len());
         let graph = decode(&bytes).unwrap();
