@@ -128,7 +128,7 @@ mod pages {
     }
 
     impl Pages {
-        /// Pages for at least `bytes` bytes, or `None` if the system refuses.
+        /// Pages for at least `len` bytes, or `None` if the system refuses.
         pub(super) fn new(len: usize) -> Option<Pages> {
             // SAFETY: this only queries a number.
             let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;

@@ -67,11 +67,6 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Whether both are the same memory.
-    pub fn is(self, other: Memory<'_>) -> bool {
-        (self.ptr, self.len, self.device) == (other.ptr, other.len, other.device)
-    }
-
     /// The address of its first byte.
     pub(crate) fn ptr(self) -> *mut u8 {
         self.ptr

@@ -81,9 +81,13 @@ impl Lines {
     }
 }
 
-/// Guarded memory that starts at a cache line, if memory is guarded.
+/// Guarded memory that starts at a cache line, if memory is guarded. A test that asked for guards must not go on without.
 fn guarded(bytes: usize) -> Option<Guarded> {
-    Guarded::new(bytes, size_of::<Line>(), guard()?).map(Guarded::poisoned)
+    let side = guard()?;
+    match Guarded::new(bytes, size_of::<Line>(), side) {
+        Some(block) => Some(block.poisoned()),
+        None => panic!("the system refused {bytes} bytes of guarded scratch memory"),
+    }
 }
 
 /// Pieces of scratch memory, one after the other.
