@@ -1,6 +1,6 @@
 //! A program bound to the sizes of one execution: its facts checked, its kernels with numbers, its arenas.
 
-use max_core::kernel::{Access, Kernel};
+use max_core::kernel::{Access, Kernel, Map, Slot};
 use max_core::{Bindings, Dim, Error, Result, Shape, bail};
 use max_graph::host::byte_count;
 use max_graph::ops::slice;
@@ -20,7 +20,7 @@ pub trait Data {
 /// A segment bound to known sizes.
 #[derive(Debug)]
 pub struct Bound {
-    /// The kernel of each step; `None` for a step that launches none.
+    /// The kernels of the program that its steps launch; `None` for the others.
     pub kernels: Vec<Option<Kernel<i64>>>,
     /// The sizes of each slot that this segment uses first; `None` for the others.
     pub shapes: Vec<Option<Vec<usize>>>,
@@ -39,29 +39,32 @@ impl Program {
 
     /// Binds a segment to known sizes.
     pub fn bind(&self, segment: usize, bindings: &Bindings) -> Result<Bound> {
-        let steps = &self.segments[segment].steps;
-        let mut kernels = Vec::with_capacity(steps.len());
+        let mut kernels: Vec<Option<Kernel<i64>>> = vec![None; self.kernels.len()];
         let mut shapes: Vec<Option<Vec<usize>>> = vec![None; self.slots.len()];
-        for number in steps.clone() {
+        for number in self.segments[segment].steps.clone() {
             let step = &self.steps[number];
             let blame = |error| match step.ops.last() {
                 Some(&op) => self.blame(op, error),
                 None => error,
             };
-            let mut bind = || -> Result<Option<Kernel<i64>>> {
-                for slot in step.reads().into_iter().chain(step.writes()) {
+            let mut bind = || -> Result<()> {
+                for slot in step.slots() {
                     let (info, shape) = (&self.slots[slot.0 as usize], &mut shapes[slot.0 as usize]);
                     if shape.is_none() {
                         *shape = Some(info.shape.evaluate(bindings)?);
                     }
                 }
-                let Work::Kernel(kernel) = &step.work else { return Ok(None) };
-                if let Some(ending) = kernel.ending() {
-                    Shape::from(ending.shape.as_slice()).evaluate(bindings)?;
+                let Work::Kernel(launch) = &step.work else { return Ok(()) };
+                let (kernel, bound) = (&self.kernels[launch.kernel].1, &mut kernels[launch.kernel]);
+                if bound.is_none() {
+                    if let Some(ending) = kernel.ending() {
+                        Shape::from(ending.shape.as_slice()).evaluate(bindings)?;
+                    }
+                    *bound = Some(kernel.bind(bindings)?);
                 }
-                kernel.bind(bindings).map(Some)
+                Ok(())
             };
-            kernels.push(bind().map_err(blame)?);
+            bind().map_err(blame)?;
         }
         let plan = plan::plan(self, segment, &self.bytes(&shapes)?)?;
         let bound = Bound { kernels, shapes, plan };
@@ -136,7 +139,7 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
             let size = size.evaluate(bindings)?;
             let read = |access: &Option<Access<Dim>>| -> Result<Option<Dim>> {
                 let Some(access) = access else { return Ok(None) };
-                let access = access.map(&mut |dim| dim.evaluate(bindings))?;
+                let access = bind(access, bindings)?;
                 match data.integers(&access, 1)?.first() {
                     Some(&value) => Ok(Some(Dim::Static(value))),
                     None => bail!(internal, "a bound without a value"),
@@ -150,7 +153,7 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
             name_sizes(&Shape::from([count]), &[found], bindings)
         }
         Claim::Sizes { values, from, to, walks } => {
-            let access = values.map(&mut |dim| dim.evaluate(bindings))?;
+            let access = bind(values, bindings)?;
             let sizes = data.integers(&access, to.rank())?;
             if let Some(negative) = sizes.iter().find(|&&size| size < 0) {
                 bail!(value, "cannot broadcast to the shape {sizes:?}: {negative} is negative");
@@ -167,6 +170,11 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
             name_sizes(to, &sizes, bindings)
         }
     }
+}
+
+fn bind(access: &Access<Dim>, bindings: &Bindings) -> Result<Access<i64>> {
+    access
+        .map(&mut Map { size: &mut |dim: &Dim| dim.evaluate(bindings), memory: &mut |slot: &Slot| Ok(*slot) })
 }
 
 fn evaluate<const N: usize>(dims: [&Dim; N], bindings: &Bindings) -> Result<[i64; N]> {

@@ -95,7 +95,7 @@ pub(super) struct Lowering<'a> {
     uses: Vec<u32>,
     weights: Vec<(String, TensorType)>,
     /// The facts of each segment with its first group.
-    segments: Vec<(Vec<Fact>, usize)>,
+    segments: Vec<(Vec<Fact<NodeId>>, usize)>,
     /// The highest group that reads each node: another reader may join it.
     readers: HashMap<NodeId, usize>,
 }
@@ -170,7 +170,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn claim(&mut self, op: OpId, claim: Claim) {
+    fn claim(&mut self, op: OpId, claim: Claim<NodeId>) {
         // A fact that needs data starts a segment: its operands must have been computed.
         if !claim.reads().is_empty() {
             self.segments.push((Vec::new(), self.groups.len()));

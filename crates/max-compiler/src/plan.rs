@@ -148,7 +148,7 @@ pub fn check(program: &Program, segment: usize, sizes: &[usize], plan: &MemoryPl
     let steps = program.segments[segment].steps.clone();
     let mut uses: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
     for (number, step) in program.steps.iter().enumerate() {
-        for slot in step.reads().into_iter().chain(step.writes()) {
+        for slot in step.slots() {
             let slot = slot.0 as usize;
             if plan.offsets[slot].is_some() {
                 uses.entry(slot).or_insert((number, number)).1 = number;

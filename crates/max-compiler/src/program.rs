@@ -5,7 +5,7 @@ mod print;
 use std::ops::Range;
 use std::sync::Arc;
 
-use max_core::kernel::{Access, Kernel, Slot};
+use max_core::kernel::{Access, Kernel, Map, Slot};
 use max_core::{DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
 use max_graph::ops::reduce::ReduceKind;
 use max_graph::{Body, OpId};
@@ -25,6 +25,9 @@ pub struct Program {
     pub devices: Vec<DeviceRef>,
     /// The memory it uses. A [`Slot`] is an index into it.
     pub slots: Vec<SlotInfo>,
+    /// The kernels it launches, each with its device, and once however many steps launch it: equal layers share theirs.
+    /// The slots of a kernel number the memory that a step gives it.
+    pub kernels: Vec<(DeviceRef, Kernel<Dim>)>,
     /// What it does, in order.
     pub steps: Vec<Step>,
     /// The steps in runs; the sizes of a run are known before its first step.
@@ -81,16 +84,16 @@ pub struct Segment {
 
 /// A condition on sizes, or on data that sizes depend on, and the op that requires it.
 #[derive(Clone, Debug)]
-pub struct Fact {
+pub struct Fact<M = Slot> {
     /// What must hold.
-    pub claim: Claim,
+    pub claim: Claim<M>,
     /// The op it comes from.
     pub op: OpId,
 }
 
 /// What a fact says.
 #[derive(Clone, Debug)]
-pub enum Claim {
+pub enum Claim<M = Slot> {
     /// A weight has this shape, which may bind symbols.
     Weight(usize, Shape),
     /// Two shapes are equal; the second may bind new symbols.
@@ -133,9 +136,9 @@ pub enum Claim {
         /// Its size.
         size: Dim,
         /// The scalar it starts at.
-        start: Option<Access<Dim>>,
+        start: Option<Access<Dim, M>>,
         /// The scalar it stops at.
-        stop: Option<Access<Dim>>,
+        stop: Option<Access<Dim, M>>,
         /// The distance between positions.
         step: i64,
         /// The symbol for the first position from here on.
@@ -146,7 +149,7 @@ pub enum Claim {
     /// The sizes of a broadcast are read from memory; they bind the dims of its shape.
     Sizes {
         /// The sizes.
-        values: Access<Dim>,
+        values: Access<Dim, M>,
         /// The shape that is broadcast.
         from: Shape,
         /// The dims for the sizes.
@@ -163,24 +166,37 @@ pub struct Step {
     pub work: Work,
     /// The device it runs on, whose memory is all it touches; for a transfer, the destination.
     pub device: DeviceRef,
+    /// The slots it reads.
+    pub reads: Vec<Slot>,
+    /// The slots it writes.
+    pub writes: Vec<Slot>,
     /// The ops it runs; none if it only copies an input to an output.
     pub ops: Vec<OpId>,
 }
 
-/// What a step does.
+/// What a step does, with the kernel `K` and memory named by `M`.
 #[derive(Clone, Debug)]
-pub enum Work {
+pub enum Work<K = Launch, M = Slot> {
     /// Launches a kernel.
-    Kernel(Box<Kernel<Dim>>),
+    Kernel(K),
     /// Prints a label and a contiguous tensor.
-    Print(String, Option<Slot>),
+    Print(String, Option<M>),
     /// Copies a slot to one of the same size on another device.
     Transfer {
         /// What is copied.
-        from: Slot,
+        from: M,
         /// Where it goes.
-        to: Slot,
+        to: M,
     },
+}
+
+/// A kernel of the program, and the memory it is launched on.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Its number among the kernels of the program.
+    pub kernel: usize,
+    /// The slot of the program for each slot of the kernel.
+    pub slots: Vec<Slot>,
 }
 
 impl Program {
@@ -202,8 +218,7 @@ impl Program {
                 }
                 continue;
             }
-            let slots = step.reads().into_iter().chain(step.writes());
-            if let Some(slot) = slots.into_iter().find(|&slot| info(slot).device != step.device) {
+            if let Some(&slot) = step.slots().find(|&&slot| info(slot).device != step.device) {
                 let (own, other) = (step.device, info(slot).device);
                 bail!(internal, "step {number} on {own} touches slot {} on {other}", slot.0);
             }
@@ -211,9 +226,33 @@ impl Program {
         Ok(())
     }
 
+    /// The kernel of a step, on the slots of the program; `None` for a step that launches none.
+    pub fn kernel(&self, step: usize) -> Option<Kernel<Dim>> {
+        let Work::Kernel(launch) = &self.steps[step].work else { return None };
+        launch.place(&self.kernels[launch.kernel].1).ok()
+    }
+
     /// The index of a device among those of the program.
     pub fn device_number(&self, device: DeviceRef) -> usize {
         self.devices.iter().position(|&own| own == device).unwrap_or(0)
+    }
+
+    /// The kind of a step: that of its kernel, or "print" or "transfer".
+    pub fn step_kind(&self, step: usize) -> &'static str {
+        match &self.steps[step].work {
+            Work::Kernel(launch) => self.kernels[launch.kernel].1.kind(),
+            Work::Print(..) => "print",
+            Work::Transfer { .. } => "transfer",
+        }
+    }
+
+    /// What a step does, as text.
+    pub fn step_text(&self, step: usize) -> String {
+        match &self.steps[step].work {
+            Work::Kernel(_) => self.kernel(step).map_or(String::new(), |kernel| kernel.to_string()),
+            Work::Print(label, _) => label.clone(),
+            Work::Transfer { .. } => format!("to {}", self.steps[step].device),
+        }
     }
 
     /// A step's name, made of the names of its ops.
@@ -234,33 +273,58 @@ impl Program {
 /// How many ops the name of a step lists.
 const SHOWN: usize = 6;
 
-impl Step {
-    /// The slots it reads.
-    pub fn reads(&self) -> Vec<Slot> {
-        match &self.work {
-            Work::Kernel(kernel) => kernel.reads().iter().map(|access| access.slot).collect(),
-            Work::Print(_, slot) => slot.iter().copied().collect(),
-            Work::Transfer { from, .. } => vec![*from],
-        }
-    }
-
-    /// The slots it writes.
-    pub fn writes(&self) -> Vec<Slot> {
-        match &self.work {
-            Work::Kernel(kernel) => kernel.writes().iter().map(|access| access.slot).collect(),
-            Work::Print(..) => vec![],
-            Work::Transfer { to, .. } => vec![*to],
-        }
+impl Launch {
+    /// Its kernel on the slots of the program.
+    pub fn place<D: Clone>(&self, kernel: &Kernel<D>) -> Result<Kernel<D>> {
+        let mut memory = |slot: &Slot| Ok(self.slots.get(slot.0 as usize).copied().unwrap_or(Slot::NONE));
+        kernel.map(&mut Map { size: &mut |size: &D| Ok(size.clone()), memory: &mut memory })
     }
 }
 
-impl Claim {
+impl Step {
+    /// The slots it reads, and those it writes.
+    pub fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.reads.iter().chain(&self.writes)
+    }
+}
+
+impl<M> Claim<M> {
     /// The memory it reads.
-    pub fn reads(&self) -> Vec<Slot> {
+    pub fn reads(&self) -> Vec<&M> {
         match self {
-            Claim::Bounds { start, stop, .. } => start.iter().chain(stop).map(|access| access.slot).collect(),
-            Claim::Sizes { values, .. } => vec![values.slot],
-            _ => vec![],
+            Claim::Bounds { start, stop, .. } => {
+                start.iter().chain(stop).map(|access| &access.slot).collect()
+            }
+            Claim::Sizes { values, .. } => vec![&values.slot],
+            Claim::Weight(..)
+            | Claim::Rebind { .. }
+            | Claim::Slice { .. }
+            | Claim::NotEmpty(..)
+            | Claim::Filter { .. } => vec![],
         }
+    }
+
+    /// The same on other memory.
+    pub fn map<N>(self, memory: &mut dyn FnMut(&M) -> Result<N>) -> Result<Claim<N>> {
+        let mut access = |access: &Access<Dim, M>| {
+            access.map(&mut Map { size: &mut |size: &Dim| Ok(size.clone()), memory: &mut *memory })
+        };
+        Ok(match self {
+            Claim::Bounds { axis, size, start, stop, step, first, count } => {
+                let start = start.as_ref().map(&mut access).transpose()?;
+                let stop = stop.as_ref().map(&mut access).transpose()?;
+                Claim::Bounds { axis, size, start, stop, step, first, count }
+            }
+            Claim::Sizes { values, from, to, walks } => {
+                Claim::Sizes { values: access(&values)?, from, to, walks }
+            }
+            Claim::Weight(weight, shape) => Claim::Weight(weight, shape),
+            Claim::Rebind { from, to, message } => Claim::Rebind { from, to, message },
+            Claim::Slice { axis, size, start, count, step } => {
+                Claim::Slice { axis, size, start, count, step }
+            }
+            Claim::NotEmpty(size, kind) => Claim::NotEmpty(size, kind),
+            Claim::Filter { taps, filters, groups } => Claim::Filter { taps, filters, groups },
+        })
     }
 }

@@ -3,15 +3,34 @@
 //! A [`Loop`] is a fused region: one walk over an index space in which a small straight-line program runs on
 //! every element. With a reduced axis it is a row program: values are per element or per row, and reductions
 //! turn the former into the latter. Matmul, attention and conv2d pass their results to a loop, their epilogue, so that
-//! these kernels all write their output in the same way. Sizes have a type `D`: dims in a compiled program, integers
-//! once they are bound for an execution.
+//! these kernels all write their output in the same way.
+//!
+//! A kernel is described once, from lowering to launch. Its sizes have a type `D`: dims in a compiled program, integers
+//! once they are bound for an execution. Its memory is named by an `M`: by the nodes of a graph while it is lowered, by
+//! [`Slot`]s afterwards. A kind of kernel is a file beside this one and a line in the list of [`Kernel`]: the file has
+//! its fields, how they are mapped to other sizes and memory ([`Map`]), and how it walks its memory ([`Walk`]). What it
+//! reads and writes, and how much of it, follows from the walks.
 
+mod attention;
 mod check;
+mod conv;
+mod gather;
+mod map;
+mod matmul;
 mod print;
+mod walk;
 
+pub use attention::Attention;
 pub use check::Level;
+pub use conv::Conv2d;
+pub use gather::Gather;
+pub use map::Map;
+pub use matmul::Matmul;
+pub use walk::{Role, Walk};
 
-use crate::{Bindings, DType, Dim, Distribution, Element, Error, Result, ScalarOp, dispatch};
+use std::fmt::{self, Display, Formatter};
+
+use crate::{Bindings, DType, Dim, Distribution, Element, Result, ScalarOp, dispatch};
 
 /// Identifies memory that a kernel reads or writes: an input, a constant, an intermediate, an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,10 +47,10 @@ pub struct Reg(pub u32);
 
 /// How a kernel walks memory: the element at index `(i, j, ..)` of its space is `offset + i * strides[0] + j *
 /// strides[1] + ..` elements into the slot. A stride of zero repeats an element.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Access<D> {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Access<D, M = Slot> {
     /// The memory.
-    pub slot: Slot,
+    pub slot: M,
     /// The type of its elements.
     pub dtype: DType,
     /// The position of index zero, in elements.
@@ -65,7 +84,7 @@ pub enum Reduction {
 ///
 /// Registers have dtypes. Narrow floats (f16, bf16, float8) are held as f32 in registers: they are widened when loaded
 /// and rounded when stored or cast.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Instr<D> {
     /// Reads through the access with this index.
     Load(u32),
@@ -94,124 +113,138 @@ pub enum Instr<D> {
 }
 
 /// A fused region: see the module.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Loop<D> {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Loop<D, M = Slot> {
     /// The index space, outermost axis first.
     pub shape: Vec<D>,
     /// The axis that reductions run along, if there are any.
     pub reduce: Option<usize>,
     /// The memory it reads and writes; each has one stride per axis of the space.
-    pub accesses: Vec<Access<D>>,
+    pub accesses: Vec<Access<D, M>>,
     /// The program.
     pub code: Vec<Instr<D>>,
 }
 
-/// `[batch.., m, k] x [batch.., k, n]`, passed to an epilogue over `[batch.., m, n]`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Matmul<D> {
-    /// The sizes of the batch axes, broadcast by strides of zero.
-    pub batch: Vec<D>,
-    /// The number of rows of the result.
-    pub m: D,
-    /// The number of columns of the result.
-    pub n: D,
-    /// The length of the dot products.
-    pub k: D,
-    /// Over `[batch.., m, k]`.
-    pub lhs: Access<D>,
-    /// Over `[batch.., k, n]`.
-    pub rhs: Access<D>,
-    /// What happens to the result.
-    pub epilogue: Loop<D>,
+/// Builds [`Kernel`] from the list of its kinds.
+macro_rules! kernels {
+    ($($kind:ident $name:literal),* $(,)?) => {
+        /// A unit of work that a device launches.
+        #[derive(Clone, Debug, PartialEq, Hash)]
+        #[allow(missing_docs, reason = "each kind is documented at its type")]
+        pub enum Kernel<D, M = Slot> {
+            $($kind($kind<D, M>),)*
+        }
+
+        impl<D, M> Kernel<D, M> {
+            /// The name of its kind.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(Kernel::$kind(_) => $name,)*
+                }
+            }
+
+            /// The same with other sizes and memory.
+            pub fn map<E, N>(&self, to: &mut Map<D, M, E, N>) -> Result<Kernel<E, N>> {
+                Ok(match self {
+                    $(Kernel::$kind(k) => Kernel::$kind(k.map(to)?),)*
+                })
+            }
+
+            /// Calls a function with each way in which it walks memory, those of its final loop last.
+            pub fn walk<'a>(&'a self, see: &mut dyn FnMut(Walk<'a, D, M>)) {
+                match self {
+                    $(Kernel::$kind(k) => k.walk(see),)*
+                }
+            }
+
+            /// Its final loop: itself or its epilogue.
+            pub fn ending(&self) -> Option<&Loop<D, M>> {
+                match self {
+                    $(Kernel::$kind(k) => k.ending(),)*
+                }
+            }
+
+            /// The space of what it computes before its final loop, which the loop must have too; empty without a loop.
+            pub fn result_shape(&self) -> Vec<&D> {
+                match self {
+                    $(Kernel::$kind(k) => k.result_shape(),)*
+                }
+            }
+
+            /// Replaces its final loop, if it has one.
+            pub fn set_ending(&mut self, ending: Loop<D, M>) {
+                match self {
+                    $(Kernel::$kind(k) => k.set_ending(ending),)*
+                }
+            }
+        }
+
+        impl<D: Display> Display for Kernel<D> {
+            fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Kernel::$kind(k) => {
+                        write!(f, "{} ", $name)?;
+                        k.write(f)
+                    })*
+                }
+            }
+        }
+
+        $(impl<D, M> From<$kind<D, M>> for Kernel<D, M> {
+            fn from(kernel: $kind<D, M>) -> Kernel<D, M> {
+                Kernel::$kind(kernel)
+            }
+        })*
+    };
 }
 
-/// `softmax(query x transposed key * scale + mask) x value`, passed to an epilogue over `[batch.., queries, width]`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Attention<D> {
-    /// The sizes of the batch axes (batch and heads), broadcast by strides of zero.
-    pub batch: Vec<D>,
-    /// The number of queries.
-    pub queries: D,
-    /// The number of keys.
-    pub keys: D,
-    /// The length of a query and of a key.
-    pub depth: D,
-    /// The length of a value.
-    pub width: D,
-    /// Over `[batch.., queries, depth]`.
-    pub query: Access<D>,
-    /// Over `[batch.., keys, depth]`.
-    pub key: Access<D>,
-    /// Over `[batch.., keys, width]`.
-    pub value: Access<D>,
-    /// Over `[batch.., queries, keys]`: floats are added to the scores, bools keep the scores where they are true.
-    pub mask: Option<Access<D>>,
-    /// The factor for the scores.
-    pub scale: f64,
-    /// Whether query `i` attends only to the keys up to `i + keys - queries`.
-    pub causal: bool,
-    /// With `causal`, how many of these keys, counted from the last, a query attends to; zero for all.
-    pub window: usize,
-    /// What happens to the result.
-    pub epilogue: Loop<D>,
+kernels! {
+    Loop "loop",
+    Matmul "matmul",
+    Attention "attention",
+    Conv2d "conv2d",
+    Gather "gather",
 }
 
-/// A convolution over height and width, passed to an epilogue over `[batch, height, width, filters]`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Conv2d<D> {
-    /// Batch, height, width and filters of the result.
-    pub out: [D; 4],
-    /// Height, width and channels of the input.
-    pub input_size: [D; 3],
-    /// Height and width of the filter.
-    pub filter_size: [D; 2],
-    /// The distance between neighbouring results along height and width.
-    pub stride: [usize; 2],
-    /// The distance between neighbouring taps of the filter.
-    pub dilation: [usize; 2],
-    /// Zeros before the first row and the first column.
-    pub padding: [usize; 2],
-    /// The number of independent convolutions that channels and filters are divided into.
-    pub groups: usize,
-    /// Over `[batch, height, width, channels]`, in any memory order.
-    pub input: Access<D>,
-    /// Over `[height, width, channels / groups, filters]`.
-    pub filter: Access<D>,
-    /// What happens to the result.
-    pub epilogue: Loop<D>,
-}
+/// What kernels without a final loop have in common.
+macro_rules! no_ending {
+    ($kind:ident) => {
+        impl<D, M> $kind<D, M> {
+            pub(super) fn ending(&self) -> Option<&Loop<D, M>> {
+                None
+            }
 
-/// Slices picked by index: `out[o, p, i] = source[o, indices[p], i]`. Negative indices count from the end.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Gather<D> {
-    /// The product of the sizes before the axis.
-    pub outer: D,
-    /// The size of the axis.
-    pub size: D,
-    /// The number of indices.
-    pub picks: D,
-    /// The product of the sizes after the axis.
-    pub inner: D,
-    /// The axis in the user's graph, for messages.
-    pub axis: usize,
-    /// Over `[outer, size, inner]`.
-    pub source: Access<D>,
-    /// Over `[picks]`; any integer dtype.
-    pub indices: Access<D>,
-    /// Over `[outer, picks, inner]`.
-    pub out: Access<D>,
-}
+            pub(super) fn set_ending(&mut self, _: Loop<D, M>) {}
 
-/// A unit of work that a device launches.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "each kind is documented at its type")]
-pub enum Kernel<D> {
-    Loop(Loop<D>),
-    Matmul(Matmul<D>),
-    Attention(Attention<D>),
-    Conv2d(Conv2d<D>),
-    Gather(Gather<D>),
+            pub(super) fn result_shape(&self) -> Vec<&D> {
+                vec![]
+            }
+        }
+    };
 }
+use no_ending;
+
+/// What kernels that end in an epilogue have in common, given the sizes of the space that it runs over.
+macro_rules! epilogue {
+    ($kind:ident, $k:ident => $space:expr) => {
+        impl<D, M> $kind<D, M> {
+            pub(super) fn ending(&self) -> Option<&Loop<D, M>> {
+                Some(&self.epilogue)
+            }
+
+            pub(super) fn set_ending(&mut self, ending: Loop<D, M>) {
+                self.epilogue = ending;
+            }
+
+            pub(super) fn result_shape(&self) -> Vec<&D> {
+                let $k = self;
+                let space: &[&[D]] = &$space;
+                space.iter().flat_map(|sizes| sizes.iter()).collect()
+            }
+        }
+    };
+}
+use epilogue;
 
 impl Literal {
     /// Its value, or the nearest f64.
@@ -240,60 +273,56 @@ impl Reduction {
     }
 }
 
-/// Implements `map`, which replaces sizes in order and stops at the first error.
-macro_rules! map_sizes {
-    ($($name:ident { $($size:ident),*; $($sizes:ident),*; $($inner:ident),*; $($same:ident),* })*) => {$(
-        impl<D> $name<D> {
-            /// The same with every size replaced.
-            pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<$name<E>> {
-                Ok($name {
-                    $($size: f(&self.$size)?,)*
-                    $($sizes: self.$sizes.iter().map(&mut *f).collect::<Result<_>>()?,)*
-                    $($inner: self.$inner.map(f)?,)*
-                    $($same: self.$same.clone(),)*
-                })
+impl<D> Instr<D> {
+    /// The registers it uses, in order.
+    pub fn args(&self) -> &[Reg] {
+        match self {
+            Instr::Apply(_, args) | Instr::Random(_, _, args) => args,
+            Instr::Select(args) => args,
+            Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => std::slice::from_ref(arg),
+            Instr::Load(_) | Instr::Index(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => &[],
+        }
+    }
+
+    /// The registers it uses, to be renamed.
+    pub fn args_mut(&mut self) -> &mut [Reg] {
+        match self {
+            Instr::Apply(_, args) | Instr::Random(_, _, args) => args,
+            Instr::Select(args) => args,
+            Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => std::slice::from_mut(arg),
+            Instr::Load(_) | Instr::Index(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => {
+                &mut []
             }
         }
-    )*};
-}
+    }
 
-map_sizes! {
-    Access { offset; strides; ; slot, dtype }
-    Matmul { m, n, k; batch; lhs, rhs, epilogue; }
-    Gather { outer, size, picks, inner; ; source, indices, out; axis }
-}
-
-impl<D> Instr<D> {
-    fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Instr<E>> {
-        Ok(match self {
-            Instr::Load(access) => Instr::Load(*access),
-            Instr::Index(access) => Instr::Index(*access),
-            Instr::Product(dtype) => Instr::Product(*dtype),
-            Instr::Literal(literal) => Instr::Literal(*literal),
-            Instr::Size(size, dtype) => Instr::Size(f(size)?, *dtype),
-            Instr::Apply(op, args) => Instr::Apply(*op, *args),
-            Instr::Select(args) => Instr::Select(*args),
-            Instr::Cast(arg, dtype) => Instr::Cast(*arg, *dtype),
-            Instr::Random(distribution, dtype, args) => Instr::Random(*distribution, *dtype, *args),
-            Instr::Reduce(kind, arg) => Instr::Reduce(*kind, *arg),
-            Instr::Store(access, arg) => Instr::Store(*access, *arg),
-        })
+    /// The access it goes through, if it uses memory or its positions.
+    pub fn access_mut(&mut self) -> Option<&mut u32> {
+        match self {
+            Instr::Load(access) | Instr::Index(access) | Instr::Store(access, _) => Some(access),
+            _ => None,
+        }
     }
 }
 
-impl<D> Loop<D> {
-    /// The same with every size replaced.
-    pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Loop<E>> {
+impl<D, M> Loop<D, M> {
+    /// A loop over a shape that does nothing yet.
+    pub fn empty(shape: Vec<D>) -> Loop<D, M> {
+        Loop { shape, reduce: None, accesses: Vec::new(), code: Vec::new() }
+    }
+
+    /// The same with other sizes and memory.
+    pub fn map<E, N>(&self, to: &mut Map<D, M, E, N>) -> Result<Loop<E, N>> {
         Ok(Loop {
-            shape: self.shape.iter().map(&mut *f).collect::<Result<_>>()?,
+            shape: to.sizes(&self.shape)?,
             reduce: self.reduce,
-            accesses: self.accesses.iter().map(|access| access.map(f)).collect::<Result<_>>()?,
-            code: self.code.iter().map(|instr| instr.map(f)).collect::<Result<_>>()?,
+            accesses: self.accesses.iter().map(|access| access.map(to)).collect::<Result<_>>()?,
+            code: self.code.iter().map(|instr| to.instr(instr)).collect::<Result<_>>()?,
         })
     }
 
     /// The accesses that are written.
-    pub fn stored(&self) -> impl Iterator<Item = &Access<D>> {
+    pub fn stored(&self) -> impl Iterator<Item = &Access<D, M>> {
         self.code.iter().filter_map(|instr| match instr {
             Instr::Store(access, _) => self.accesses.get(*access as usize),
             _ => None,
@@ -301,122 +330,57 @@ impl<D> Loop<D> {
     }
 
     /// The accesses that are read.
-    pub fn loaded(&self) -> impl Iterator<Item = &Access<D>> {
+    pub fn loaded(&self) -> impl Iterator<Item = &Access<D, M>> {
         self.code.iter().filter_map(|instr| match instr {
             Instr::Load(access) => self.accesses.get(*access as usize),
             _ => None,
         })
     }
-}
 
-impl<D> Attention<D> {
-    /// The same with every size replaced.
-    pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Attention<E>> {
-        Ok(Attention {
-            batch: self.batch.iter().map(&mut *f).collect::<Result<_>>()?,
-            queries: f(&self.queries)?,
-            keys: f(&self.keys)?,
-            depth: f(&self.depth)?,
-            width: f(&self.width)?,
-            query: self.query.map(f)?,
-            key: self.key.map(f)?,
-            value: self.value.map(f)?,
-            mask: self.mask.as_ref().map(|mask| mask.map(f)).transpose()?,
-            scale: self.scale,
-            causal: self.causal,
-            window: self.window,
-            epilogue: self.epilogue.map(f)?,
-        })
+    pub(super) fn walk<'a>(&'a self, see: &mut dyn FnMut(Walk<'a, D, M>)) {
+        let mut all = |role, access| see(Walk::new(role, access, &[&self.shape]));
+        self.loaded().for_each(|access| all(Role::Load, access));
+        self.stored().for_each(|access| all(Role::Store, access));
+    }
+
+    fn ending(&self) -> Option<&Loop<D, M>> {
+        Some(self)
+    }
+
+    fn set_ending(&mut self, ending: Loop<D, M>) {
+        *self = ending;
+    }
+
+    fn result_shape(&self) -> Vec<&D> {
+        self.shape.iter().collect()
     }
 }
 
-fn map_array<D, E, const N: usize>(sizes: &[D; N], f: &mut dyn FnMut(&D) -> Result<E>) -> Result<[E; N]> {
-    let mapped = sizes.iter().map(f).collect::<Result<Vec<E>>>()?;
-    mapped.try_into().map_err(|_| Error::internal("the length of an array changed"))
-}
+impl<D, M> Kernel<D, M> {
+    /// The ways in which it walks memory.
+    pub fn walks(&self) -> Vec<Walk<'_, D, M>> {
+        let mut walks = Vec::new();
+        self.walk(&mut |walk| walks.push(walk));
+        walks
+    }
 
-impl<D> Conv2d<D> {
-    /// The same with every size replaced.
-    pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Conv2d<E>> {
-        Ok(Conv2d {
-            out: map_array(&self.out, f)?,
-            input_size: map_array(&self.input_size, f)?,
-            filter_size: map_array(&self.filter_size, f)?,
-            stride: self.stride,
-            dilation: self.dilation,
-            padding: self.padding,
-            groups: self.groups,
-            input: self.input.map(f)?,
-            filter: self.filter.map(f)?,
-            epilogue: self.epilogue.map(f)?,
-        })
+    /// The memory it reads.
+    pub fn reads(&self) -> impl Iterator<Item = &M> {
+        self.walks().into_iter().filter(|walk| !walk.role.writes()).map(|walk| &walk.access.slot)
+    }
+
+    /// The memory it writes.
+    pub fn writes(&self) -> impl Iterator<Item = &M> {
+        self.walks().into_iter().filter(|walk| walk.role.writes()).map(|walk| &walk.access.slot)
     }
 }
 
-impl<D> Kernel<D> {
-    /// The same with every size replaced.
-    pub fn map<E>(&self, f: &mut dyn FnMut(&D) -> Result<E>) -> Result<Kernel<E>> {
-        Ok(match self {
-            Kernel::Loop(k) => Kernel::Loop(k.map(f)?),
-            Kernel::Matmul(k) => Kernel::Matmul(k.map(f)?),
-            Kernel::Attention(k) => Kernel::Attention(k.map(f)?),
-            Kernel::Conv2d(k) => Kernel::Conv2d(k.map(f)?),
-            Kernel::Gather(k) => Kernel::Gather(k.map(f)?),
-        })
-    }
-
-    /// The name of its kind.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Kernel::Loop(_) => "loop",
-            Kernel::Matmul(_) => "matmul",
-            Kernel::Attention(_) => "attention",
-            Kernel::Conv2d(_) => "conv2d",
-            Kernel::Gather(_) => "gather",
-        }
-    }
-
-    /// What it reads before its final loop.
-    pub fn operands(&self) -> Vec<&Access<D>> {
-        match self {
-            Kernel::Loop(_) => vec![],
-            Kernel::Matmul(k) => vec![&k.lhs, &k.rhs],
-            Kernel::Attention(k) => [&k.query, &k.key, &k.value].into_iter().chain(&k.mask).collect(),
-            Kernel::Conv2d(k) => vec![&k.input, &k.filter],
-            Kernel::Gather(k) => vec![&k.source, &k.indices],
-        }
-    }
-
-    /// What it reads, epilogues included.
-    pub fn reads(&self) -> Vec<&Access<D>> {
-        let mut reads = self.operands();
-        reads.extend(self.ending().into_iter().flat_map(Loop::loaded));
-        reads
-    }
-
-    /// What it writes.
-    pub fn writes(&self) -> Vec<&Access<D>> {
-        match self {
-            Kernel::Gather(k) => vec![&k.out],
-            _ => self.ending().into_iter().flat_map(Loop::stored).collect(),
-        }
-    }
-
-    /// Its final loop: itself or its epilogue.
-    pub fn ending(&self) -> Option<&Loop<D>> {
-        match self {
-            Kernel::Loop(k) => Some(k),
-            Kernel::Matmul(k) => Some(&k.epilogue),
-            Kernel::Attention(k) => Some(&k.epilogue),
-            Kernel::Conv2d(k) => Some(&k.epilogue),
-            Kernel::Gather(_) => None,
-        }
-    }
-}
-
-impl Kernel<Dim> {
+impl<M: Clone> Kernel<Dim, M> {
     /// The kernel for the sizes of one execution.
-    pub fn bind(&self, bindings: &Bindings) -> Result<Kernel<i64>> {
-        self.map(&mut |dim| dim.evaluate(bindings))
+    pub fn bind(&self, bindings: &Bindings) -> Result<Kernel<i64, M>> {
+        self.map(&mut Map {
+            size: &mut |dim| dim.evaluate(bindings),
+            memory: &mut |memory| Ok(memory.clone()),
+        })
     }
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use max_compiler::Program;
-use max_compiler::program::{Step, Work};
 use max_core::{DType, DeviceRef, Result, Type, bail};
 use max_driver::cuda::nvtx;
 use max_driver::{Buffer, Device};
@@ -125,15 +124,13 @@ impl Model {
     /// Its kernels, in the order in which they run.
     pub fn kernel_summaries(&self) -> Vec<KernelSummary> {
         let program = &self.runtime.program;
-        let summary = |(number, step): (usize, &Step)| {
-            let (kind, text) = match &step.work {
-                Work::Kernel(kernel) => (kernel.kind(), kernel.to_string()),
-                Work::Print(label, _) => ("print", label.clone()),
-                Work::Transfer { .. } => ("transfer", format!("to {}", step.device)),
-            };
-            KernelSummary { name: program.step_name(number), kind, ops: ops_of(program, number), text }
+        let summary = |step: usize| KernelSummary {
+            name: program.step_name(step),
+            kind: program.step_kind(step),
+            ops: ops_of(program, step),
+            text: program.step_text(step),
         };
-        program.steps.iter().enumerate().map(summary).collect()
+        (0..program.steps.len()).map(summary).collect()
     }
 
     /// Whether and how it is profiled.

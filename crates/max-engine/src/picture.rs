@@ -54,7 +54,7 @@ fn fusion_summary(program: &Program) -> String {
     let mut computed = std::collections::HashSet::new();
     for (number, step) in program.steps.iter().enumerate() {
         let ops = if step.ops.is_empty() { "copy".into() } else { listed(step.ops.iter().map(name)) };
-        let (kind, written) = (scene::kind(program, number), scene::written(program, number));
+        let (kind, written) = (program.step_kind(number), scene::written(program, number));
         let _ = write!(text, "{:width$}  {kind:9}  {ops}", label(number));
         let _ = match written.is_empty() {
             true => writeln!(text),

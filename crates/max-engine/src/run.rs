@@ -13,13 +13,13 @@ mod storage;
 
 use std::sync::{Arc, Mutex};
 
-use max_compiler::program::Work;
+use max_compiler::program::{self, Work};
 use max_compiler::{Bound, Data, MemoryPlan, Program};
-use max_core::kernel::{Access, Instr, Slot};
+use max_core::kernel::{Access, Instr};
 use max_core::{Bindings, Error, Result, bail};
 use max_driver::{Buffer, Device, Stream};
 use max_graph::interpret::bind_inputs;
-use max_kernels::{Constant, Pool, cuda};
+use max_kernels::{Pool, cuda};
 
 use crate::lock;
 use crate::lru::Lru;
@@ -88,6 +88,7 @@ pub(crate) struct Ready {
 /// A segment bound to sizes, its kernels ready to launch.
 #[derive(Debug)]
 pub(crate) struct Segment {
+    /// The kernels of the program that its steps launch.
     launches: Vec<Option<Launch>>,
     /// The sizes of each slot that it uses.
     pub(crate) shapes: Vec<Option<Vec<usize>>>,
@@ -98,12 +99,30 @@ pub(crate) struct Segment {
     pub(crate) needs: Vec<Need>,
 }
 
+impl Segment {
+    /// The kernel of a launch.
+    fn kernel(&self, launch: &program::Launch) -> Result<&Launch> {
+        match self.launches.get(launch.kernel) {
+            Some(Some(kernel)) => Ok(kernel),
+            _ => bail!(internal, "kernel {} was not prepared", launch.kernel),
+        }
+    }
+
+    /// The stream that the kernel of a step is enqueued on; `None` for the host and for steps without a kernel.
+    fn stream<'a>(&self, runtime: &'a Runtime, step: usize) -> Result<Option<&'a Stream>> {
+        match &runtime.program.steps[step].work {
+            Work::Kernel(launch) => Ok(self.kernel(launch)?.stream(runtime)),
+            Work::Print(..) | Work::Transfer { .. } => Ok(None),
+        }
+    }
+}
+
 impl Runtime {
     pub(crate) fn new(program: Arc<Program>, weights: &[Buffer], config: Config) -> Result<Runtime> {
         let devices = program.devices.iter().map(|&device| Device::from_ref(device));
         let devices = devices.collect::<Result<Vec<_>>>()?;
         let runtime = Runtime {
-            fixed: Fixed::new(&program, weights, &devices)?,
+            fixed: Fixed::new(&program, weights, &devices, config.keep)?,
             streams: devices.iter().map(Device::default_stream).collect(),
             program,
             config,
@@ -149,33 +168,14 @@ impl Runtime {
             self.program.check_plan(number, &bound)?;
         }
         let Bound { kernels, shapes, plan } = bound;
-        // A model that keeps little does not keep packed constants either.
-        let constants = |slot: Slot| match self.config.keep {
-            Keep::Little => None,
-            Keep::Arenas => self.fixed.bytes(slot).cloned(),
-        };
-        let steps = &self.program.steps[self.program.segments[number].steps.clone()];
-        let launches = self.prepare(steps, &kernels, &constants)?;
+        let launches = self.prepare(&kernels)?;
         let needs = launch::needs(&plan.bytes, &launches);
         Ok(Segment { launches, shapes, outputs: self.output_shapes(bindings), plan, needs })
     }
 
     /// The bytes of the operands that kernels keep packed.
     pub(crate) fn packed_bytes(&self) -> usize {
-        let mut counted: Vec<*const Constant> = Vec::new();
-        let mut bytes = 0;
-        for ready in lock(&self.ready).iter() {
-            let later = lock(&ready.later);
-            for segment in std::iter::once(&ready.first).chain(later.iter().map(|(_, _, segment)| segment)) {
-                for constant in segment.launches.iter().flatten().filter_map(Launch::constant) {
-                    if !counted.contains(&std::ptr::from_ref(constant)) {
-                        counted.push(constant);
-                        bytes += constant.packed_bytes();
-                    }
-                }
-            }
-        }
-        bytes
+        self.fixed.packed_bytes()
     }
 
     /// The sizes of each output, as far as they are known. Its memory may hold the same elements under another shape.
@@ -274,17 +274,14 @@ impl Runtime {
         let Running { number, segment } = running;
         state.storage.reserve(self, number, segment)?;
         let room = state.storage.take_room();
-        let table = state.storage.table(self, state.inputs, number, segment, room)?;
-        let steps = self.program.segments[number].steps.clone();
-        for (step, launch) in steps.zip(&segment.launches) {
+        let mut table = state.storage.table(self, state.inputs, number, segment, room)?;
+        for step in self.program.segments[number].steps.clone() {
             (observer.checkpoint)()?;
-            let stream = launch.as_ref().and_then(|launch| launch.stream(self));
-            let started = observer.start(step, stream)?;
-            match (launch, &self.program.steps[step].work) {
-                (Some(launch), _) => launch.run(&table, self),
-                (None, Work::Print(label, slot)) => state.print(running, label, *slot),
-                (None, Work::Transfer { from, to }) => state.transfer(running, *from, *to),
-                (None, Work::Kernel(_)) => bail!(internal, "step {step} was not prepared"),
+            let started = observer.start(step, segment.stream(self, step)?)?;
+            match &self.program.steps[step].work {
+                Work::Kernel(launch) => segment.kernel(launch)?.run(launch, &mut table, self),
+                Work::Print(label, slot) => state.print(running, label, *slot),
+                Work::Transfer { from, to } => state.transfer(running, *from, *to),
             }
             .map_err(|error| self.blame(step, error))?;
             observer.finish(&self.program, step, started)?;
@@ -299,7 +296,8 @@ impl Runtime {
 
     /// Whether a step computes with an infinite or NaN literal.
     fn has_literals_not_finite(&self, step: usize) -> bool {
-        let Work::Kernel(kernel) = &self.program.steps[step].work else { return false };
+        let Work::Kernel(launch) = &self.program.steps[step].work else { return false };
+        let (_, kernel) = &self.program.kernels[launch.kernel];
         let code = kernel.ending().into_iter().flat_map(|ending| &ending.code);
         let mut literals = code.filter_map(|instr| match instr {
             Instr::Literal(literal) => Some(literal),

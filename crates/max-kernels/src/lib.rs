@@ -23,8 +23,8 @@ mod tile;
 pub use memory::Memory;
 pub use pool::Pool;
 
-use max_core::kernel::{Kernel, Slot};
-use max_core::{DeviceRef, HostBytes, Result};
+use max_core::kernel::Kernel;
+use max_core::{DeviceRef, Result};
 
 use attention::PreparedAttention;
 use conv::PreparedConv;
@@ -52,15 +52,10 @@ enum Run {
 
 /// Checks a kernel and decides how to run it.
 pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
-    prepare_with(kernel, &|_| None)
-}
-
-/// As [`prepare`], with memory that never changes: the function returns the bytes of such slots.
-pub fn prepare_with(kernel: &Kernel<i64>, constants: &dyn Fn(Slot) -> Option<HostBytes>) -> Result<Prepared> {
     let extents = memory::extents(kernel, DeviceRef::CPU)?;
     let run = match kernel {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
-        Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k, constants)?),
+        Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k)?),
         Kernel::Attention(k) => Run::Attention(PreparedAttention::new(k)?),
         Kernel::Conv2d(k) => Run::Conv(PreparedConv::new(k)?),
         Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
@@ -69,14 +64,6 @@ pub fn prepare_with(kernel: &Kernel<i64>, constants: &dyn Fn(Slot) -> Option<Hos
 }
 
 impl Prepared {
-    /// The operand that never changes and may be kept packed, if there is one.
-    pub fn constant(&self) -> Option<&Constant> {
-        match &self.run {
-            Run::Matmul(run) => run.constant(),
-            _ => None,
-        }
-    }
-
     /// Runs it on memory, one piece per slot. An error if a piece is too small or on another device, or if a written
     /// piece overlaps another that is not accessed in step with it.
     pub fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {

@@ -17,14 +17,14 @@ mod micro;
 mod pack;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use max_core::kernel::{Access, Matmul, Slot};
 use max_core::scalar::Lane;
-use max_core::{DType, HostBytes, Result, bail, bf16, dispatch, f16};
+use max_core::{DType, Result, bail, bf16, dispatch, f16};
 
 use block::{Ahead, Right, multiply};
 pub use constant::Constant;
+use constant::Place;
 pub(crate) use ending::{Ending, Places};
 use form::{Dots, Form, Plain, Widened};
 use micro::Dot;
@@ -78,8 +78,8 @@ pub(crate) struct PreparedMatmul {
     size: [usize; 3],
     left: Operand,
     right: Operand,
-    /// The right operand, if it is constant.
-    constant: Option<Arc<Constant>>,
+    /// The right operand as a part of its memory, which may be constant; `None` if it is more than one matrix.
+    whole: Option<(Slot, Place)>,
     ending: Ending,
     run: Run,
 }
@@ -143,10 +143,7 @@ impl Cut {
 }
 
 impl PreparedMatmul {
-    pub(crate) fn new(
-        k: &Matmul<i64>,
-        constants: &dyn Fn(Slot) -> Option<HostBytes>,
-    ) -> Result<PreparedMatmul> {
+    pub(crate) fn new(k: &Matmul<i64>) -> Result<PreparedMatmul> {
         let k = &fold::fold(k);
         let dtype = k.lhs.dtype;
         if k.rhs.dtype != dtype {
@@ -154,13 +151,13 @@ impl PreparedMatmul {
         }
         count(&[&k.batch[..], &[k.m, k.n]].concat())?;
         let right = Operand::new(&k.rhs, &k.batch, [k.k, k.n]);
-        let constant = constants(k.rhs.slot).filter(|_| right.places.repeat() && k.k > 0 && k.n > 0);
+        let one = right.places.repeat() && k.k > 0 && k.n > 0;
         Ok(PreparedMatmul {
             batch: count(&k.batch)?,
             size: [k.m, k.k, k.n].map(|size| size as usize),
             left: Operand::new(&k.lhs, &k.batch, [k.m, k.k]),
             right,
-            constant: constant.map(|bytes| Constant::new(bytes, &k.rhs, [k.k, k.n])),
+            whole: one.then(|| (k.rhs.slot, Place::new(&k.rhs, [k.k, k.n]))),
             ending: Ending::new(&k.epilogue, dtype)?,
             run: choose(dtype),
         })
@@ -175,11 +172,6 @@ impl PreparedMatmul {
         // SAFETY: guaranteed by the caller.
         unsafe { (self.run)(self, memory, pool) };
         Ok(())
-    }
-
-    /// The right operand, if it is constant.
-    pub(crate) fn constant(&self) -> Option<&Constant> {
-        self.constant.as_deref()
     }
 }
 
@@ -356,7 +348,8 @@ impl<F: Form> Product<'_, F> {
             // SAFETY: there are as many lines as the panels need, and nobody else has them yet.
             unsafe { self.pack(0, &to) };
         };
-        let start = self.k.constant.as_ref()?.packed(wanted, lines, fill)?;
+        let (slot, place) = self.k.whole?;
+        let start = self.memory[slot.0 as usize].constant()?.packed(place, wanted, lines, fill)?;
         Some(Panels { start: start.cast(), columns })
     }
 

@@ -1,14 +1,13 @@
 //! The memory that kernels work on: pieces of buffers and constants, and the check that a kernel stays inside them
 //! and overwrites nothing that it still reads.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 
-use max_core::kernel::{Access, Kernel};
+use max_core::kernel::{Access, Kernel, Role, Walk};
 use max_core::{DeviceRef, HostBytes, Result, bail};
 use max_driver::Buffer;
 
+use crate::Constant;
 use crate::loops::settle;
 
 /// A piece of device memory, borrowed from its owner.
@@ -18,6 +17,8 @@ pub struct Memory<'a> {
     len: usize,
     writable: bool,
     device: DeviceRef,
+    /// What it is a part of, if that never changes.
+    constant: Option<&'a Constant>,
     owner: PhantomData<&'a Buffer>,
 }
 
@@ -34,6 +35,7 @@ impl<'a> Memory<'a> {
         len: 0,
         writable: false,
         device: DeviceRef::CPU,
+        constant: None,
         owner: PhantomData,
     };
 
@@ -44,7 +46,7 @@ impl<'a> Memory<'a> {
         }
         let device = buffer.device().device_ref();
         let ptr = buffer.data_ptr().cast_mut();
-        Ok(Memory { ptr, len: buffer.num_bytes(), writable: false, device, owner: PhantomData })
+        Ok(Memory { ptr, len: buffer.num_bytes(), device, ..Memory::EMPTY })
     }
 
     /// The elements of a contiguous buffer, for reading and writing.
@@ -56,15 +58,27 @@ impl<'a> Memory<'a> {
     /// Host bytes, for reading.
     pub fn of_bytes(bytes: &'a HostBytes) -> Memory<'a> {
         let ptr = bytes.as_ptr().cast_mut();
-        Memory { ptr, len: bytes.len(), writable: false, device: DeviceRef::CPU, owner: PhantomData }
+        Memory { ptr, len: bytes.len(), ..Memory::EMPTY }
+    }
+
+    /// The bytes of a constant, of which kernels may keep packed copies.
+    pub fn of_constant(constant: &'a Constant) -> Memory<'a> {
+        Memory { constant: Some(constant), ..Memory::of_bytes(constant.bytes()) }
     }
 
     /// A part.
     pub fn part(self, offset: usize, len: usize) -> Result<Memory<'a>> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(Memory { ptr: self.ptr.wrapping_add(offset), len, ..self }),
+            Some(end) if end <= self.len => {
+                Ok(Memory { ptr: self.ptr.wrapping_add(offset), len, constant: None, ..self })
+            }
             _ => bail!(internal, "{len} bytes at {offset} are not inside {} bytes", self.len),
         }
+    }
+
+    /// The constant it is, if it never changes.
+    pub(crate) fn constant(self) -> Option<&'a Constant> {
+        self.constant
     }
 
     /// The address of its first byte.
@@ -177,88 +191,68 @@ impl Extent {
 
 /// What a kernel requires of its memory: every element that its accesses name, over the shapes they are walked with.
 pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents> {
-    let mut slots: BTreeMap<usize, Extent> = BTreeMap::new();
-    let mut add = |access: &Access<i64>, shape: &[i64], write: bool, walk: Option<u32>| -> Result<()> {
-        let (slot, bytes) = (access.slot.0 as usize, span(access, shape)?);
-        if bytes == 0 {
-            return Ok(());
+    // An empty row has a result too.
+    let settled;
+    let kernel = match kernel {
+        Kernel::Loop(k) => {
+            settled = Kernel::Loop(settle(k.clone()));
+            &settled
         }
-        let known = slots.entry(slot).or_insert(Extent { slot, bytes, write, walk });
-        if known.write != write && (walk.is_none() || known.walk != walk) {
-            bail!(internal, "a kernel reads slot {slot} in a different way than it writes it");
-        }
-        known.walk = known.walk.filter(|known| Some(*known) == walk);
-        (known.bytes, known.write) = (known.bytes.max(bytes), known.write || write);
-        Ok(())
+        kernel => kernel,
     };
-    let with = |batch: &[i64], last: [i64; 2]| [batch, last.as_slice()].concat();
-    match kernel {
-        Kernel::Loop(_) => {}
-        Kernel::Matmul(k) => {
-            add(&k.lhs, &with(&k.batch, [k.m, k.k]), false, None)?;
-            add(&k.rhs, &with(&k.batch, [k.k, k.n]), false, None)?;
-            expect_shape(&k.epilogue.shape, &with(&k.batch, [k.m, k.n]))?;
-        }
-        Kernel::Attention(k) => {
-            add(&k.query, &with(&k.batch, [k.queries, k.depth]), false, None)?;
-            add(&k.key, &with(&k.batch, [k.keys, k.depth]), false, None)?;
-            add(&k.value, &with(&k.batch, [k.keys, k.width]), false, None)?;
-            if let Some(mask) = &k.mask {
-                add(mask, &with(&k.batch, [k.queries, k.keys]), false, None)?;
-            }
-            expect_shape(&k.epilogue.shape, &with(&k.batch, [k.queries, k.width]))?;
-        }
-        Kernel::Conv2d(k) => {
-            let [height, width, channels] = k.input_size;
-            add(&k.input, &[k.out[0], height, width, channels], false, None)?;
-            let groups = k.groups.max(1) as i64;
-            let filter = [k.filter_size[0], k.filter_size[1], channels / groups, k.out[3]];
-            add(&k.filter, &filter, false, None)?;
-            expect_shape(&k.epilogue.shape, &k.out)?;
-        }
-        Kernel::Gather(k) => {
-            add(&k.source, &[k.outer, k.size, k.inner], false, None)?;
-            add(&k.indices, &[k.picks], false, None)?;
-            add(&k.out, &[k.outer, k.picks, k.inner], true, None)?;
-        }
-    }
     if let Some(ending) = kernel.ending() {
         ending.dtypes()?;
-        // An empty row has a result too.
-        let ending = match kernel {
-            Kernel::Loop(_) => Cow::Owned(settle(ending.clone())),
-            _ => Cow::Borrowed(ending),
-        };
-        // Accesses that name the same bytes at every index walk memory in the same way.
-        let mut walks: HashMap<(i64, &[i64], usize), u32> = HashMap::new();
-        let accesses = ending.loaded().map(|access| (access, false));
-        for (access, write) in accesses.chain(ending.stored().map(|access| (access, true))) {
-            let new = walks.len() as u32;
-            let key = (access.offset, access.strides.as_slice(), access.dtype.size_in_bytes());
-            add(access, &ending.shape, write, Some(*walks.entry(key).or_insert(new)))?;
+        let computed = kernel.result_shape();
+        if !ending.shape.iter().eq(computed.iter().copied()) {
+            bail!(internal, "an epilogue has the shape {:?} where {computed:?} is computed", ending.shape);
         }
     }
-    Ok(Extents { device, slots: slots.into_values().collect() })
+    let mut slots: Vec<Extent> = Vec::new();
+    // Accesses of the final loop that name the same bytes at every index walk memory in the same way.
+    let mut ways: Vec<&Access<i64>> = Vec::new();
+    for walk in kernel.walks() {
+        let access = walk.access;
+        let (slot, bytes, write) = (access.slot.0 as usize, span(&walk)?, walk.role.writes());
+        if bytes == 0 {
+            continue;
+        }
+        let way = matches!(walk.role, Role::Load | Role::Store).then(|| {
+            let way = ways.iter().position(|other| same_way(other, access)).unwrap_or(ways.len());
+            if way == ways.len() {
+                ways.push(access);
+            }
+            way as u32
+        });
+        let Some(known) = slots.iter_mut().find(|extent| extent.slot == slot) else {
+            slots.push(Extent { slot, bytes, write, walk: way });
+            continue;
+        };
+        if known.write != write && (way.is_none() || known.walk != way) {
+            bail!(internal, "a kernel reads slot {slot} in a different way than it writes it");
+        }
+        known.walk = known.walk.filter(|known| Some(*known) == way);
+        (known.bytes, known.write) = (known.bytes.max(bytes), known.write || write);
+    }
+    Ok(Extents { device, slots })
 }
 
-fn expect_shape(shape: &[i64], expected: &[i64]) -> Result<()> {
-    if shape != expected {
-        bail!(internal, "an epilogue has the shape {shape:?} where {expected:?} is computed");
-    }
-    Ok(())
+fn same_way(a: &Access<i64>, b: &Access<i64>) -> bool {
+    let sizes = [a, b].map(|access| access.dtype.size_in_bytes());
+    a.offset == b.offset && a.strides == b.strides && sizes[0] == sizes[1]
 }
 
 /// The bytes from the start of a slot to the end of the last element that an access names; an error if it names one
 /// before the start or if the count overflows.
-fn span(access: &Access<i64>, shape: &[i64]) -> Result<usize> {
-    if shape.len() != access.strides.len() || shape.iter().any(|&size| size < 0) {
+fn span(walk: &Walk<'_, i64>) -> Result<usize> {
+    let (access, shape) = (walk.access, &walk.shape);
+    if shape.len() != access.strides.len() || shape.iter().any(|&&size| size < 0) {
         bail!(internal, "an access with {} strides walks the shape {shape:?}", access.strides.len());
     }
-    if shape.contains(&0) {
+    if shape.iter().any(|&&size| size == 0) {
         return Ok(0);
     }
     let (mut low, mut high) = (i128::from(access.offset), i128::from(access.offset));
-    for (&size, &stride) in shape.iter().zip(&access.strides) {
+    for (&&size, &stride) in shape.iter().zip(&access.strides) {
         let reach = i128::from(size - 1) * i128::from(stride);
         *(if reach < 0 { &mut low } else { &mut high }) += reach;
     }
@@ -279,17 +273,16 @@ mod tests {
 
     #[test]
     fn spans_cover_every_element() {
-        let access = |offset, strides: &[i64]| Access {
-            slot: Slot(0),
-            dtype: DType::Int16,
-            offset,
-            strides: strides.to_vec(),
+        let span = |offset, strides: &[i64], shape: &[i64]| {
+            let (slot, dtype) = (Slot(0), DType::Int16);
+            let access = &Access { slot, dtype, offset, strides: strides.to_vec() };
+            span(&Walk { role: Role::Operand, access, shape: shape.iter().collect() })
         };
-        assert_eq!(span(&access(1, &[4, 1]), &[2, 3]).unwrap(), 16);
-        assert_eq!(span(&access(3, &[-1]), &[4]).unwrap(), 8);
-        assert!(span(&access(2, &[-1]), &[4]).is_err());
-        assert_eq!(span(&access(100, &[1, 1]), &[5, 0]).unwrap(), 0);
-        assert!(span(&access(0, &[i64::MAX]), &[i64::MAX]).is_err());
+        assert_eq!(span(1, &[4, 1], &[2, 3]).unwrap(), 16);
+        assert_eq!(span(3, &[-1], &[4]).unwrap(), 8);
+        assert!(span(2, &[-1], &[4]).is_err());
+        assert_eq!(span(100, &[1, 1], &[5, 0]).unwrap(), 0);
+        assert!(span(0, &[i64::MAX], &[i64::MAX]).is_err());
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The instructions of ops that become loops. Softmax and the norms are decomposed here, late.
 
-use max_core::kernel::{Instr, Literal, Reduction, Reg};
+use max_core::kernel::{Access, Instr, Literal, Reduction, Reg};
 use max_core::scalar::{NumericOp, RealOp};
 use max_core::{DType, Dim, Number, Result, ScalarOp, bail, dispatch};
 use max_graph::ir::Op;
 use max_graph::ops::reduce::ReduceKind;
 use max_graph::{OpId, OpKind};
 
-use super::group::{Group, Use, Wanted, Work};
+use super::group::{Group, Wanted};
 use super::{Lowering, Node, NodeId, Source, View};
 use crate::layout::{Layout, contiguous_strides};
 use crate::program::Claim;
@@ -59,11 +59,11 @@ impl Lowering<'_> {
     /// Sizes as data: one store per size.
     fn sizes(&mut self, id: OpId, op: &Op, dims: &[Dim]) -> Result<()> {
         let ((dtype, shape), device) = (self.array(op.results[0])?, self.device(op.results[0])?);
-        let mut group = Group::new(device, Work::Loop, &[]);
+        let mut group = Group::of_loop(device, &[]);
         let node = self.add_node(device, dtype, &shape, Source::Group(self.groups.len(), None));
         for (at, dim) in dims.iter().enumerate() {
             let reg = group.push(Instr::Size(dim.clone(), dtype));
-            let place = Use { node, offset: Dim::Static(at as i64), strides: vec![] };
+            let place = Access { slot: node, dtype, offset: Dim::Static(at as i64), strides: vec![] };
             group.stores.push((place, reg));
         }
         self.groups.push(group);
@@ -110,7 +110,8 @@ impl Lowering<'_> {
                     let number = self.find_group(std::slice::from_ref(&view), &wanted)?;
                     let reg = self.operand(number, &view)?;
                     let part = Layout { shape: wanted.shape, strides: strides.clone(), offset };
-                    let place = Self::use_of(&View { node: whole, layout: part }, &self.groups[number].space);
+                    let space = &self.groups[number].ending.shape;
+                    let place = self.access(&View { node: whole, layout: part }, space);
                     self.groups[number].stores.push((place, reg));
                     number
                 }
@@ -137,7 +138,7 @@ impl Lowering<'_> {
         // Rows are written whole: scattering the results of a row program would cost more than a copy.
         let last = view.layout.shape.len().saturating_sub(1);
         let scatters = axes.last().is_some_and(|&(axis, _)| axis != last);
-        Ok((!scatters || self.groups[group].reduce.is_none()).then_some((group, axes)))
+        Ok((!scatters || self.groups[group].ending.reduce.is_none()).then_some((group, axes)))
     }
 
     /// Computes a node at a place in the memory of another.
@@ -320,7 +321,7 @@ impl Emit<'_> {
     /// Rounds a computed value to its narrow float dtype.
     fn round(&mut self, arg: Reg) -> Reg {
         let narrow = self.dtype.is_float() && self.dtype.size_in_bytes() < 4;
-        match self.group.code[arg.0 as usize] {
+        match self.group.ending.code[arg.0 as usize] {
             Instr::Apply(..) | Instr::Reduce(..) | Instr::Product(_) | Instr::Select(_) if narrow => {
                 self.cast(arg, self.dtype)
             }

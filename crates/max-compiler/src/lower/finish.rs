@@ -1,20 +1,23 @@
-//! From groups to a program: dead instructions are removed, nodes get slots, groups become steps, slots get lifetimes.
+//! From groups to a program: dead instructions are removed, nodes get slots, groups become steps, slots get lifetimes,
+//! and equal kernels become one.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use max_core::kernel::{Access, Attention, Conv2d, Gather, Instr, Kernel, Loop, Matmul, Reg, Slot};
-use max_core::{DeviceRef, Dim, Result, Shape, TensorType, bail};
+use max_core::kernel::{Access, Instr, Kernel, Loop, Map, Reg, Role, Slot, Walk};
+use max_core::{DeviceRef, Dim, Result, Shape, TensorType};
 use max_graph::Body;
 
-use super::group::{Group, Use, Work};
+use super::group::{Group, Work};
+use super::heavy::permuted;
 use super::{Node, NodeId, Source};
-use crate::program::{self, Claim, Fact, Lifetime, Origin, Program, Segment, SlotInfo, Step};
+use crate::program::{self, Fact, Launch, Lifetime, Origin, Program, Segment, SlotInfo, Step};
 
 pub(super) struct Parts {
     pub(super) nodes: Vec<Node>,
     pub(super) groups: Vec<Group>,
     pub(super) weights: Vec<(String, TensorType)>,
-    pub(super) segments: Vec<(Vec<Fact>, usize)>,
+    pub(super) segments: Vec<(Vec<Fact<NodeId>>, usize)>,
 }
 
 pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
@@ -22,35 +25,101 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     let inputs = types(&source.block.arguments);
     let outputs = types(source.block.results.as_deref().unwrap_or_default());
     let mut slots = Slots { nodes: &parts.nodes, of: vec![None; parts.nodes.len()], infos: Vec::new() };
-    let mut steps = Vec::new();
+    let (mut steps, mut kernels) = (Vec::new(), Kernels::default());
+    // The pairs of slots that each step could compute in place.
+    let mut in_place = Vec::new();
     // The step of each group, to divide steps into segments.
     let mut first_step = Vec::with_capacity(parts.groups.len() + 1);
     for group in &parts.groups {
         first_step.push(steps.len());
-        if let Some(work) = slots.work(group)? {
-            steps.push(Step { work, device: group.device, ops: group.ops.clone() });
-        }
+        let (device, ops) = (group.device, group.ops.clone());
+        let step = match &group.work {
+            Work::Print(label, node) => {
+                let slot = node.map(|node| slots.slot(node));
+                let reads = slot.into_iter().collect();
+                Step { work: program::Work::Print(label.clone(), slot), device, reads, writes: vec![], ops }
+            }
+            Work::Transfer { from, to } => {
+                let (from, to) = (slots.slot(*from), slots.slot(*to));
+                let (reads, writes) = (vec![from], vec![to]);
+                Step { work: program::Work::Transfer { from, to }, device, reads, writes, ops }
+            }
+            Work::Kernel(kernel) => {
+                let Some(kernel) = slots.kernel(group, kernel)? else { continue };
+                in_place.resize(steps.len(), Vec::new());
+                in_place.push(in_place_pairs(&kernel));
+                let (reads, writes) = (kernel.reads().copied().collect(), kernel.writes().copied().collect());
+                Step {
+                    work: program::Work::Kernel(kernels.share(device, &kernel)?),
+                    device,
+                    reads,
+                    writes,
+                    ops,
+                }
+            }
+        };
+        steps.push(step);
     }
+    in_place.resize(steps.len(), Vec::new());
     first_step.push(steps.len());
     let mut segments: Vec<Segment> = Vec::new();
-    for (mut facts, group) in parts.segments {
-        for fact in &mut facts {
-            slots.fact(&mut fact.claim)?;
+    for (facts, group) in parts.segments {
+        let mut settled = Vec::with_capacity(facts.len());
+        for Fact { claim, op } in facts {
+            settled.push(Fact { claim: claim.map(&mut |&node| Ok(slots.slot(node)))?, op });
         }
         let start = first_step[group];
         if let Some(last) = segments.last_mut() {
             last.steps.end = start;
         }
-        segments.push(Segment { facts, steps: start..steps.len() });
+        segments.push(Segment { facts: settled, steps: start..steps.len() });
     }
-    let (weights, slots) = (parts.weights, slots.infos);
+    let (weights, slots, kernels) = (parts.weights, slots.infos, kernels.all);
     let devices = devices(&slots, &steps);
-    let mut program = Program { source, inputs, outputs, weights, devices, slots, steps, segments };
+    let mut program = Program { source, inputs, outputs, weights, devices, slots, kernels, steps, segments };
     if cfg!(debug_assertions) {
         program.verify()?;
     }
-    lifetimes(&mut program);
+    lifetimes(&mut program, &in_place);
     Ok(program)
+}
+
+/// The kernels of a program, each once.
+#[derive(Default)]
+struct Kernels {
+    all: Vec<(DeviceRef, Kernel<Dim>)>,
+    /// By hash.
+    known: HashMap<u64, Vec<usize>>,
+}
+
+impl Kernels {
+    /// A kernel with its memory numbered in the order of first use, and that memory.
+    fn share(&mut self, device: DeviceRef, kernel: &Kernel<Dim>) -> Result<Launch> {
+        let mut slots: Vec<Slot> = Vec::new();
+        let mut number = |slot: &Slot| {
+            if *slot == Slot::NONE {
+                return Ok(Slot::NONE);
+            }
+            let at = slots.iter().position(|own| own == slot).unwrap_or(slots.len());
+            if at == slots.len() {
+                slots.push(*slot);
+            }
+            Ok(Slot(at as u32))
+        };
+        let kernel =
+            kernel.map(&mut Map { size: &mut |size: &Dim| Ok(size.clone()), memory: &mut number })?;
+        let kernel = (device, kernel);
+        let mut state = DefaultHasher::new();
+        kernel.hash(&mut state);
+        let same = self.known.entry(state.finish()).or_default();
+        let found = same.iter().copied().find(|&known| self.all[known] == kernel);
+        let kernel = found.unwrap_or_else(|| {
+            same.push(self.all.len());
+            self.all.push(kernel);
+            self.all.len() - 1
+        });
+        Ok(Launch { kernel, slots })
+    }
 }
 
 /// The devices of slots and steps, each once.
@@ -92,17 +161,8 @@ impl Slots<'_> {
         slot
     }
 
-    fn access(&mut self, wanted: &Use) -> Access<Dim> {
-        Access {
-            slot: self.slot(wanted.node),
-            dtype: self.nodes[wanted.node.0 as usize].dtype,
-            offset: wanted.offset.clone(),
-            strides: wanted.strides.clone(),
-        }
-    }
-
     /// Where a group stores a node: in its own memory, or at its place in another's.
-    fn store(&mut self, group: &Group, id: NodeId) -> Result<Access<Dim>> {
+    fn store(&self, group: &Group, id: NodeId) -> Result<Access<Dim, NodeId>> {
         let node = &self.nodes[id.0 as usize];
         let own;
         let (home, layout) = match &node.home {
@@ -112,226 +172,109 @@ impl Slots<'_> {
                 (id, &own)
             }
         };
-        let mut strides = layout.strides_in(&group.space);
+        let mut strides = layout.strides_in(&group.ending.shape);
         // What does not vary along the reduced axis is stored once.
-        if let Some(axis) = group.reduce
+        if let Some(axis) = group.ending.reduce
             && node.shape[axis] == Dim::Static(1)
         {
             strides[axis] = Dim::Static(0);
         }
-        Ok(self.access(&Use { node: home, offset: layout.offset.clone(), strides }))
+        let dtype = self.nodes[home.0 as usize].dtype;
+        Ok(Access { slot: home, dtype, offset: layout.offset.clone(), strides })
     }
 
-    fn fact(&mut self, claim: &mut Claim) -> Result<()> {
-        let accesses: Vec<&mut Access<Dim>> = match claim {
-            Claim::Bounds { start, stop, .. } => start.iter_mut().chain(stop).collect(),
-            Claim::Sizes { values, .. } => vec![values],
-            _ => vec![],
-        };
-        for access in accesses {
-            access.slot = self.slot(NodeId(access.slot.0));
+    /// The kernel of a group with its final loop, on slots; `None` if nobody needs it.
+    fn kernel(&mut self, group: &Group, kernel: &Kernel<Dim, NodeId>) -> Result<Option<Kernel<Dim>>> {
+        let mut kernel = kernel.clone();
+        if kernel.ending().is_some() {
+            let Some(ending) = self.ending(group)? else { return Ok(None) };
+            kernel.set_ending(match group.axes {
+                None => ending,
+                Some(axes) => Loop {
+                    shape: axes.map(|axis| ending.shape[axis].clone()).to_vec(),
+                    accesses: ending.accesses.into_iter().map(|access| permuted(access, axes)).collect(),
+                    ..ending
+                },
+            });
         }
-        Ok(())
-    }
-
-    /// The work of a group; `None` if nobody needs it.
-    fn work(&mut self, group: &Group) -> Result<Option<program::Work>> {
-        let kernel = match &group.work {
-            Work::Print(label, node) => {
-                let slot = node.map(|node| self.slot(node));
-                return Ok(Some(program::Work::Print(label.clone(), slot)));
-            }
-            Work::Transfer { from, to } => {
-                let (from, to) = (self.slot(*from), self.slot(*to));
-                return Ok(Some(program::Work::Transfer { from, to }));
-            }
-            Work::Gather { axis, sizes: [outer, size, picks, inner], source, indices, result } => {
-                let shape = [outer.clone(), picks.clone(), inner.clone()];
-                let strides = crate::layout::contiguous_strides(&shape)?;
-                let out = Use { node: *result, offset: Dim::Static(0), strides };
-                Kernel::Gather(Gather {
-                    outer: outer.clone(),
-                    size: size.clone(),
-                    picks: picks.clone(),
-                    inner: inner.clone(),
-                    axis: *axis,
-                    source: self.access(source),
-                    indices: self.access(indices),
-                    out: self.access(&out),
-                })
-            }
-            work => {
-                let Some(ending) = self.ending(group)? else { return Ok(None) };
-                self.kernel(work, group, ending)?
-            }
-        };
-        Ok(Some(program::Work::Kernel(Box::new(kernel))))
-    }
-
-    fn kernel(&mut self, work: &Work, group: &Group, epilogue: Loop<Dim>) -> Result<Kernel<Dim>> {
-        Ok(match work {
-            Work::Matmul { k, lhs, rhs } => {
-                let [batch @ .., m, n] = &group.space[..] else {
-                    bail!(internal, "a matmul of rank below 2")
-                };
-                Kernel::Matmul(Matmul {
-                    batch: batch.to_vec(),
-                    m: m.clone(),
-                    n: n.clone(),
-                    k: k.clone(),
-                    lhs: self.access(lhs),
-                    rhs: self.access(rhs),
-                    epilogue,
-                })
-            }
-            Work::Attention { op, keys, depth, query, key, value, mask } => {
-                let [batch @ .., queries, width] = &group.space[..] else {
-                    bail!(internal, "an attention of rank below 2")
-                };
-                Kernel::Attention(Attention {
-                    batch: batch.to_vec(),
-                    queries: queries.clone(),
-                    keys: keys.clone(),
-                    depth: depth.clone(),
-                    width: width.clone(),
-                    query: self.access(query),
-                    key: self.access(key),
-                    value: self.access(value),
-                    mask: mask.as_ref().map(|mask| self.access(mask)),
-                    scale: op.scale,
-                    causal: op.causal,
-                    window: op.window,
-                    epilogue,
-                })
-            }
-            Work::Conv2d { op, input, input_shape, filter, filter_shape } => {
-                let (input_axes, filter_axes) = (op.input_axes(), op.filter_axes()?);
-                let pick = |from: &[Dim], axes: [usize; 4]| axes.map(|axis| from[axis].clone());
-                let [_, height, width, channels] = pick(input_shape, input_axes);
-                let [r, s, _, _] = pick(filter_shape, filter_axes);
-                Kernel::Conv2d(Conv2d {
-                    out: pick(&group.space, input_axes),
-                    input_size: [height, width, channels],
-                    filter_size: [r, s],
-                    stride: [op.stride[0], op.stride[1]],
-                    dilation: [op.dilation[0], op.dilation[1]],
-                    padding: [op.padding[0], op.padding[2]],
-                    groups: op.groups,
-                    input: permuted(self.access(input), &input_axes),
-                    filter: permuted(self.access(filter), &filter_axes),
-                    epilogue: Loop {
-                        shape: pick(&epilogue.shape, input_axes).to_vec(),
-                        accesses: epilogue.accesses.into_iter().map(|a| permuted(a, &input_axes)).collect(),
-                        ..epilogue
-                    },
-                })
-            }
-            Work::Loop | Work::Gather { .. } | Work::Print(..) | Work::Transfer { .. } => {
-                Kernel::Loop(epilogue)
-            }
-        })
+        // What the final loop stores and loads gets its slots first.
+        for role in [Role::Store, Role::Load, Role::Operand, Role::Result] {
+            let nodes = kernel.walks().into_iter().filter(|walk| walk.role == role);
+            nodes.for_each(|walk| drop(self.slot(walk.access.slot)));
+        }
+        let mut slot = |&node: &NodeId| Ok(self.slot(node));
+        kernel.map(&mut Map { size: &mut |size: &Dim| Ok(size.clone()), memory: &mut slot }).map(Some)
     }
 
     /// The loop of a group with its stores, without unneeded instructions; `None` if it stores nothing.
-    fn ending(&mut self, group: &Group) -> Result<Option<Loop<Dim>>> {
-        let mut stores: Vec<(Access<Dim>, Reg)> = Vec::new();
+    fn ending(&self, group: &Group) -> Result<Option<Loop<Dim, NodeId>>> {
+        let mut stores: Vec<(Access<Dim, NodeId>, Reg)> = Vec::new();
         for &(node, reg) in &group.regs {
             if self.nodes[node.0 as usize].stored {
                 stores.push((self.store(group, node)?, reg));
             }
         }
         for (place, reg) in &group.stores {
-            if self.nodes[place.node.0 as usize].stored {
-                stores.push((self.access(place), *reg));
+            if self.nodes[place.slot.0 as usize].stored {
+                stores.push((place.clone(), *reg));
             }
         }
         if stores.is_empty() {
             return Ok(None);
         }
-        let mut needed = vec![false; group.code.len()];
+        let from = &group.ending;
+        let mut needed = vec![false; from.code.len()];
         stores.iter().for_each(|(_, reg)| needed[reg.0 as usize] = true);
-        for at in (0..group.code.len()).rev().filter(|&at| needed[at]).collect::<Vec<_>>() {
-            mark(&group.code, at, &mut needed);
+        for at in (0..from.code.len()).rev() {
+            if needed[at] {
+                from.code[at].args().iter().for_each(|reg| needed[reg.0 as usize] = true);
+            }
         }
-        let (mut accesses, mut code) = (Vec::new(), Vec::new());
-        let mut renamed = vec![Reg(0); group.code.len()];
-        let mut access_of = vec![None; group.uses.len()];
-        for (at, instr) in group.code.iter().enumerate().filter(|(at, _)| needed[*at]) {
-            let name = |reg: &Reg| renamed[reg.0 as usize];
-            let instr = match instr {
-                Instr::Load(number) | Instr::Index(number) => {
-                    let known = &mut access_of[*number as usize];
-                    let number = *known.get_or_insert_with(|| {
-                        accesses.push(self.access(&group.uses[*number as usize]));
-                        accesses.len() as u32 - 1
-                    });
-                    if let Instr::Load(_) = instr { Instr::Load(number) } else { Instr::Index(number) }
-                }
-                Instr::Apply(op, args) => Instr::Apply(*op, args.each_ref().map(name)),
-                Instr::Select(args) => Instr::Select(args.each_ref().map(name)),
-                Instr::Cast(arg, dtype) => Instr::Cast(name(arg), *dtype),
-                Instr::Random(distribution, dtype, args) => {
-                    Instr::Random(*distribution, *dtype, args.each_ref().map(name))
-                }
-                Instr::Reduce(kind, arg) => Instr::Reduce(*kind, name(arg)),
-                other => other.clone(),
-            };
-            renamed[at] = Reg(code.len() as u32);
-            code.push(instr);
+        let mut ending = Loop::empty(from.shape.clone());
+        let mut renamed = vec![Reg(0); from.code.len()];
+        let mut access_of = vec![None; from.accesses.len()];
+        for (at, instr) in from.code.iter().enumerate().filter(|(at, _)| needed[*at]) {
+            let mut instr = instr.clone();
+            instr.args_mut().iter_mut().for_each(|reg| *reg = renamed[reg.0 as usize]);
+            if let Some(number) = instr.access_mut() {
+                let known = &mut access_of[*number as usize];
+                *number = *known.get_or_insert_with(|| {
+                    ending.accesses.push(from.accesses[*number as usize].clone());
+                    ending.accesses.len() as u32 - 1
+                });
+            }
+            renamed[at] = Reg(ending.code.len() as u32);
+            ending.code.push(instr);
         }
-        let loads = accesses.len();
+        let loads = ending.accesses.len();
         for (access, reg) in stores {
-            code.push(Instr::Store(accesses.len() as u32, renamed[reg.0 as usize]));
-            accesses.push(access);
+            ending.code.push(Instr::Store(ending.accesses.len() as u32, renamed[reg.0 as usize]));
+            ending.accesses.push(access);
         }
         // What is stored once per row is stored for empty rows too, so they remain rows without a reduction.
         let by_row = |&axis: &usize| {
-            accesses[loads..].iter().any(|access: &Access<Dim>| access.strides[axis] == Dim::Static(0))
+            ending.accesses[loads..].iter().any(|access| access.strides[axis] == Dim::Static(0))
         };
-        let reduces = code.iter().any(|instr| matches!(instr, Instr::Reduce(..)));
-        let reduce = group.reduce.filter(|axis| reduces || by_row(axis));
-        Ok(Some(Loop { shape: group.space.clone(), reduce, accesses, code }))
+        let reduces = ending.code.iter().any(|instr| matches!(instr, Instr::Reduce(..)));
+        ending.reduce = from.reduce.filter(|axis| reduces || by_row(axis));
+        Ok(Some(ending))
     }
-}
-
-/// Marks an instruction and everything it needs.
-fn mark(code: &[Instr<Dim>], at: usize, needed: &mut [bool]) {
-    let mut open = vec![at];
-    while let Some(at) = open.pop() {
-        needed[at] = true;
-        let mut need = |reg: &Reg| {
-            if !needed[reg.0 as usize] {
-                open.push(reg.0 as usize);
-            }
-        };
-        match &code[at] {
-            Instr::Apply(_, args) | Instr::Random(_, _, args) => args.iter().for_each(&mut need),
-            Instr::Select(args) => args.iter().for_each(&mut need),
-            Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => need(arg),
-            Instr::Load(_) | Instr::Index(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => {}
-        }
-    }
-}
-
-fn permuted(access: Access<Dim>, axes: &[usize; 4]) -> Access<Dim> {
-    let strides = axes.iter().map(|&axis| access.strides[axis].clone()).collect();
-    Access { strides, ..access }
 }
 
 /// When each temporary is in use, and which ones take over the memory of another that dies at the step that writes them.
-fn lifetimes(program: &mut Program) {
+fn lifetimes(program: &mut Program, in_place: &[Vec<(Slot, Slot)>]) {
     let mut seen: Vec<Option<(usize, usize)>> = vec![None; program.slots.len()];
     let mut touch = |slot: Slot, step: usize| {
         let (first, last) = seen[slot.0 as usize].get_or_insert((step, step));
         (*first, *last) = (step.min(*first), step.max(*last));
     };
     for (number, step) in program.steps.iter().enumerate() {
-        step.reads().into_iter().chain(step.writes()).for_each(|slot| touch(slot, number));
+        step.slots().for_each(|&slot| touch(slot, number));
     }
     for segment in &program.segments {
         // Facts read after the last step before them, so that step must not overwrite in place what they read.
         let start = segment.steps.start;
-        segment.facts.iter().flat_map(|fact| fact.claim.reads()).for_each(|slot| touch(slot, start));
+        segment.facts.iter().flat_map(|fact| fact.claim.reads()).for_each(|&slot| touch(slot, start));
     }
     // A temporary that leaves its segment lives to the end: segments have separate arenas.
     let end = program.steps.len();
@@ -342,11 +285,21 @@ fn lifetimes(program: &mut Program) {
         }
     }
     let mut taken = vec![false; program.slots.len()];
-    for number in 0..program.steps.len() {
-        for (from, to) in in_place(program, number) {
-            if !std::mem::replace(&mut taken[from.0 as usize], true)
+    for (number, pairs) in in_place.iter().enumerate() {
+        for &(from, to) in pairs {
+            let slots = &program.slots;
+            let lifetime = |slot: Slot| match &slots[slot.0 as usize].origin {
+                Origin::Temporary(lifetime) => Some(lifetime),
+                _ => None,
+            };
+            let dies = lifetime(from).is_some_and(|l| l.last == number && l.first < number);
+            let born = lifetime(to).is_some_and(|l| l.first == number && l.reuses.is_none());
+            let fits = slots[from.0 as usize].shape == slots[to.0 as usize].shape;
+            if dies
+                && born
+                && fits
+                && !std::mem::replace(&mut taken[from.0 as usize], true)
                 && let Origin::Temporary(lifetime) = &mut program.slots[to.0 as usize].origin
-                && lifetime.reuses.is_none()
             {
                 lifetime.reuses = Some(from);
             }
@@ -354,36 +307,21 @@ fn lifetimes(program: &mut Program) {
     }
 }
 
-/// Pairs of slots that a step reads for the last time and writes for the first time, through equal accesses.
-fn in_place(program: &Program, number: usize) -> Vec<(Slot, Slot)> {
-    let program::Work::Kernel(kernel) = &program.steps[number].work else { return vec![] };
-    let Some(ending) = kernel.ending() else { return vec![] };
-    let lifetime = |slot: Slot| match &program.slots[slot.0 as usize].origin {
-        Origin::Temporary(lifetime) => Some(lifetime),
-        _ => None,
+/// Pairs of slots that the final loop of a kernel reads and writes, each through one access only, and both through equal
+/// ones: the second may take over the memory of the first.
+fn in_place_pairs(kernel: &Kernel<Dim>) -> Vec<(Slot, Slot)> {
+    let walks = kernel.walks();
+    let alone = |walk: &&Walk<Dim>| walks.iter().filter(|w| w.access.slot == walk.access.slot).count() == 1;
+    let of = |role: Role| walks.iter().filter(move |walk| walk.role == role).filter(alone);
+    let in_step = |read: &Access<Dim>, written: &Access<Dim>| {
+        read.dtype.size_in_bytes() == written.dtype.size_in_bytes()
+            && read.offset == written.offset
+            && read.strides == written.strides
     };
-    let reads = kernel.reads();
-    let mut stores: HashMap<Slot, usize> = HashMap::new();
-    ending.stored().for_each(|access| *stores.entry(access.slot).or_default() += 1);
-    let mut pairs: Vec<(Slot, Slot)> = Vec::new();
-    for written in ending.stored() {
-        let whole = |slot: Slot| &program.slots[slot.0 as usize].shape;
-        let born = lifetime(written.slot).is_some_and(|l| l.first == number);
-        if !born || stores.get(&written.slot) != Some(&1) {
-            continue;
-        }
-        let fits = |read: &&&Access<Dim>| {
-            lifetime(read.slot).is_some_and(|l| l.last == number && l.first < number)
-                && whole(read.slot) == whole(written.slot)
-                && read.dtype.size_in_bytes() == written.dtype.size_in_bytes()
-                && reads.iter().filter(|other| other.slot == read.slot).count() == 1
-                && (read.offset == written.offset && read.strides == written.strides)
-                && !pairs.iter().any(|(from, _)| *from == read.slot)
-                && ending.loaded().any(|access| std::ptr::eq(access, **read))
-        };
-        if let Some(read) = reads.iter().find(fits) {
-            pairs.push((read.slot, written.slot));
-        }
-    }
-    pairs
+    let pairs = of(Role::Store).flat_map(|to| {
+        of(Role::Load)
+            .filter(|from| in_step(from.access, to.access))
+            .map(|from| (from.access.slot, to.access.slot))
+    });
+    pairs.collect()
 }

@@ -2,44 +2,19 @@
 
 use std::collections::HashMap;
 
-use max_core::kernel::{Instr, Literal, Reg};
+use max_core::kernel::{Access, Instr, Kernel, Literal, Loop, Reg};
 use max_core::{DType, DeviceRef, Dim, Result};
-use max_graph::ops::attention::Attention;
-use max_graph::ops::conv::Conv2d;
 use max_graph::{OpId, ValueId};
 
 use super::{Layout, Lowering, NodeId, Source, View};
+use crate::program;
 
 /// Limits of a group: beyond them registers spill out of the L1 cache and preparing it takes long.
 const MOST_INSTRUCTIONS: usize = 160;
-const MOST_USES: usize = 32;
+const MOST_ACCESSES: usize = 32;
 
-/// How a group accesses a node.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Use {
-    pub(super) node: NodeId,
-    pub(super) offset: Dim,
-    pub(super) strides: Vec<Dim>,
-}
-
-/// What a group computes before its loop.
-#[derive(Debug)]
-pub(super) enum Work {
-    /// Nothing: the loop is everything.
-    Loop,
-    /// Over `[batch.., m, k]` and `[batch.., k, n]`; the group's space is `[batch.., m, n]`.
-    Matmul { k: Dim, lhs: Use, rhs: Use },
-    /// The space is `[batch.., queries, width]`.
-    Attention { op: Attention, keys: Dim, depth: Dim, query: Use, key: Use, value: Use, mask: Option<Use> },
-    /// The space is the result's, in the order of its layout.
-    Conv2d { op: Conv2d, input: Use, input_shape: Vec<Dim>, filter: Use, filter_shape: Vec<Dim> },
-    /// `[outer, size, picks, inner]`.
-    Gather { axis: usize, sizes: [Dim; 4], source: Use, indices: Use, result: NodeId },
-    /// A contiguous node, or only a label.
-    Print(String, Option<NodeId>),
-    /// A whole node to one on the group's device.
-    Transfer { from: NodeId, to: NodeId },
-}
+/// What a group does: its kernel names nodes, and gets its final loop when the group is complete.
+pub(super) type Work = program::Work<Kernel<Dim, NodeId>, NodeId>;
 
 /// A future step.
 #[derive(Debug)]
@@ -47,29 +22,27 @@ pub(super) struct Group {
     /// The device it runs on; for a transfer, the destination.
     pub(super) device: DeviceRef,
     pub(super) work: Work,
-    /// The index space of its loop.
-    pub(super) space: Vec<Dim>,
-    pub(super) reduce: Option<usize>,
-    pub(super) uses: Vec<Use>,
-    pub(super) code: Vec<Instr<Dim>>,
+    /// The final loop of its kernel so far, without stores.
+    pub(super) ending: Loop<Dim, NodeId>,
+    /// Where the kernel has the axes of the loop, if not in the same order.
+    pub(super) axes: Option<[usize; 4]>,
     /// The nodes it computes, and the nodes that stores put into other memory.
     pub(super) regs: Vec<(NodeId, Reg)>,
     /// The register of each node it computes.
     pub(super) computed: HashMap<NodeId, Reg>,
     /// Stores at explicit places: the copies of a concat, and sizes as data.
-    pub(super) stores: Vec<(Use, Reg)>,
+    pub(super) stores: Vec<(Access<Dim, NodeId>, Reg)>,
     pub(super) ops: Vec<OpId>,
 }
 
 impl Group {
+    /// A group that does some work and then runs a loop over a space.
     pub(super) fn new(device: DeviceRef, work: Work, space: &[Dim]) -> Group {
         Group {
             device,
             work,
-            space: space.to_vec(),
-            reduce: None,
-            uses: Vec::new(),
-            code: Vec::new(),
+            ending: Loop::empty(space.to_vec()),
+            axes: None,
             regs: Vec::new(),
             computed: HashMap::new(),
             stores: Vec::new(),
@@ -77,9 +50,24 @@ impl Group {
         }
     }
 
+    /// A group that only runs a loop over a space.
+    pub(super) fn of_loop(device: DeviceRef, space: &[Dim]) -> Group {
+        Group::new(device, Work::Kernel(Loop::empty(vec![]).into()), space)
+    }
+
+    /// Whether its loop is everything.
+    fn is_loop(&self) -> bool {
+        matches!(self.work, Work::Kernel(Kernel::Loop(_)))
+    }
+
+    /// Whether it ends in a loop.
+    fn ends_in_loop(&self) -> bool {
+        matches!(&self.work, Work::Kernel(kernel) if kernel.ending().is_some())
+    }
+
     pub(super) fn push(&mut self, instr: Instr<Dim>) -> Reg {
-        self.code.push(instr);
-        Reg(self.code.len() as u32 - 1)
+        self.ending.code.push(instr);
+        Reg(self.ending.code.len() as u32 - 1)
     }
 
     pub(super) fn compute(&mut self, node: NodeId, reg: Reg) {
@@ -89,17 +77,17 @@ impl Group {
 
     /// The shape of values that do not vary along the reduced axis.
     pub(super) fn row_shape(&self, axis: usize) -> Vec<Dim> {
-        let mut shape = self.space.clone();
+        let mut shape = self.ending.shape.clone();
         shape[axis] = Dim::Static(1);
         shape
     }
 
     /// Whether it only writes sizes as data.
     pub(super) fn has_only_sizes(&self) -> bool {
-        matches!(self.work, Work::Loop)
+        self.is_loop()
             && !self.stores.is_empty()
             && self.regs.is_empty()
-            && self.code.iter().all(|instr| matches!(instr, Instr::Size(..)))
+            && self.ending.code.iter().all(|instr| matches!(instr, Instr::Size(..)))
     }
 
     /// Whether a result fits its space, as one value per element or per row.
@@ -107,20 +95,15 @@ impl Group {
         if self.device != wanted.device {
             return false;
         }
-        if self.code.len() >= MOST_INSTRUCTIONS || self.uses.len() >= MOST_USES {
+        let Loop { shape, reduce, accesses, code } = &self.ending;
+        if code.len() >= MOST_INSTRUCTIONS || accesses.len() >= MOST_ACCESSES {
             return false;
         }
         match wanted.reduce {
-            Some(axis) => {
-                matches!(self.work, Work::Loop)
-                    && self.space == wanted.shape
-                    && self.reduce.is_none_or(|own| own == axis)
-            }
+            Some(axis) => self.is_loop() && *shape == wanted.shape && reduce.is_none_or(|own| own == axis),
             None => {
-                let loops =
-                    !matches!(self.work, Work::Gather { .. } | Work::Print(..) | Work::Transfer { .. });
                 let row = |axis| self.row_shape(axis) == wanted.shape;
-                loops && (self.space == wanted.shape || self.reduce.is_some_and(row))
+                self.ends_in_loop() && (*shape == wanted.shape || reduce.is_some_and(row))
             }
         }
     }
@@ -152,14 +135,14 @@ impl Lowering<'_> {
             for candidate in [above, readers].into_iter().flatten() {
                 if candidate >= least && self.joins(candidate, operands, wanted)? {
                     if wanted.reduce.is_some() {
-                        self.groups[candidate].reduce = wanted.reduce;
+                        self.groups[candidate].ending.reduce = wanted.reduce;
                     }
                     return Ok(candidate);
                 }
             }
         }
-        let mut group = Group::new(wanted.device, Work::Loop, &wanted.shape);
-        group.reduce = wanted.reduce;
+        let mut group = Group::of_loop(wanted.device, &wanted.shape);
+        group.ending.reduce = wanted.reduce;
         self.groups.push(group);
         Ok(self.groups.len() - 1)
     }
@@ -183,13 +166,14 @@ impl Lowering<'_> {
 
     /// Whether a view of a node that a group computes is that node, element for element of the space.
     fn is_register(&self, group: &Group, view: &View) -> Result<bool> {
-        if view.layout.offset != Dim::Static(0) || view.layout.shape.len() > group.space.len() {
+        let space = &group.ending.shape;
+        if view.layout.offset != Dim::Static(0) || view.layout.shape.len() > space.len() {
             return Ok(false);
         }
         let node = Layout::contiguous(&self.node(view.node).shape)?;
-        let (seen, own) = (view.layout.strides_in(&group.space), node.strides_in(&group.space));
-        let same = |axis: usize| group.space[axis] == Dim::Static(1) || seen[axis] == own[axis];
-        Ok((0..group.space.len()).all(same))
+        let (seen, own) = (view.layout.strides_in(space), node.strides_in(space));
+        let same = |axis: usize| space[axis] == Dim::Static(1) || seen[axis] == own[axis];
+        Ok((0..space.len()).all(same))
     }
 
     /// The register that holds an operand in a group, loaded if necessary.
@@ -201,14 +185,15 @@ impl Lowering<'_> {
             return Ok(self.groups[number].push(Instr::Literal(literal)));
         }
         let positions = matches!(self.node(view.node).source, Source::Index);
+        let wanted = self.access(view, &self.groups[number].ending.shape);
         let group = &mut self.groups[number];
-        let wanted = Self::use_of(view, &group.space);
-        let at = group.uses.iter().position(|own| *own == wanted).unwrap_or(group.uses.len());
-        if at == group.uses.len() {
-            group.uses.push(wanted);
+        let accesses = &mut group.ending.accesses;
+        let at = accesses.iter().position(|own| *own == wanted).unwrap_or(accesses.len());
+        if at == accesses.len() {
+            accesses.push(wanted);
         }
         let get = if positions { Instr::Index(at as u32) } else { Instr::Load(at as u32) };
-        let reg = match group.code.iter().position(|instr| *instr == get) {
+        let reg = match group.ending.code.iter().position(|instr| *instr == get) {
             Some(reg) => Reg(reg as u32),
             None => group.push(get),
         };
@@ -226,8 +211,13 @@ impl Lowering<'_> {
     }
 
     /// How a space accesses a view that broadcasts to it.
-    pub(super) fn use_of(view: &View, space: &[Dim]) -> Use {
-        Use { node: view.node, offset: view.layout.offset.clone(), strides: view.layout.strides_in(space) }
+    pub(super) fn access(&self, view: &View, space: &[Dim]) -> Access<Dim, NodeId> {
+        Access {
+            slot: view.node,
+            dtype: self.node(view.node).dtype,
+            offset: view.layout.offset.clone(),
+            strides: view.layout.strides_in(space),
+        }
     }
 
     /// A one-element constant.

@@ -1,13 +1,12 @@
-//! Ops with kernels of their own: their result goes into the loop of their group, which later ops may extend.
+//! Ops with kernels of their own. Where a kernel ends in a loop, its result goes into the loop of its group, which later
+//! ops may extend; other kernels write their results to memory.
 
-use max_core::kernel::{Access, Instr, Slot};
+use max_core::kernel::{Access, Attention, Conv2d, Gather, Instr, Kernel, Loop, Matmul};
 use max_core::{DeviceRef, Dim, Result, Shape, bail};
 use max_graph::ir::Op;
-use max_graph::ops::attention::Attention;
-use max_graph::ops::conv::Conv2d;
-use max_graph::{OpId, ValueId};
+use max_graph::{OpId, ValueId, ops};
 
-use super::group::{Group, Use, Work};
+use super::group::{Group, Work};
 use super::{Lowering, NodeId, Source, View};
 use crate::layout::Layout;
 use crate::program::Claim;
@@ -20,13 +19,24 @@ impl Lowering<'_> {
         let ([batch @ .., m, n], Some(k)) = (&space[..], lhs.layout.shape.last()) else {
             bail!(internal, "a matmul of rank below 2")
         };
-        let k = k.clone();
-        let lhs_use = Self::use_of(&lhs, &[batch, &[m.clone(), k.clone()]].concat());
-        let rhs_use = Self::use_of(&rhs, &[batch, &[k.clone(), n.clone()]].concat());
-        self.heavy(id, op.results[0], Work::Matmul { k, lhs: lhs_use, rhs: rhs_use }, &[lhs.node, rhs.node])
+        let kernel = Matmul {
+            batch: batch.to_vec(),
+            m: m.clone(),
+            n: n.clone(),
+            k: k.clone(),
+            lhs: self.access(&lhs, &[batch, &[m.clone(), k.clone()]].concat()),
+            rhs: self.access(&rhs, &[batch, &[k.clone(), n.clone()]].concat()),
+            epilogue: Loop::empty(vec![]),
+        };
+        self.fused(id, op, kernel, None)
     }
 
-    pub(super) fn attention(&mut self, id: OpId, op: &Op, attention: &Attention) -> Result<()> {
+    pub(super) fn attention(
+        &mut self,
+        id: OpId,
+        op: &Op,
+        attention: &ops::attention::Attention,
+    ) -> Result<()> {
         let device = self.device(op.results[0])?;
         let views = op.operands.iter().map(|&v| self.stored(v, device)).collect::<Result<Vec<_>>>()?;
         let space = self.array(op.results[0])?.1;
@@ -34,78 +44,71 @@ impl Lowering<'_> {
             bail!(internal, "attention takes three or four operands of rank 2 or more")
         };
         let [.., keys, depth] = &key.layout.shape[..] else { bail!(internal, "a key of rank below 2") };
-        let walk =
-            |view: &View, last: [&Dim; 2]| Self::use_of(view, &[batch, &last.map(Dim::clone)].concat());
-        let work = Work::Attention {
-            op: attention.clone(),
+        let walk = |view: &View, last: [&Dim; 2]| self.access(view, &[batch, &last.map(Dim::clone)].concat());
+        let kernel = Attention {
+            batch: batch.to_vec(),
+            queries: queries.clone(),
+            keys: keys.clone(),
+            depth: depth.clone(),
+            width: width.clone(),
             query: walk(query, [queries, depth]),
             key: walk(key, [keys, depth]),
             value: walk(value, [keys, width]),
             mask: mask.first().map(|mask| walk(mask, [queries, keys])),
-            keys: keys.clone(),
-            depth: depth.clone(),
+            scale: attention.scale,
+            causal: attention.causal,
+            window: attention.window,
+            epilogue: Loop::empty(vec![]),
         };
-        let nodes: Vec<NodeId> = views.iter().map(|view| view.node).collect();
-        self.heavy(id, op.results[0], work, &nodes)
+        self.fused(id, op, kernel, None)
     }
 
-    pub(super) fn conv2d(&mut self, id: OpId, op: &Op, conv: &Conv2d) -> Result<()> {
+    pub(super) fn conv2d(&mut self, id: OpId, op: &Op, conv: &ops::conv::Conv2d) -> Result<()> {
         let device = self.device(op.results[0])?;
         let (input, filter) = (self.stored(op.operands[0], device)?, self.stored(op.operands[1], device)?);
-        let [r, s, _, f] = conv.filter_axes()?.map(|axis| filter.layout.shape[axis].clone());
+        let (axes, filter_axes) = (conv.input_axes(), conv.filter_axes()?);
+        let pick = |from: &[Dim], axes: [usize; 4]| axes.map(|axis| from[axis].clone());
+        let [r, s, depth, f] = pick(&filter.layout.shape, filter_axes);
         if [&r, &s, &f].iter().any(|dim| dim.as_static().is_none()) {
-            self.claim(id, Claim::Filter { taps: [r, s], filters: f, groups: conv.groups });
+            let taps = [r.clone(), s.clone()];
+            self.claim(id, Claim::Filter { taps, filters: f, groups: conv.groups });
         }
-        let whole = |view: &View| Self::use_of(view, &view.layout.shape);
-        let work = Work::Conv2d {
-            op: conv.clone(),
-            input: whole(&input),
-            input_shape: input.layout.shape.clone(),
-            filter: whole(&filter),
-            filter_shape: filter.layout.shape.clone(),
+        let [_, height, width, channels] = pick(&input.layout.shape, axes);
+        let whole = |view: &View, axes: [usize; 4]| permuted(self.access(view, &view.layout.shape), axes);
+        let kernel = Conv2d {
+            out: pick(&self.array(op.results[0])?.1, axes),
+            input_size: [height, width, channels],
+            filter_size: [r, s],
+            depth,
+            stride: [conv.stride[0], conv.stride[1]],
+            dilation: [conv.dilation[0], conv.dilation[1]],
+            padding: [conv.padding[0], conv.padding[2]],
+            groups: conv.groups,
+            input: whole(&input, axes),
+            filter: whole(&filter, filter_axes),
+            epilogue: Loop::empty(vec![]),
         };
-        self.heavy(id, op.results[0], work, &[input.node, filter.node])
-    }
-
-    /// A group that starts with the result of a kernel of its own.
-    fn heavy(&mut self, id: OpId, value: ValueId, work: Work, reads: &[NodeId]) -> Result<()> {
-        let (dtype, space) = self.array(value)?;
-        let mut group = Group::new(self.device(value)?, work, &space);
-        let product = group.push(Instr::Product(dtype));
-        self.groups.push(group);
-        let number = self.groups.len() - 1;
-        reads.iter().for_each(|&node| self.read(number, node));
-        self.finish_op(number, id, value, product)
+        self.fused(id, op, kernel, Some(axes))
     }
 
     pub(super) fn gather(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
         let device = self.device(op.results[0])?;
         let source = self.whole(id, op.operands[0], device)?;
         let indices = self.whole(id, op.operands[1], device)?;
-        let product = |dims: &[Dim]| Shape::from(dims).num_elements();
-        let shape = self.node(source).shape.clone();
-        let (outer, inner) = (product(&shape[..axis])?, product(&shape[axis + 1..])?);
-        let picks = product(&self.node(indices).shape)?;
-        let size = shape[axis].clone();
-        let flat = |node, shape: &[Dim]| -> Result<Use> {
-            Ok(Self::use_of(&View { node, layout: Layout::contiguous(shape)? }, shape))
-        };
-        let (dtype, result) = self.array(op.results[0])?;
-        let number = self.groups.len();
-        let node = self.add_node(device, dtype, &result, Source::Group(number, None));
-        let work = Work::Gather {
+        let [outer, size, inner] = self.around(source, axis)?;
+        let picks = Shape::from(self.node(indices).shape.as_slice()).num_elements()?;
+        let results = self.results(op)?;
+        let kernel = Gather {
             axis,
-            source: flat(source, &[outer.clone(), size.clone(), inner.clone()])?,
-            indices: flat(indices, std::slice::from_ref(&picks))?,
-            sizes: [outer, size, picks, inner],
-            result: node,
+            source: self.flat(source, [&outer, &size, &inner])?,
+            indices: self.flat(indices, [&picks])?,
+            out: self.flat(results[0], [&outer, &picks, &inner])?,
+            outer,
+            size,
+            picks,
+            inner,
         };
-        self.groups.push(Group::new(device, work, &[]));
-        self.read(number, source);
-        self.read(number, indices);
-        self.nodes[node.0 as usize].stored = true;
-        self.note(number, id);
-        self.define(op.results[0], node)
+        self.standalone(id, op, kernel, results)
     }
 
     pub(super) fn print(&mut self, id: OpId, op: &Op, label: &str) -> Result<()> {
@@ -118,6 +121,75 @@ impl Lowering<'_> {
         }
         self.note(number, id);
         Ok(())
+    }
+
+    /// A group that starts with the result of a kernel, which later ops may continue in its final loop. The kernel may
+    /// have the axes of the result in another order.
+    fn fused(
+        &mut self,
+        id: OpId,
+        op: &Op,
+        kernel: impl Into<Kernel<Dim, NodeId>>,
+        axes: Option<[usize; 4]>,
+    ) -> Result<()> {
+        let ((dtype, space), device) = (self.array(op.results[0])?, self.device(op.results[0])?);
+        let mut group = Group::new(device, Work::Kernel(kernel.into()), &space);
+        group.axes = axes;
+        let product = group.push(Instr::Product(dtype));
+        let number = self.add_group(group);
+        self.finish_op(number, id, op.results[0], product)
+    }
+
+    /// A kernel that writes the results of an op to memory.
+    fn standalone(
+        &mut self,
+        id: OpId,
+        op: &Op,
+        kernel: impl Into<Kernel<Dim, NodeId>>,
+        results: Vec<NodeId>,
+    ) -> Result<()> {
+        let device = self.device(op.results[0])?;
+        let number = self.add_group(Group::new(device, Work::Kernel(kernel.into()), &[]));
+        self.note(number, id);
+        for (&value, node) in op.results.iter().zip(results) {
+            self.nodes[node.0 as usize].stored = true;
+            self.define(value, node)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a group, which reads what its kernel reads.
+    fn add_group(&mut self, group: Group) -> usize {
+        let number = self.groups.len();
+        if let Work::Kernel(kernel) = &group.work {
+            kernel.reads().for_each(|&node| self.read(number, node));
+        }
+        self.groups.push(group);
+        number
+    }
+
+    /// Nodes for the results of an op that the next group computes.
+    fn results(&mut self, op: &Op) -> Result<Vec<NodeId>> {
+        let number = self.groups.len();
+        let mut nodes = Vec::with_capacity(op.results.len());
+        for &value in &op.results {
+            let ((dtype, shape), device) = (self.array(value)?, self.device(value)?);
+            nodes.push(self.add_node(device, dtype, &shape, Source::Group(number, None)));
+        }
+        Ok(nodes)
+    }
+
+    /// The number of elements before an axis of a node, along it and after it.
+    fn around(&self, node: NodeId, axis: usize) -> Result<[Dim; 3]> {
+        let shape = &self.node(node).shape;
+        let product = |dims: &[Dim]| Shape::from(dims).num_elements();
+        Ok([product(&shape[..axis])?, shape[axis].clone(), product(&shape[axis + 1..])?])
+    }
+
+    /// How a whole node is walked as if it had another shape with as many elements.
+    fn flat<const RANK: usize>(&self, node: NodeId, shape: [&Dim; RANK]) -> Result<Access<Dim, NodeId>> {
+        let shape = shape.map(Dim::clone);
+        Ok(self.access(&View { node, layout: Layout::contiguous(&shape)? }, &shape))
     }
 
     /// The view that an op on a device has of an operand that must be in memory there.
@@ -143,11 +215,16 @@ impl Lowering<'_> {
         if whole { Ok(view.node) } else { self.copy(Some(id), &view) }
     }
 
-    /// How a fact reads a small view. Slots are assigned at the end; until then the node takes their place.
-    pub(super) fn access_of(&mut self, view: &View) -> Result<Access<Dim>> {
+    /// How a fact reads a small view.
+    pub(super) fn access_of(&mut self, view: &View) -> Result<Access<Dim, NodeId>> {
         let view = self.in_memory(view.clone())?;
         self.nodes[view.node.0 as usize].stored = true;
-        let Use { node, offset, strides } = Self::use_of(&view, &view.layout.shape);
-        Ok(Access { slot: Slot(node.0), dtype: self.node(node).dtype, offset, strides })
+        Ok(self.access(&view, &view.layout.shape))
     }
+}
+
+/// An access with its axes in another order.
+pub(super) fn permuted(access: Access<Dim, NodeId>, axes: [usize; 4]) -> Access<Dim, NodeId> {
+    let strides = axes.iter().map(|&axis| access.strides[axis].clone()).collect();
+    Access { strides, ..access }
 }

@@ -1,9 +1,10 @@
 //! Values on other devices than the one that computed them.
 
+use max_core::kernel::Access;
 use max_core::{DeviceRef, Result, Shape};
 use max_graph::OpId;
 
-use super::group::{Group, Use, Work};
+use super::group::{Group, Work};
 use super::{Lowering, NodeId, Source, View};
 use crate::layout::Layout;
 
@@ -50,10 +51,10 @@ impl Lowering<'_> {
         let (dtype, shape) = (self.node(from).dtype, self.node(from).shape.clone());
         let to = self.add_node(device, dtype, &shape, Source::Group(self.groups.len(), None));
         let source = &self.groups[number];
-        let mut group = Group::new(device, Work::Loop, &[]);
-        (group.code, group.ops) = (source.code.clone(), source.ops.clone());
+        let mut group = Group::of_loop(device, &[]);
+        (group.ending.code, group.ops) = (source.ending.code.clone(), source.ops.clone());
         group.stores =
-            source.stores.iter().map(|(place, reg)| (Use { node: to, ..place.clone() }, *reg)).collect();
+            source.stores.iter().map(|(place, reg)| (Access { slot: to, ..place.clone() }, *reg)).collect();
         self.groups.push(group);
         to
     }

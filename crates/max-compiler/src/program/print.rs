@@ -32,8 +32,11 @@ impl Display for Program {
             for number in segment.steps.clone() {
                 let step = &self.steps[number];
                 write!(f, "  {number} {}{}: ", self.step_name(number), On(step.device))?;
+                if let Some(kernel) = self.kernel(number) {
+                    write!(f, "{kernel}")?;
+                }
                 match &step.work {
-                    Work::Kernel(kernel) => write!(f, "{kernel}")?,
+                    Work::Kernel(_) => {}
                     Work::Print(label, Some(slot)) => writeln!(f, "print {label:?} s{}", slot.0)?,
                     Work::Print(label, None) => writeln!(f, "print {label:?}")?,
                     Work::Transfer { from, to } => writeln!(f, "transfer s{} to s{}", from.0, to.0)?,

@@ -12,7 +12,7 @@ pub enum Level {
     Element,
 }
 
-impl<D> Loop<D> {
+impl<D, M> Loop<D, M> {
     /// The dtype of each register (a store has that of what it stores), or what is wrong with the loop.
     pub fn dtypes(&self) -> Result<Vec<DType>> {
         let rank = self.shape.len();
@@ -109,12 +109,8 @@ impl<D> Loop<D> {
                     }
                 }
                 Instr::Product(_) => Level::Element,
-                Instr::Literal(_) | Instr::Size(..) | Instr::Reduce(..) => Level::Row,
-                Instr::Apply(_, args) | Instr::Random(_, _, args) => {
-                    args.iter().map(of).max().unwrap_or(Level::Row)
-                }
-                Instr::Select(args) => args.iter().map(of).max().unwrap_or(Level::Row),
-                Instr::Cast(arg, _) | Instr::Store(_, arg) => of(arg),
+                Instr::Reduce(..) => Level::Row,
+                _ => instr.args().iter().map(of).max().unwrap_or(Level::Row),
             };
             levels.push(level);
         }

@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::kernel::{Access, Instr, Kernel, Level, Literal, Loop, Slot};
+use crate::kernel::{Access, Instr, Level, Literal, Loop, Slot};
 use crate::{Element, dispatch};
 
 /// `[a, b]`.
-struct List<'a, T>(&'a [T]);
+pub(super) struct List<'a, T>(pub(super) &'a [T]);
 
 impl<T: Display> Display for List<'_, T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -48,7 +48,7 @@ impl Display for Literal {
 
 impl<D: Display> Loop<D> {
     /// The space and the instructions, one per line; the registers of rows have capital names.
-    fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
+    pub(super) fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "over {}", List(&self.shape))?;
         match self.reduce {
             Some(axis) => writeln!(f, " reducing axis {axis}")?,
@@ -89,44 +89,5 @@ impl<D: Display> Loop<D> {
             }?;
         }
         Ok(())
-    }
-}
-
-impl<D: Display> Display for Kernel<D> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Kernel::Loop(k) => {
-                f.write_str("loop ")?;
-                k.write(f)
-            }
-            Kernel::Matmul(k) => {
-                write!(f, "matmul {} x {} k {} ", k.lhs, k.rhs, k.k)?;
-                k.epilogue.write(f)
-            }
-            Kernel::Attention(k) => {
-                write!(
-                    f,
-                    "attention {} x {} x {} keys {} scale {}",
-                    k.query, k.key, k.value, k.keys, k.scale
-                )?;
-                if let Some(mask) = &k.mask {
-                    write!(f, " mask {mask}")?;
-                }
-                f.write_str(if k.causal { " causal " } else { " " })?;
-                if k.window > 0 {
-                    write!(f, "window {} ", k.window)?;
-                }
-                k.epilogue.write(f)
-            }
-            Kernel::Conv2d(k) => {
-                write!(f, "conv2d {} x {} {} ", k.input, k.filter, List(&k.filter_size))?;
-                write!(f, "stride {:?} dilation {:?} padding {:?} ", k.stride, k.dilation, k.padding)?;
-                write!(f, "groups {} ", k.groups)?;
-                k.epilogue.write(f)
-            }
-            Kernel::Gather(k) => {
-                writeln!(f, "gather {} by {} into {} size {}", k.source, k.indices, k.out, k.size)
-            }
-        }
     }
 }

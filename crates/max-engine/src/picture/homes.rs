@@ -152,7 +152,7 @@ fn is_number(op: &Op) -> bool {
 
 /// The outputs that a step writes.
 pub(super) fn outputs_of(program: &Program, step: usize) -> Vec<usize> {
-    let origins = program.steps[step].writes().into_iter().map(|slot| &program.slots[slot.0 as usize].origin);
+    let origins = program.steps[step].writes.iter().map(|slot| &program.slots[slot.0 as usize].origin);
     origins
         .filter_map(|origin| if let Origin::Output(output) = origin { Some(*output) } else { None })
         .collect()
@@ -161,13 +161,13 @@ pub(super) fn outputs_of(program: &Program, step: usize) -> Vec<usize> {
 /// Where the values that a step reads come from.
 pub(super) fn read_by(program: &Program, step: usize) -> Vec<Root> {
     let mut roots = Vec::new();
-    for slot in program.steps[step].reads() {
+    for slot in program.steps[step].reads.iter().copied() {
         match &program.slots[slot.0 as usize].origin {
             Origin::Input(input) => roots.push(Root::Input(*input)),
             Origin::Weight(weight) => roots.push(Root::Weight(*weight)),
             Origin::Constant(_) => roots.push(Root::None),
             Origin::Output(_) | Origin::Temporary(_) => {
-                let writes = |&earlier: &usize| program.steps[earlier].writes().contains(&slot);
+                let writes = |&earlier: &usize| program.steps[earlier].writes.contains(&slot);
                 roots.extend((0..step).filter(writes).map(Root::Kernel));
             }
         }

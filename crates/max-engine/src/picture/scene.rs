@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use max_compiler::Program;
-use max_compiler::program::{Origin, Work};
+use max_compiler::program::Origin;
 use max_core::kernel::Slot;
 use max_graph::{Body, OpId, OpKind, ValueId, text};
 
@@ -57,12 +57,7 @@ pub(super) struct Frame {
 
 impl Frame {
     fn of(program: &Program, step: usize) -> Frame {
-        let kind = kind(program, step);
-        let hint = match &program.steps[step].work {
-            Work::Kernel(kernel) => kernel.to_string(),
-            Work::Print(label, _) => label.clone(),
-            Work::Transfer { .. } => format!("to {}", program.steps[step].device),
-        };
+        let (kind, hint) = (program.step_kind(step), program.step_text(step));
         Frame { title: format!("kernel {step}: {kind}"), kind, hint }
     }
 }
@@ -134,7 +129,7 @@ impl Scene {
                     value.is_some_and(|value| reads.contains(&homes.root(value)))
                 };
                 let places: Vec<_> = (0..body.op(op).operands.len()).filter(is_read).collect();
-                for place in places.into_iter().take(step.writes().len()) {
+                for place in places.into_iter().take(step.writes.len()) {
                     if let Some((value, end)) = wires.ends.remove(&(op, place)) {
                         wires.lead(value, Port::only(node));
                         wires.join(node, end);
@@ -201,7 +196,7 @@ impl Scene {
         let mut readers: BTreeMap<Root, Vec<usize>> = BTreeMap::new();
         let mut writers: HashMap<Slot, VecDeque<usize>> = HashMap::new();
         for (number, step) in program.steps.iter().enumerate().take(shown) {
-            for slot in step.reads() {
+            for slot in step.reads.iter().copied() {
                 let mut read = |root| readers.entry(root).or_default().push(number);
                 match program.slots[slot.0 as usize].origin {
                     Origin::Input(input) => read(Root::Input(input)),
@@ -213,7 +208,7 @@ impl Scene {
                         .for_each(|&kernel| read(Root::Kernel(kernel))),
                 }
             }
-            for slot in step.writes() {
+            for slot in step.writes.iter().copied() {
                 let writers = writers.entry(slot).or_default();
                 writers.push_back(number);
                 if writers.len() > MOST_WRITERS {
@@ -309,15 +304,6 @@ impl Wires {
     }
 }
 
-/// The kind of a step.
-pub(super) fn kind(program: &Program, step: usize) -> &'static str {
-    match &program.steps[step].work {
-        Work::Kernel(kernel) => kernel.kind(),
-        Work::Print(..) => "print",
-        Work::Transfer { .. } => "transfer",
-    }
-}
-
 /// The types of values as text.
 fn type_of(body: &Body, values: &[ValueId]) -> String {
     body.types_of(values).map(|ty| ty.to_string()).collect::<Vec<_>>().join(", ")
@@ -325,7 +311,7 @@ fn type_of(body: &Body, values: &[ValueId]) -> String {
 
 /// The types of what a step writes as text.
 pub(super) fn written(program: &Program, step: usize) -> String {
-    let mut slots = program.steps[step].writes();
+    let mut slots = program.steps[step].writes.clone();
     slots.sort_by_key(|slot| slot.0);
     slots.dedup();
     let infos = slots.iter().map(|slot| &program.slots[slot.0 as usize]);

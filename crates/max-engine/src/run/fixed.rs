@@ -8,40 +8,51 @@ use max_core::kernel::Slot;
 use max_core::{Bindings, HostBytes, Result};
 use max_driver::guard::guarded;
 use max_driver::{Buffer, Device};
-use max_kernels::Memory;
+use max_kernels::{Constant, Memory};
+
+use super::Keep;
 
 /// Constants and weights.
 #[derive(Debug)]
 pub(crate) struct Fixed {
     /// By slot; `None` for other slots.
     values: Vec<Option<Value>>,
+    keep: Keep,
     /// The sizes of each weight.
     sizes: Vec<Vec<usize>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Value {
-    Host(HostBytes),
+    Host(Constant),
     Device(Buffer),
 }
 
 impl Fixed {
     /// Puts constants and weights on the devices that use them. What is there already is not copied.
-    pub(super) fn new(program: &Program, weights: &[Buffer], devices: &[Device]) -> Result<Fixed> {
+    pub(super) fn new(
+        program: &Program,
+        weights: &[Buffer],
+        devices: &[Device],
+        keep: Keep,
+    ) -> Result<Fixed> {
         let mut copied: HashMap<(usize, usize), Buffer> = HashMap::new();
         let mut values = Vec::with_capacity(program.slots.len());
         for info in &program.slots {
             let number = program.device_number(info.device);
             let device = &devices[number];
             values.push(match &info.origin {
-                Origin::Constant(bytes) if device.is_host() => Some(Value::Host(guarded(bytes.clone())?)),
+                Origin::Constant(bytes) if device.is_host() => {
+                    Some(Value::Host(Constant::new(guarded(bytes.clone())?)))
+                }
                 Origin::Constant(bytes) => {
                     let shape = info.shape.evaluate(&Bindings::new())?;
                     let host = Buffer::from_host_bytes(bytes.clone(), info.dtype, &shape)?;
                     Some(Value::Device(host.copy(Some(device))?))
                 }
                 Origin::Weight(weight) if device.is_host() => {
-                    Some(Value::Host(guarded(weights[*weight].to(device)?.host_bytes()?)?))
+                    let bytes = weights[*weight].to(device)?.host_bytes()?;
+                    Some(Value::Host(Constant::new(guarded(bytes)?)))
                 }
                 Origin::Weight(weight) => {
                     let buffer = match copied.get(&(*weight, number)) {
@@ -55,16 +66,29 @@ impl Fixed {
             });
         }
         let sizes = weights.iter().map(|weight| weight.shape().to_vec()).collect();
-        Ok(Fixed { values, sizes })
+        Ok(Fixed { values, keep, sizes })
     }
 
     /// The memory of a constant or a weight; `None` for other slots.
     pub(super) fn memory(&self, slot: usize) -> Result<Memory<'_>> {
         match &self.values[slot] {
             None => Ok(Memory::EMPTY),
-            Some(Value::Host(bytes)) => Ok(Memory::of_bytes(bytes)),
+            // A model that keeps little does not keep packed constants either.
+            Some(Value::Host(constant)) if self.keep == Keep::Little => {
+                Ok(Memory::of_bytes(constant.bytes()))
+            }
+            Some(Value::Host(constant)) => Ok(Memory::of_constant(constant)),
             Some(Value::Device(buffer)) => Memory::of(buffer),
         }
+    }
+
+    /// The bytes of the packed copies of constants and weights.
+    pub(super) fn packed_bytes(&self) -> usize {
+        let constants = self.values.iter().filter_map(|value| match value {
+            Some(Value::Host(constant)) => Some(constant.packed_bytes()),
+            _ => None,
+        });
+        constants.sum()
     }
 
     /// The sizes of a weight.
@@ -75,7 +99,7 @@ impl Fixed {
     /// The bytes of a constant or a weight on the host.
     pub(super) fn bytes(&self, slot: Slot) -> Option<&HostBytes> {
         match &self.values[slot.0 as usize] {
-            Some(Value::Host(bytes)) => Some(bytes),
+            Some(Value::Host(constant)) => Some(constant.bytes()),
             _ => None,
         }
     }

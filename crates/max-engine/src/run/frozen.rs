@@ -4,13 +4,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use max_compiler::program::Work;
+use max_compiler::program::{Step, Work};
 use max_core::{Result, bail};
 use max_driver::{Buffer, Stream};
-use max_kernels::cuda;
+use max_kernels::{Memory, cuda};
 
 use super::launch::Launch;
-use super::storage::{Scratch, Storage, Table};
+use super::storage::{Room, Scratch, Storage, Table};
 use super::{Ready, Runtime, Segment};
 use crate::observe::Observer;
 
@@ -66,11 +66,12 @@ impl Runtime {
     /// What an execution with inputs of these sizes launches, kernel by kernel.
     pub(crate) fn trace(&self, inputs: &[Buffer]) -> Result<Vec<String>> {
         let bound = self.program.bind(0, &self.ready(inputs)?.bindings)?;
-        let steps = bound.kernels.iter().enumerate();
-        let line = |(step, kernel): (usize, &Option<_>)| {
-            Some(format!("{}: {}", self.program.step_name(step), kernel.as_ref()?))
+        let line = |(number, step): (usize, &Step)| {
+            let Work::Kernel(launch) = &step.work else { return None };
+            let kernel = launch.place(bound.kernels[launch.kernel].as_ref()?).ok()?;
+            Some(format!("{}: {kernel}", self.program.step_name(number)))
         };
-        Ok(steps.filter_map(line).collect())
+        Ok(self.program.steps.iter().enumerate().filter_map(line).collect())
     }
 }
 
@@ -97,16 +98,17 @@ impl Frozen {
         let inputs = &*self.readable(inputs)?;
         let Frozen { ready, storage, recorded, .. } = self;
         let room = storage.take_room();
-        let table = storage.table(runtime, inputs, 0, &ready.first, room)?;
+        let mut table = storage.table(runtime, inputs, 0, &ready.first, room)?;
         let replayed = match recorded {
-            Some(recorded) => recorded.replay(&ready.first, &table, runtime, observer)?,
+            Some(recorded) => recorded.replay(&ready.first, &mut table, runtime, observer)?,
             None => false,
         };
-        let launches = ready.first.launches.iter().enumerate().filter(|_| !replayed);
-        for (step, launch) in launches.filter_map(|(step, launch)| Some((step, launch.as_ref()?))) {
+        for (step, work) in runtime.program.steps.iter().enumerate().filter(|_| !replayed) {
+            let Work::Kernel(launch) = &work.work else { continue };
+            let kernel = ready.first.kernel(launch)?;
             (observer.checkpoint)()?;
-            let started = observer.start(step, launch.stream(runtime))?;
-            launch.run(&table, runtime).map_err(|error| runtime.blame(step, error))?;
+            let started = observer.start(step, kernel.stream(runtime))?;
+            kernel.run(launch, &mut table, runtime).map_err(|error| runtime.blame(step, error))?;
             observer.finish(&runtime.program, step, started)?;
         }
         let room = table.into_room();
@@ -143,20 +145,27 @@ impl Frozen {
         });
         let Some(device) = devices.next() else { return Ok(()) };
         let stream = Stream::new(&runtime.devices[device])?;
-        let table = self.storage.table(runtime, inputs, 0, first, Vec::new())?;
+        let mut table = self.storage.table(runtime, inputs, 0, first, Room::default())?;
         let scratch = table.scratch(device)?;
-        let work = cuda::Work { kernels: &kernels(first), memory: &table.memory, scratch };
+        let work = cuda::Work { kernels: &kernels(first, &mut table, runtime), scratch };
         let recording = cuda::Recording::new(&stream, work)?;
         self.recorded = Some(Recorded { recording, stream, device });
         Ok(())
     }
 }
 
-/// The GPU kernels that a segment launches.
-fn kernels(segment: &Segment) -> Vec<&cuda::Prepared> {
-    let kernels = segment.launches.iter().flatten().filter_map(|launch| match launch {
-        Launch::Gpu(_, kernel) => Some(kernel),
-        Launch::Host(_) => None,
+/// The GPU kernels that a segment launches, each with its memory.
+fn kernels<'a>(
+    segment: &'a Segment,
+    table: &mut Table<'a>,
+    runtime: &Runtime,
+) -> Vec<(&'a cuda::Prepared, Vec<Memory<'a>>)> {
+    let kernels = runtime.program.steps.iter().filter_map(|step| {
+        let Work::Kernel(launch) = &step.work else { return None };
+        match segment.kernel(launch).ok()? {
+            Launch::Gpu(_, kernel) => Some((kernel, table.of(launch).to_vec())),
+            Launch::Host(_) => None,
+        }
     });
     kernels.collect()
 }
@@ -165,15 +174,15 @@ impl Recorded {
     /// Enqueues the recording, and returns whether it could. If the inputs have moved, it records again, which fails
     /// while another library waits for the whole device: then the kernels are launched one by one, until a later replay
     /// succeeds in recording.
-    fn replay(
+    fn replay<'a>(
         &mut self,
-        segment: &Segment,
-        table: &Table,
+        segment: &'a Segment,
+        table: &mut Table<'a>,
         runtime: &Runtime,
         observer: &Observer,
     ) -> Result<bool> {
         let scratch = table.scratch(self.device)?;
-        let work = cuda::Work { kernels: &kernels(segment), memory: &table.memory, scratch };
+        let work = cuda::Work { kernels: &kernels(segment, table, runtime), scratch };
         if !self.recording.fits(work) && self.recording.again(&self.stream, work).is_err() {
             return Ok(false);
         }

@@ -1,17 +1,17 @@
 //! Kernels ready to launch, each on its device.
 
-use max_compiler::program::Step;
-use max_core::kernel::{Kernel, Slot};
-use max_core::{Error, HostBytes, Result};
+use max_compiler::program;
+use max_core::kernel::Kernel;
+use max_core::{Error, Result};
 use max_driver::Stream;
-use max_kernels::{Constant, Prepared, cuda, prepare_with};
+use max_kernels::{Prepared, cuda, prepare};
 
 use super::Runtime;
 use super::storage::Table;
 
-/// A kernel that is ready to launch.
+/// A kernel that is ready to launch, on any memory.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "host kernels lie side by side, in launch order")]
+#[expect(clippy::large_enum_variant, reason = "host kernels lie side by side")]
 pub(crate) enum Launch {
     Host(Prepared),
     /// On one of the devices of the program.
@@ -20,11 +20,12 @@ pub(crate) enum Launch {
 
 impl Launch {
     /// Runs it on the host, or enqueues it on the default stream of its device.
-    pub(super) fn run(&self, table: &Table, runtime: &Runtime) -> Result<()> {
+    pub(super) fn run(&self, launch: &program::Launch, table: &mut Table, runtime: &Runtime) -> Result<()> {
         match self {
-            Launch::Host(kernel) => kernel.run(&table.memory, &runtime.config.pool),
+            Launch::Host(kernel) => kernel.run(table.of(launch), &runtime.config.pool),
             Launch::Gpu(device, kernel) => {
-                kernel.run(&table.memory, table.scratch(*device)?, &runtime.streams[*device])
+                let scratch = table.scratch(*device)?;
+                kernel.run(table.of(launch), scratch, &runtime.streams[*device])
             }
         }
     }
@@ -36,37 +37,24 @@ impl Launch {
             Launch::Gpu(device, _) => Some(&runtime.streams[*device]),
         }
     }
-
-    /// A constant operand, which may be kept packed.
-    pub(super) fn constant(&self) -> Option<&Constant> {
-        match self {
-            Launch::Host(kernel) => kernel.constant(),
-            Launch::Gpu(..) => None,
-        }
-    }
 }
 
 impl Runtime {
-    /// Prepares the kernels of steps. Those of one device are prepared together, so that they are compiled in parallel.
-    pub(super) fn prepare(
-        &self,
-        steps: &[Step],
-        kernels: &[Option<Kernel<i64>>],
-        constants: &dyn Fn(Slot) -> Option<HostBytes>,
-    ) -> Result<Vec<Option<Launch>>> {
-        let mut launches: Vec<Option<Launch>> = Vec::with_capacity(kernels.len());
-        for (step, kernel) in steps.iter().zip(kernels) {
-            launches.push(match kernel {
-                Some(kernel) if self.is_host(step) => Some(Launch::Host(prepare_with(kernel, constants)?)),
+    /// Prepares kernels of the program. Those of one device are prepared together, so that they are compiled in
+    /// parallel.
+    pub(super) fn prepare(&self, kernels: &[Option<Kernel<i64>>]) -> Result<Vec<Option<Launch>>> {
+        let device_of = |at: usize| self.program.device_number(self.program.kernels[at].0);
+        let mut ready: Vec<Option<Launch>> = Vec::with_capacity(kernels.len());
+        for (at, kernel) in kernels.iter().enumerate() {
+            ready.push(match kernel {
+                Some(kernel) if self.devices[device_of(at)].is_host() => Some(Launch::Host(prepare(kernel)?)),
                 _ => None,
             });
         }
         for (number, device) in self.devices.iter().enumerate().filter(|(_, device)| !device.is_host()) {
-            let own = |at: &usize| {
-                kernels[*at].is_some() && self.program.device_number(steps[*at].device) == number
-            };
-            let own: Vec<usize> = (0..steps.len()).filter(own).collect();
-            let given: Vec<&Kernel<i64>> = own.iter().filter_map(|&at| kernels[at].as_ref()).collect();
+            let own = kernels.iter().enumerate().filter(|(at, _)| device_of(*at) == number);
+            let (own, given): (Vec<usize>, Vec<&Kernel<i64>>) =
+                own.filter_map(|(at, kernel)| Some((at, kernel.as_ref()?))).unzip();
             if given.is_empty() {
                 continue;
             }
@@ -75,14 +63,10 @@ impl Runtime {
                 return Err(Error::internal("a kernel was not prepared"));
             }
             for (at, kernel) in own.into_iter().zip(prepared) {
-                launches[at] = Some(Launch::Gpu(number, kernel));
+                ready[at] = Some(Launch::Gpu(number, kernel));
             }
         }
-        Ok(launches)
-    }
-
-    fn is_host(&self, step: &Step) -> bool {
-        self.devices[self.program.device_number(step.device)].is_host()
+        Ok(ready)
     }
 }
 
@@ -100,10 +84,10 @@ const SCRATCH_ALIGNMENT: usize = 256;
 
 /// The memory that a segment needs on each device: its temporaries, followed by the most scratch memory that any of its
 /// kernels needs.
-pub(super) fn needs(planned: &[usize], launches: &[Option<Launch>]) -> Vec<Need> {
+pub(super) fn needs(planned: &[usize], kernels: &[Option<Launch>]) -> Vec<Need> {
     let mut needs: Vec<Need> = planned.iter().map(|&bytes| Need { bytes, scratch_at: bytes }).collect();
-    for launch in launches.iter().flatten() {
-        let Launch::Gpu(device, kernel) = launch else { continue };
+    for kernel in kernels.iter().flatten() {
+        let Launch::Gpu(device, kernel) = kernel else { continue };
         if kernel.scratch_bytes() > 0 {
             let (need, planned) = (&mut needs[*device], planned[*device]);
             need.scratch_at = planned.next_multiple_of(SCRATCH_ALIGNMENT);

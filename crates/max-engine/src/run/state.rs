@@ -118,7 +118,7 @@ impl<'a> State<'a> {
     ) -> Result<()> {
         let program = &self.runtime.program;
         let mut expected = self.runtime.has_literals_not_finite(step);
-        for slot in program.steps[step].reads() {
+        for slot in program.steps[step].reads.iter().copied() {
             expected |= match known.get(&slot) {
                 Some(&known) => known,
                 None => {
@@ -127,7 +127,7 @@ impl<'a> State<'a> {
                 }
             };
         }
-        for slot in program.steps[step].writes() {
+        for slot in program.steps[step].writes.iter().copied() {
             let tensor = self.tensor_in(running, slot.0 as usize)?;
             let found = first_not_finite(&tensor)?;
             known.insert(slot, found.is_some());

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use max_compiler::program::Origin;
+use max_compiler::program::{Launch, Origin};
 use max_core::{DType, Result, ViewIndex, bail};
 use max_driver::guard::guard;
 use max_driver::{Buffer, Device};
@@ -19,8 +19,8 @@ pub(super) type Spot = (usize, usize);
 pub(super) struct Scratch {
     /// Those of the first segment, one per device, then those of the second, and so on.
     pub(super) arenas: Vec<Arena>,
-    /// An empty vector, whose allocation the next table reuses.
-    room: Vec<Memory<'static>>,
+    /// Empty vectors, whose allocations the next table reuses.
+    room: Room,
 }
 
 /// The memory of an execution: see the module.
@@ -34,24 +34,36 @@ pub(super) struct Storage {
     pub(super) shapes: Vec<Option<Vec<usize>>>,
 }
 
+/// The allocations of a table.
+pub(super) type Room = [Vec<Memory<'static>>; 2];
+
 /// The memory of a segment as kernels see it.
 pub(super) struct Table<'a> {
     /// By slot.
-    pub(super) memory: Vec<Memory<'a>>,
+    memory: Vec<Memory<'a>>,
+    /// That of the last launch, by slot of its kernel.
+    given: Vec<Memory<'a>>,
     arenas: &'a [Arena],
     needs: &'a [Need],
 }
 
 impl<'a> Table<'a> {
+    /// The memory of a launch, by slot of its kernel.
+    pub(super) fn of(&mut self, launch: &Launch) -> &[Memory<'a>] {
+        self.given.clear();
+        self.given.extend(launch.slots.iter().map(|slot| self.memory[slot.0 as usize]));
+        &self.given
+    }
+
     /// The scratch memory of a device's kernels.
     pub(super) fn scratch(&self, device: usize) -> Result<Memory<'a>> {
         let Need { bytes, scratch_at } = self.needs[device];
         self.arenas[device].whole()?.part(scratch_at, bytes - scratch_at)
     }
 
-    /// Its allocation, for reuse.
-    pub(super) fn into_room(self) -> Vec<Memory<'static>> {
-        recycled(self.memory)
+    /// Its allocations, for reuse.
+    pub(super) fn into_room(self) -> Room {
+        [recycled(self.memory), recycled(self.given)]
     }
 }
 
@@ -107,10 +119,10 @@ impl Storage {
         inputs: &'a [Buffer],
         number: usize,
         segment: &'a Segment,
-        room: Vec<Memory<'static>>,
+        room: Room,
     ) -> Result<Table<'a>> {
         let Runtime { program, devices, .. } = runtime;
-        let mut memory = recycled(room);
+        let [mut memory, given] = room.map(recycled);
         for (slot, (shape, info)) in segment.shapes.iter().zip(&program.slots).enumerate() {
             let Some(shape) = shape else {
                 memory.push(Memory::EMPTY);
@@ -135,16 +147,16 @@ impl Storage {
             });
         }
         let arenas = &self.scratch.arenas[number * devices.len()..][..devices.len()];
-        Ok(Table { memory, arenas, needs: &segment.needs })
+        Ok(Table { memory, given, arenas, needs: &segment.needs })
     }
 
-    /// The allocation of the last table.
-    pub(super) fn take_room(&mut self) -> Vec<Memory<'static>> {
+    /// The allocations of the last table.
+    pub(super) fn take_room(&mut self) -> Room {
         std::mem::take(&mut self.scratch.room)
     }
 
-    /// Keeps the allocation for the next table.
-    pub(super) fn keep_room(&mut self, room: Vec<Memory<'static>>) {
+    /// Keeps the allocations for the next table.
+    pub(super) fn keep_room(&mut self, room: Room) {
         self.scratch.room = room;
     }
 

@@ -51,7 +51,7 @@ impl Plan {
         if dtype.is_float8() {
             let [height, width, channels] = k.input_size;
             let input = self.copy(&k.input, &[k.out[0], height, width, channels], DType::BFloat16)?;
-            let shape = [k.filter_size[0], k.filter_size[1], channels / k.groups as i64, k.out[3]];
+            let shape = [k.filter_size[0], k.filter_size[1], k.depth, k.out[3]];
             let filter = self.copy(&k.filter, &shape, DType::BFloat16)?;
             return self.convolve_in_parts(&Conv2d { input, filter, ..k.clone() }, 1);
         }

@@ -33,7 +33,6 @@ pub(super) fn of_parts(epilogue: &Loop<i64>, parts: Vec<Access<i64>>) -> Loop<i6
     whole.code.clear();
     let mut moved = Vec::with_capacity(epilogue.code.len());
     for instr in &epilogue.code {
-        let reg = |reg: Reg| moved.get(reg.0 as usize).copied().unwrap_or(reg);
         let instr = match instr {
             Instr::Product(dtype) => {
                 whole.code.push(Instr::Load(first));
@@ -48,13 +47,13 @@ pub(super) fn of_parts(epilogue: &Loop<i64>, parts: Vec<Access<i64>>) -> Loop<i6
                 }
                 Instr::Cast(Reg(whole.code.len() as u32 - 1), *dtype)
             }
-            Instr::Apply(op, args) => Instr::Apply(*op, args.map(reg)),
-            Instr::Select(args) => Instr::Select(args.map(reg)),
-            Instr::Cast(arg, dtype) => Instr::Cast(reg(*arg), *dtype),
-            Instr::Random(distribution, dtype, args) => Instr::Random(*distribution, *dtype, args.map(reg)),
-            Instr::Reduce(kind, arg) => Instr::Reduce(*kind, reg(*arg)),
-            Instr::Store(access, arg) => Instr::Store(*access, reg(*arg)),
-            Instr::Load(_) | Instr::Index(_) | Instr::Literal(_) | Instr::Size(..) => instr.clone(),
+            other => {
+                let mut instr = other.clone();
+                for reg in instr.args_mut() {
+                    *reg = moved.get(reg.0 as usize).copied().unwrap_or(*reg);
+                }
+                instr
+            }
         };
         whole.code.push(instr);
         moved.push(Reg(whole.code.len() as u32 - 1));

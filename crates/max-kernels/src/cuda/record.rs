@@ -20,21 +20,19 @@ type Piece = (usize, usize);
 /// What kernels are recorded with.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
-    /// The kernels, in order.
-    pub kernels: &'a [&'a Prepared],
-    /// Their memory, one piece per slot.
-    pub memory: &'a [Memory<'a>],
+    /// The kernels in order, each with its memory, one piece per slot.
+    pub kernels: &'a [(&'a Prepared, Vec<Memory<'a>>)],
     /// Their scratch memory.
     pub scratch: Memory<'a>,
 }
 
 impl Work<'_> {
     fn enqueue(&self, stream: &Stream) -> Result<()> {
-        self.kernels.iter().try_for_each(|kernel| kernel.run(self.memory, self.scratch, stream))
+        self.kernels.iter().try_for_each(|(kernel, memory)| kernel.run(memory, self.scratch, stream))
     }
 
     fn pieces(&self) -> impl Iterator<Item = Piece> {
-        let all = self.memory.iter().chain([&self.scratch]);
+        let all = self.kernels.iter().flat_map(|(_, memory)| memory).chain([&self.scratch]);
         all.map(|piece| (piece.ptr().addr(), piece.end().addr() - piece.ptr().addr()))
     }
 }

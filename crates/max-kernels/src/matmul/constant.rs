@@ -1,74 +1,115 @@
-//! Constant right operands: packed once, when a kernel first needs them, for all programs and threads.
+//! Memory that never changes: kernels may keep copies of it that are packed as they like it, once for all programs and
+//! threads.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use max_core::kernel::Access;
 use max_core::{DType, HostBytes};
 
 use crate::scratch::{Line, Lines};
 
-/// A right operand that never changes.
+/// Bytes that never change, with their packed copies.
 #[derive(Debug)]
 pub struct Constant {
-    key: Key,
-    /// Keeps the operand alive, so that no other one can have its key.
-    _bytes: HostBytes,
-    packed: OnceLock<Option<Lines>>,
+    bytes: HostBytes,
+    copies: RwLock<Vec<Arc<Packed>>>,
 }
 
-/// What is packed: the address of the bytes, and the layout of the matrix in them.
+/// Where a matrix is in the bytes of a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    bytes: (usize, usize),
+pub(super) struct Place {
     dtype: DType,
     offset: i64,
     strides: [i64; 2],
     size: [i64; 2],
 }
 
-/// The constants in use.
-static ALL: Mutex<Option<HashMap<Key, Weak<Constant>>>> = Mutex::new(None);
+impl Place {
+    /// The matrix of an access, with `size` rows and columns.
+    pub(super) fn new(access: &Access<i64>, size: [i64; 2]) -> Place {
+        let [.., down, along] = access.strides[..] else { unreachable!("a matrix has two strides") };
+        Place { dtype: access.dtype, offset: access.offset, strides: [down, along], size }
+    }
+}
+
+/// A packed copy of a matrix.
+#[derive(Debug)]
+struct Packed {
+    key: Key,
+    /// Keeps the bytes alive, so that no others can have its key.
+    _bytes: HostBytes,
+    lines: OnceLock<Option<Lines>>,
+}
+
+/// What is packed: the address and the length of the bytes, and the matrix in them.
+type Key = (usize, usize, Place);
+
+/// The copies in use.
+static ALL: Mutex<Option<HashMap<Key, Weak<Packed>>>> = Mutex::new(None);
 
 impl Constant {
-    /// The matrix of an access, with `size` rows and columns.
-    pub(super) fn new(bytes: HostBytes, access: &Access<i64>, size: [i64; 2]) -> Arc<Constant> {
-        let rank = access.strides.len();
-        let key = Key {
-            bytes: (bytes.as_ptr() as usize, bytes.len()),
-            dtype: access.dtype,
-            offset: access.offset,
-            strides: [access.strides[rank - 2], access.strides[rank - 1]],
-            size,
-        };
+    /// Bytes that never change.
+    pub fn new(bytes: HostBytes) -> Constant {
+        Constant { bytes, copies: RwLock::default() }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &HostBytes {
+        &self.bytes
+    }
+
+    /// A packed matrix, in `lines` cache lines that `fill` writes when it is first wanted; `None` if it has not been
+    /// wanted so far, or memory is short. It lives as long as the constant.
+    pub(super) fn packed(
+        &self,
+        place: Place,
+        wanted: bool,
+        lines: usize,
+        fill: impl FnOnce(*mut u8),
+    ) -> Option<*const u8> {
+        let copy = self.copy(place);
+        let packed =
+            if wanted { Some(copy.lines.get_or_init(|| pack(lines, fill))) } else { copy.lines.get() };
+        packed?.as_ref().map(Lines::ptr)
+    }
+
+    /// The copy of a matrix, which may not be packed yet.
+    fn copy(&self, place: Place) -> Arc<Packed> {
+        let same = |copy: &&Arc<Packed>| copy.key.2 == place;
+        let known = self.copies.read().unwrap_or_else(PoisonError::into_inner).iter().find(same).cloned();
+        known.unwrap_or_else(|| {
+            let copy = Packed::of(&self.bytes, place);
+            self.copies.write().unwrap_or_else(PoisonError::into_inner).push(copy.clone());
+            copy
+        })
+    }
+
+    /// The bytes of the packed copies.
+    pub fn packed_bytes(&self) -> usize {
+        let copies = self.copies.read().unwrap_or_else(PoisonError::into_inner);
+        copies.iter().filter_map(|copy| copy.lines.get()?.as_ref()).map(Lines::bytes).sum()
+    }
+}
+
+impl Packed {
+    fn of(bytes: &HostBytes, place: Place) -> Arc<Packed> {
+        let key = (bytes.as_ptr() as usize, bytes.len(), place);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.get_or_insert_default();
         if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
             return known;
         }
-        let constant = Arc::new(Constant { key, _bytes: bytes, packed: OnceLock::new() });
-        all.insert(key, Arc::downgrade(&constant));
-        constant
-    }
-
-    /// The packed operand, in `lines` cache lines that `fill` writes when it is first wanted; `None` if it has not been
-    /// wanted so far, or memory is short.
-    pub(super) fn packed(&self, wanted: bool, lines: usize, fill: impl FnOnce(*mut u8)) -> Option<*const u8> {
-        let packed =
-            if wanted { Some(self.packed.get_or_init(|| pack(lines, fill))) } else { self.packed.get() };
-        packed?.as_ref().map(Lines::ptr)
-    }
-
-    /// The bytes of the packed copy.
-    pub fn packed_bytes(&self) -> usize {
-        self.packed.get().and_then(Option::as_ref).map_or(0, Lines::bytes)
+        let copy = Arc::new(Packed { key, _bytes: bytes.clone(), lines: OnceLock::new() });
+        all.insert(key, Arc::downgrade(&copy));
+        copy
     }
 }
 
-impl Drop for Constant {
+impl Drop for Packed {
     fn drop(&mut self) {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another constant with the same key may have been added meanwhile.
+        // Another copy with the same key may have been added meanwhile.
         if let Some(all) = all.as_mut()
             && all.get(&self.key).is_some_and(|known| known.strong_count() == 0)
         {
@@ -100,24 +141,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_are_shared_while_they_live() {
+    fn copies_are_shared_while_they_live() {
         let bytes = HostBytes::from_vec(vec![1f32; 6]);
-        let access = |strides: [i64; 2]| Access {
-            slot: Slot(0),
-            dtype: DType::Float32,
-            offset: 0,
-            strides: strides.to_vec(),
+        let place = |strides: [i64; 2], size| {
+            let (slot, dtype) = (Slot(0), DType::Float32);
+            Place::new(&Access { slot, dtype, offset: 0, strides: strides.to_vec() }, size)
         };
-        let a = Constant::new(bytes.clone(), &access([3, 1]), [2, 3]);
-        let b = Constant::new(bytes.clone(), &access([3, 1]), [2, 3]);
-        let c = Constant::new(bytes.clone(), &access([1, 3]), [3, 2]);
-        assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &c));
-        assert_eq!(a.packed(false, 1, |_| unreachable!()), None);
+        let (down, along) = (place([3, 1], [2, 3]), place([1, 3], [3, 2]));
+        let (a, b) = (Constant::new(bytes.clone()), Constant::new(bytes));
+        assert_eq!(a.packed(down, false, 1, |_| unreachable!()), None);
         // SAFETY: there is one line.
-        let packed = a.packed(true, 1, |to| unsafe { to.write_bytes(7, 64) }).unwrap();
-        assert_eq!(b.packed(true, 1, |_| unreachable!()), Some(packed));
-        assert_eq!((b.packed_bytes(), c.packed_bytes()), (64, 0));
-        let key = a.key;
+        let packed = a.packed(down, true, 1, |to| unsafe { to.write_bytes(7, 64) }).unwrap();
+        assert_eq!(b.packed(down, true, 1, |_| unreachable!()), Some(packed));
+        assert_eq!(b.packed(along, false, 1, |_| unreachable!()), None);
+        assert_eq!((a.packed_bytes(), b.packed_bytes()), (64, 64));
+        let key = b.copy(down).key;
         drop((a, b));
         assert!(ALL.lock().unwrap().as_ref().is_some_and(|all| !all.contains_key(&key)));
     }

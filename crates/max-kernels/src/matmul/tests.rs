@@ -8,7 +8,7 @@ use max_driver::Buffer;
 
 use super::*;
 use crate::simd::Isa;
-use crate::{prepare, prepare_with};
+use crate::{Constant, prepare};
 
 /// Pseudo-random numbers.
 pub(crate) struct Random(pub(crate) u64);
@@ -176,12 +176,12 @@ fn check_layout<T: Step>(
     let epilogue = store(2, T::DTYPE, &[batch, &[m, n]].concat());
     let kernel = Kernel::Matmul(Matmul { batch: batch.to_vec(), m, n, k, lhs, rhs, epilogue });
     let (x, y) = (Buffer::from(x), Buffer::from(y));
-    let bytes = y.host_bytes().unwrap();
-    let constant = |slot: Slot| (slot == Slot(1)).then(|| bytes.clone());
-    for prepared in [prepare(&kernel).unwrap(), prepare_with(&kernel, &constant).unwrap()] {
+    let constant = Constant::new(y.host_bytes().unwrap());
+    let prepared = prepare(&kernel).unwrap();
+    for right in [Memory::of(&y).unwrap(), Memory::of_constant(&constant)] {
         for threads in [1, 2, 3] {
             let out = Buffer::from(vec![T::from_f64(77.0); expected.len()]);
-            let memory = [Memory::of(&x).unwrap(), Memory::of(&y).unwrap(), Memory::of_mut(&out).unwrap()];
+            let memory = [Memory::of(&x).unwrap(), right, Memory::of_mut(&out).unwrap()];
             prepared.run(&memory, &Pool::new(threads)).unwrap();
             assert!(same(&out.to_vec::<T>().unwrap(), &expected), "{} {kernel:?}", T::DTYPE);
         }

@@ -83,6 +83,7 @@ impl Shape {
             out,
             input_size: [self.image[1], self.image[2], self.image[3]],
             filter_size: [height, width],
+            depth: self.image[3] / self.groups as i64,
             stride: self.stride,
             dilation: self.dilation,
             padding: self.padding.map(|[before, _]| before),

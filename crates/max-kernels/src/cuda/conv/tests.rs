@@ -19,6 +19,7 @@ fn conv(dtype: DType, channels: i64, [height, width, filters]: [i64; 3], groups:
         out,
         input_size: [14, 14, channels],
         filter_size: [height, width],
+        depth: channels / groups as i64,
         stride: [1, 1],
         dilation: [1, 1],
         padding: [0, 0],

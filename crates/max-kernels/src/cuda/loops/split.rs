@@ -217,14 +217,7 @@ impl Splitter<'_> {
 
 /// An instruction with its registers renumbered.
 fn renamed(instr: &Instr<i64>, moved: &[Reg]) -> Instr<i64> {
-    let to = |reg: &Reg| moved[reg.0 as usize];
-    match instr {
-        Instr::Apply(op, [a, b]) => Instr::Apply(*op, [to(a), to(b)]),
-        Instr::Random(distribution, dtype, [a, b]) => Instr::Random(*distribution, *dtype, [to(a), to(b)]),
-        Instr::Select([a, b, c]) => Instr::Select([to(a), to(b), to(c)]),
-        Instr::Cast(arg, dtype) => Instr::Cast(to(arg), *dtype),
-        Instr::Reduce(kind, arg) => Instr::Reduce(*kind, to(arg)),
-        Instr::Store(access, arg) => Instr::Store(*access, to(arg)),
-        other => other.clone(),
-    }
+    let mut instr = instr.clone();
+    instr.args_mut().iter_mut().for_each(|reg| *reg = moved[reg.0 as usize]);
+    instr
 }

@@ -1,0 +1,46 @@
+//! How a kernel walks its memory.
+
+use crate::kernel::{Access, Slot};
+
+/// An access of a kernel, and the space it is walked over.
+#[derive(Clone, Debug)]
+pub struct Walk<'a, D, M = Slot> {
+    /// What it is for.
+    pub role: Role,
+    /// The access.
+    pub access: &'a Access<D, M>,
+    /// The sizes of the space, one for each stride of the access.
+    pub shape: Vec<&'a D>,
+}
+
+/// What a kernel walks memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It is read, in any order.
+    Operand,
+    /// It is written, in any order.
+    Result,
+    /// It is read by the final loop, element by element.
+    Load,
+    /// It is written by the final loop, element by element.
+    Store,
+}
+
+impl Role {
+    /// Whether the memory is written.
+    pub fn writes(self) -> bool {
+        matches!(self, Role::Result | Role::Store)
+    }
+}
+
+impl<'a, D, M> Walk<'a, D, M> {
+    /// A walk over sizes one after the other.
+    pub(super) fn new(role: Role, access: &'a Access<D, M>, shape: &[&'a [D]]) -> Walk<'a, D, M> {
+        Walk { role, access, shape: shape.iter().flat_map(|sizes| sizes.iter()).collect() }
+    }
+}
+
+/// A size as a slice.
+pub(super) fn one<D>(size: &D) -> &[D] {
+    std::slice::from_ref(size)
+}
