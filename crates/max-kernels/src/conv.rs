@@ -58,7 +58,7 @@ impl PreparedConv {
     pub(crate) fn new(k: &Conv2d<i64>) -> Result<PreparedConv> {
         let dtype = k.input.dtype;
         let (groups, channels) = (k.groups as i64, k.input_size[2]);
-        let divides = groups > 0 && channels % groups == 0 && k.out[3] % groups == 0;
+        let divides = groups > 0 && k.depth.checked_mul(groups) == Some(channels) && k.out[3] % groups == 0;
         if k.filter.dtype != dtype || !divides || k.stride.contains(&0) || k.dilation.contains(&0) {
             bail!(internal, "an invalid convolution: {k:?}");
         }

@@ -77,7 +77,7 @@ impl Case {
             out,
             input_size: [self.image[1], self.image[2], self.image[3]],
             filter_size: [self.filter[0], self.filter[1]],
-            depth: self.filter[2],
+            depth: self.filter_shape()[2],
             stride: self.stride,
             dilation: self.dilation,
             padding: self.padding.map(|[before, _]| before),

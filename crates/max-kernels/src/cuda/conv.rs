@@ -107,7 +107,7 @@ impl Plan {
 /// An error if the sizes of a convolution are invalid.
 fn expect(k: &Conv2d<i64>) -> Result<()> {
     let (groups, channels) = (k.groups as i64, k.input_size[2]);
-    let divides = groups > 0 && channels % groups == 0 && k.out[3] % groups == 0;
+    let divides = groups > 0 && k.depth.checked_mul(groups) == Some(channels) && k.out[3] % groups == 0;
     if k.filter.dtype != k.input.dtype || !divides || k.stride.contains(&0) || k.dilation.contains(&0) {
         bail!(internal, "an invalid convolution: {k:?}");
     }
