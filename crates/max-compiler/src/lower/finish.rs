@@ -45,7 +45,8 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     }
     let (weights, slots) = (parts.weights, slots.infos);
     let devices = devices(&slots, &steps);
-    let mut program = Program { source, inputs, outputs, weights, devices, slots, steps, segments };
+    let rounding = Vec::new();
+    let mut program = Program { source, rounding, inputs, outputs, weights, devices, slots, steps, segments };
     if cfg!(debug_assertions) {
         program.verify()?;
     }
