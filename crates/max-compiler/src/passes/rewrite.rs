@@ -96,8 +96,8 @@ pub fn rebuild(
             b.body.types_of(values).eq(b.body.types_of(&b.body.op(new).results))
         };
         let replaced = replace(&mut b, id, new).filter(|values| fits(&b, values));
-        let properties = b.properties(b.op(new));
-        let needless = !properties.must_run() || b.spare && !properties.effects.show();
+        let Properties { effects, checks, .. } = b.properties(b.op(new));
+        let needless = !effects.show() && (b.spare || !checks);
         if replaced.is_some() && needless {
             b.body.block.ops.remove(at);
         }
