@@ -96,9 +96,8 @@ pub fn rebuild(
             b.body.types_of(values).eq(b.body.types_of(&b.body.op(new).results))
         };
         let replaced = replace(&mut b, id, new).filter(|values| fits(&b, values));
-        let Properties { effects, checks, .. } = b.properties(b.op(new));
-        let needless = !effects.show() && (b.spare || !checks);
-        if replaced.is_some() && needless {
+        let needless = |Properties { effects, checks, .. }| !effects.show() && (b.spare || !checks);
+        if replaced.is_some() && needless(b.properties(b.op(new))) {
             b.body.block.ops.remove(at);
         }
         let values = replaced.as_ref().unwrap_or(&b.body.op(new).results);
