@@ -37,8 +37,9 @@ pub struct Target {
 pub fn compile(body: Body, target: &Target, after: &mut dyn FnMut(&str, &dyn Display)) -> Result<Program> {
     verify(&body)?;
     check_devices(&body, target)?;
-    let body = passes::optimize(body, target.options, &mut |pass, body| after(pass, &Text(body)))?;
-    let program = lower::lower(body, target.options)?;
+    let (body, rounding) =
+        passes::optimize(body, target.options, &mut |pass, body| after(pass, &Text(body)))?;
+    let program = Program { rounding, ..lower::lower(body, target.options)? };
     after("program", &program);
     Ok(program)
 }

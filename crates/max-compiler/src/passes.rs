@@ -1,8 +1,8 @@
 //! Passes from body to body that improve a graph before it is lowered.
 //!
 //! A pass keeps the arguments, the results with their types, and everything a run can observe: prints, and checks that
-//! can fail, in their order. Results keep their bits, except where a pattern becomes a named op (`recognize`, `attention`,
-//! `merge_matmuls`): those may round differently. Each pass takes time linear in the number of ops.
+//! can fail, in their order. Results keep their bits, except after a [`Pass::Rounding`]. What a pass may do with an op that
+//! it does not know follows from the op's properties. Each pass takes time linear in the number of ops.
 
 mod attention;
 mod canonicalize;
@@ -23,29 +23,54 @@ use max_graph::Body;
 use crate::lower::Options;
 
 /// A function from body to body.
-pub type Pass = fn(&Body) -> Result<Body>;
+#[derive(Clone, Copy)]
+pub enum Pass {
+    /// Results keep their bits.
+    Exact(fn(&Body) -> Result<Body>),
+    /// Results may round differently: it notes the rewrites after which they do.
+    Rounding(fn(&Body, &mut Rewrites) -> Result<Body>),
+}
+
+/// The names of rewrites after which results may round differently, in the order they were made.
+pub type Rewrites = Vec<&'static str>;
+
+impl Pass {
+    /// Runs it.
+    pub fn run(self, body: &Body, rewrites: &mut Rewrites) -> Result<Body> {
+        match self {
+            Pass::Exact(pass) => pass(body),
+            Pass::Rounding(pass) => pass(body, rewrites),
+        }
+    }
+}
 
 /// The passes with their names, in the order they run.
 pub const PASSES: &[(&str, Pass)] = &[
-    ("canonicalize", canonicalize::canonicalize),
-    ("fold", fold::fold),
-    ("identities", identities::identities),
-    ("cse", cse::cse),
-    ("recognize", recognize::recognize),
-    ("attention", attention::attention),
-    ("merge_matmuls", merge_matmuls::merge_matmuls),
-    ("dead_code", dead_code::dead_code),
+    ("canonicalize", Pass::Exact(canonicalize::canonicalize)),
+    ("fold", Pass::Exact(fold::fold)),
+    ("identities", Pass::Exact(identities::identities)),
+    ("cse", Pass::Exact(cse::cse)),
+    ("recognize", Pass::Rounding(recognize::recognize)),
+    ("attention", Pass::Rounding(attention::attention)),
+    ("merge_matmuls", Pass::Rounding(merge_matmuls::merge_matmuls)),
+    ("dead_code", Pass::Exact(dead_code::dead_code)),
 ];
 
 /// Runs all passes; a function sees the body after each.
-pub fn optimize(body: Body, options: Options, after: &mut dyn FnMut(&str, &Body)) -> Result<Body> {
-    PASSES.iter().try_fold(body, |body, (name, pass)| {
-        let pass = if *name == "fold" && options.fold_exactly { fold::fold_exactly } else { *pass };
-        let body = pass(&body).map_err(|e| e.context(format!("in the pass {name}")))?;
+pub fn optimize(
+    mut body: Body,
+    options: Options,
+    after: &mut dyn FnMut(&str, &Body),
+) -> Result<(Body, Rewrites)> {
+    let mut rewrites = Rewrites::new();
+    for (name, pass) in PASSES {
+        let exactly = *name == "fold" && options.fold_exactly;
+        let pass = if exactly { Pass::Exact(fold::fold_exactly) } else { *pass };
+        body = pass.run(&body, &mut rewrites).map_err(|e| e.context(format!("in the pass {name}")))?;
         if cfg!(debug_assertions) {
             max_graph::verify(&body).map_err(|e| e.context(format!("after the pass {name}")))?;
         }
         after(name, &body);
-        Ok(body)
-    })
+    }
+    Ok((body, rewrites))
 }

@@ -10,11 +10,15 @@ use max_core::{DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorTyp
 use max_graph::ops::reduce::ReduceKind;
 use max_graph::{Body, OpId};
 
+use crate::passes::Rewrites;
+
 /// A compiled graph: immutable, shared by the models and threads that run it.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The optimized graph that its ops refer to.
     pub source: Body,
+    /// The rewrites of the graph after which its results may round differently.
+    pub rounding: Rewrites,
     /// The types of the inputs.
     pub inputs: Vec<Type>,
     /// The types of the outputs.

@@ -196,6 +196,24 @@ impl ScalarOp {
             _ => operand,
         }
     }
+
+    /// Whether all devices compute the same bits on a dtype: IEEE 754 defines the result, or it is one of integers.
+    pub fn is_exact(self, dtype: DType) -> bool {
+        use {NumericOp::*, RealOp::*};
+        match self {
+            ScalarOp::NumericOp(
+                Add | Sub | Mul | FloorDiv | Mod | Max | Min | Abs | Negate | Relu | Floor | Ceil | Round
+                | Trunc,
+            ) => true,
+            ScalarOp::NumericOp(Pow) => !dtype.is_float(),
+            ScalarOp::RealOp(Div | Sqrt | Rsqrt) => true,
+            ScalarOp::RealOp(
+                Exp | Log | Log1p | Sin | Cos | Acos | Tanh | Atanh | Erf | Sigmoid | Silu | Gelu | GeluTanh
+                | GeluQuick,
+            ) => false,
+            ScalarOp::CompareOp(_) | ScalarOp::LogicalOp(_) => true,
+        }
+    }
 }
 
 #[cfg(test)]

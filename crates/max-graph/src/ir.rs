@@ -7,6 +7,7 @@ use max_core::memory::{require_memory, try_reserve};
 use max_core::{Location, Result, Type};
 
 use crate::op::OpKind;
+use crate::properties::{Properties, Signature};
 
 /// Identifies a value of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -109,6 +110,11 @@ impl Body {
     /// The ops of the block, in order.
     pub fn ops(&self) -> impl Iterator<Item = &Op> {
         self.block.ops.iter().map(|&id| self.op(id))
+    }
+
+    /// What an op of this body may do.
+    pub fn properties(&self, op: &Op) -> Properties {
+        op.kind.properties(Signature::new(self, op))
     }
 
     /// The type of a value.

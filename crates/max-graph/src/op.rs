@@ -1,4 +1,4 @@
-//! What an op is: a name, attributes, a type rule and a reference implementation. Everything else is derived.
+//! What an op is: a name, attributes, a type rule, properties and a reference implementation. Everything else is derived.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -8,6 +8,7 @@ use crate::attr::{Attr, Attrs};
 use crate::host::HostTensor;
 use crate::interpret::Environment;
 use crate::ops;
+use crate::properties::{Properties, Signature};
 
 /// The name of an op in the IR and its attributes; implemented by `op_struct!`.
 pub trait Attributes: Sized {
@@ -24,10 +25,13 @@ pub trait Attributes: Sized {
     fn from_attrs(attrs: &mut Attrs) -> Result<Self>;
 }
 
-/// The type rule and the reference implementation of an op.
+/// The type rule, the properties and the reference implementation of an op.
 pub trait Operation {
     /// Infers the types of the results from those of the operands, or says why it cannot.
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>>;
+
+    /// What it may do, given its types.
+    fn properties(&self, signature: Signature) -> Properties;
 
     /// Computes the results in the simplest way. Types have been checked; sizes may be anything.
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>>;
@@ -101,6 +105,10 @@ macro_rules! operations {
                 }
             }
 
+            /// The names of the structured ops.
+            #[cfg(test)]
+            pub(crate) const NAMES: &[&str] = &[$(<ops::$module::$name as Attributes>::NAME),*];
+
             fn operation(&self) -> &dyn Operation {
                 match self {
                     OpKind::Scalar(op) => op,
@@ -160,6 +168,11 @@ impl OpKind {
         self.name().hash(&mut state);
         self.visit(&mut |attr, _| attr.feed(&mut state));
         state.finish()
+    }
+
+    /// See [`Operation::properties`].
+    pub(crate) fn properties(&self, signature: Signature) -> Properties {
+        self.operation().properties(signature)
     }
 
     /// See [`Operation::eval`].

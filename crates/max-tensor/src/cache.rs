@@ -3,20 +3,18 @@
 //! There is one model per structure. It is compiled for the sizes and numbers seen first; when one of them varies it is
 //! compiled again for all values of it, so a structure is compiled a few times at most. Where a graph cannot be recorded
 //! for varying sizes (a reshape to numbers that fit only these sizes) there is one model per combination of sizes. Where a
-//! number decides which fused op is recognized (the scale of an attention) there is one per number, so that the same
-//! numbers give the same bits, whatever ran before. The cache is bounded, LRU, and shared by the process.
+//! number decides how the compiler rounds (the scale of an attention, which becomes one op) there is one per number, so that
+//! the same numbers give the same bits, whatever ran before. The cache is bounded, LRU, and shared by the process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use max_core::scalar::RealOp;
-use max_core::{DeviceRef, Result, ScalarOp};
+use max_core::{DeviceRef, Result};
 use max_driver::{Buffer, Device};
 use max_engine::{InferenceSession, Model};
-use max_graph::ir::Op;
 use max_graph::ops::constant::Constant;
-use max_graph::{Body, HostTensor, OpKind, ValueId};
+use max_graph::{Body, HostTensor, ValueId};
 
 use crate::lock;
 use crate::structure::{Rigid, Structure, Variation, specialize};
@@ -216,7 +214,7 @@ fn compile(
         let fixed: Vec<_> =
             structure.numbers.iter().map(|number| Variation::Constant(number.value.clone())).collect();
         let plain = load(&sizes, &fixed)?;
-        let changes = |other: &Model| recognized(other) != recognized(&model);
+        let changes = |other: &Model| other.program().rounding != model.program().rounding;
         if changes(&plain) || before.is_some_and(|before| changes(&before.model)) {
             make_rigid(structure, Rigid::Numbers);
             (numbers, model) = (fixed, plain);
@@ -231,19 +229,6 @@ fn compile(
 fn make_rigid(structure: &mut Structure, rigid: Rigid) {
     keep(structure.key.clone(), Entry::Rigid(rigid));
     structure.make_rigid(rigid);
-}
-
-/// How many ops of a model the compiler recognized in several others because it saw their numbers. They round
-/// differently.
-fn recognized(model: &Model) -> usize {
-    let named = |op: &&Op| match &op.kind {
-        OpKind::Attention(_) | OpKind::LayerNorm(_) | OpKind::RmsNorm(_) => true,
-        OpKind::Scalar(ScalarOp::RealOp(op)) => {
-            matches!(op, RealOp::Gelu | RealOp::GeluTanh | RealOp::GeluQuick | RealOp::Sigmoid | RealOp::Silu)
-        }
-        _ => false,
-    };
-    model.program().source.ops().filter(named).count()
 }
 
 fn keep(key: Vec<u64>, entry: Entry) {

@@ -13,7 +13,7 @@ use std::time::Instant;
 use max_core::{Error, Result, bail};
 use max_driver::Buffer;
 use max_graph::graph::current_location;
-use max_graph::{Body, OpKind, ValueId};
+use max_graph::{Body, ValueId};
 
 use crate::cache::{self, Found};
 use crate::node::{Cell, Node, State};
@@ -139,20 +139,6 @@ enum Visited {
     Result(*const Node, usize),
 }
 
-/// Whether an op only moves or repeats elements.
-fn moves(kind: &OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::BroadcastTo(_)
-            | OpKind::Constant(_)
-            | OpKind::Index(_)
-            | OpKind::Permute(_)
-            | OpKind::Rebind(_)
-            | OpKind::Reshape(_)
-            | OpKind::Slice(_)
-    )
-}
-
 /// The remaining work, a stack instead of recursion: chains of ops may be long.
 enum Todo {
     Visit(Arc<Cell>),
@@ -214,7 +200,8 @@ impl Staged {
             Some(Visited::Result(node, _)) => self.nodes.get(node).is_some_and(|node| node.moves_only),
             _ => true,
         };
-        let moves_only = moves(&node.kind) && node.operands.iter().all(moved);
+        let free = self.body.properties(self.body.op(op)).form.is_free();
+        let moves_only = free && node.operands.iter().all(moved);
         self.nodes.insert(address, Emitted { values, cells, moves_only });
         Ok(())
     }

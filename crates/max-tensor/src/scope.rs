@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use max_core::{Location, Result, Type, bail};
 use max_driver::{Buffer, Device};
 use max_graph::graph::located;
+use max_graph::properties::Effects;
 use max_graph::{Body, Graph, OpKind, TensorValue, Value, ValueId};
 
 use crate::cache::host_buffer;
@@ -206,7 +207,7 @@ impl Region {
 fn can_wait(body: &Body) -> bool {
     let known =
         |id: &ValueId| body.type_of(*id).array().is_some_and(|(_, shape)| shape.as_static().is_some());
-    body.ops().all(|op| !matches!(op.kind, OpKind::Print(_)) && op.results.iter().all(known))
+    body.ops().all(|op| body.properties(op).effects == Effects::NONE && op.results.iter().all(known))
 }
 
 /// Runs a fragment now.

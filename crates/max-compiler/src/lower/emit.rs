@@ -45,7 +45,8 @@ impl Lowering<'_> {
             None => bail!(internal, "an elementwise op without operands"),
         };
         let axis_size = wanted.reduce.map(|axis| wanted.shape[axis].clone());
-        let reg = emit(&mut self.groups[number], &op.kind, &regs, dtype, axis_size)?;
+        let rounds = self.body.properties(op).rounds_operands;
+        let reg = emit(&mut self.groups[number], &op.kind, &regs, rounds, dtype, axis_size)?;
         self.finish_op(number, id, op.results[0], reg)
     }
 
@@ -192,11 +193,18 @@ fn view_axes(shape: &[Dim], view: &Layout) -> Result<Option<Vec<ViewAxis>>> {
 }
 
 /// Appends the instructions of an op to a group.
-fn emit(group: &mut Group, kind: &OpKind, regs: &[Reg], dtype: DType, axis_size: Option<Dim>) -> Result<Reg> {
+fn emit(
+    group: &mut Group,
+    kind: &OpKind,
+    regs: &[Reg],
+    rounds: bool,
+    dtype: DType,
+    axis_size: Option<Dim>,
+) -> Result<Reg> {
     let size = axis_size.unwrap_or(Dim::Static(1));
     let mut e = Emit { group, dtype, size };
     let rounded;
-    let regs = if shows_precision(kind) {
+    let regs = if rounds {
         rounded = regs.iter().map(|&reg| e.round(reg)).collect::<Vec<_>>();
         &rounded
     } else {
@@ -264,15 +272,6 @@ fn emit(group: &mut Group, kind: &OpKind, regs: &[Reg], dtype: DType, axis_size:
         }
         other => bail!(internal, "{} is not an elementwise op", other.name()),
     })
-}
-
-/// Whether the result depends on a narrow float being rounded: such operands are rounded first, not held wider.
-fn shows_precision(kind: &OpKind) -> bool {
-    match kind {
-        OpKind::Scalar(ScalarOp::CompareOp(_)) | OpKind::Cast(_) => true,
-        OpKind::Reduce(r) => matches!(r.kind, ReduceKind::ArgMax | ReduceKind::ArgMin),
-        _ => false,
-    }
 }
 
 /// The reduction for a kind; a mean is a sum and a division.

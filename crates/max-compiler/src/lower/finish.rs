@@ -76,7 +76,9 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     }
     let (weights, slots, kernels) = (parts.weights, slots.infos, kernels.all);
     let devices = devices(&slots, &steps);
-    let mut program = Program { source, inputs, outputs, weights, devices, slots, kernels, steps, segments };
+    let rounding = Vec::new();
+    let mut program =
+        Program { source, rounding, inputs, outputs, weights, devices, slots, kernels, steps, segments };
     if cfg!(debug_assertions) {
         program.verify()?;
     }

@@ -9,6 +9,7 @@ use max_graph::ops::permute::Permute;
 use max_graph::ops::softmax::Softmax;
 use max_graph::{Body, HostTensor, OpKind, ValueId};
 
+use super::Rewrites;
 use super::rewrite::{Builder, rebuild};
 
 mod groups;
@@ -17,11 +18,13 @@ mod groups;
 type KnownMasks = HashMap<Mask, Option<usize>>;
 
 /// Finds `matmul(softmax(scale * matmul(query, key transposed) + mask), value)` and its variants.
-pub fn attention(body: &Body) -> Result<Body> {
+pub fn attention(body: &Body, rewrites: &mut Rewrites) -> Result<Body> {
     let mut known_masks = HashMap::new();
     rebuild(body, |b, _, op| {
         let &[value] = &b.op(op).results[..] else { return None };
-        recognize(b, value, &mut known_masks).map(|value| vec![value])
+        let attention = recognize(b, value, &mut known_masks)?;
+        rewrites.push("attention");
+        Some(vec![attention])
     })
 }
 

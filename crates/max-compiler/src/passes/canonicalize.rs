@@ -2,6 +2,7 @@
 
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp};
 use max_core::{Number, Result, ScalarOp};
+use max_graph::properties::Form;
 use max_graph::{Body, OpKind, ValueId};
 
 use super::rewrite::{Builder, Rule, apply};
@@ -59,7 +60,7 @@ fn nested_casts(b: &mut Builder, value: ValueId) -> Option<ValueId> {
 /// Elementwise ops and matmuls broadcast by themselves.
 fn needless_broadcasts(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let op = b.definition(value)?;
-    if !matches!(op.kind, OpKind::Scalar(_) | OpKind::Where(_) | OpKind::Matmul(_)) {
+    if !matches!(op.kind, OpKind::Matmul(_)) && b.properties(op).form != Form::Elementwise {
         return None;
     }
     (0..op.operands.len()).find_map(|at| {

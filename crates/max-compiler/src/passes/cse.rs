@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use max_core::Result;
+use max_graph::properties::Order;
 use max_graph::{Body, OpId, OpKind};
 
 use super::canonicalize::commutes;
@@ -11,12 +12,11 @@ use super::rewrite::{Builder, rebuild};
 
 /// Replaces an op by an equal earlier one. If the earlier one did not fail, neither does the later one.
 pub fn cse(body: &Body) -> Result<Body> {
-    let mut seen: HashMap<u64, OpId> = HashMap::new();
+    let mut order = Order::default();
+    let mut seen: HashMap<(u64, u32), OpId> = HashMap::new();
     rebuild(body, |b, _, op| {
-        if let OpKind::Print(_) = b.op(op).kind {
-            return None;
-        }
-        let earlier = *seen.entry(fingerprint(b, op)).or_insert(op);
+        let state = order.next(b.properties(b.op(op)).effects)?;
+        let earlier = *seen.entry((fingerprint(b, op), state)).or_insert(op);
         let (old, new) = (b.op(earlier), b.op(op));
         let same = earlier != op && old.kind == new.kind && same_operands(b, earlier, op);
         let results = same.then(|| old.results.clone());

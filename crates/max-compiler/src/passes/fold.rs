@@ -1,10 +1,9 @@
 //! Constant folding: ops on constants are computed once, at compile time.
 
-use max_core::scalar::{NumericOp, RealOp};
-use max_core::{Bindings, Result, ScalarOp, Type};
+use max_core::{Bindings, Result, Type};
 use max_graph::op::Run;
 use max_graph::ops::constant::Constant;
-use max_graph::ops::reduce::{Reduce, ReduceKind};
+use max_graph::properties::{Effects, Folding};
 use max_graph::{Body, HostTensor, OpId, OpKind, ValueId};
 
 use super::rewrite::{Builder, rebuild};
@@ -20,44 +19,38 @@ const TOTAL: usize = 64 << 20;
 
 /// Evaluates ops whose operands are constants. Ops that fail are kept, to fail at run time.
 pub fn fold(body: &Body) -> Result<Body> {
-    fold_where(body, |_, _| true)
+    fold_where(body, |folding| match folding {
+        Folding::Exactly | Folding::Approximately => true,
+        Folding::Never => false,
+    })
 }
 
 /// Like [`fold`], but only where that gives the same bits as a kernel.
 pub fn fold_exactly(body: &Body) -> Result<Body> {
-    fold_where(body, is_exact)
+    fold_where(body, |folding| folding == Folding::Exactly)
 }
 
-fn fold_where(body: &Body, may: fn(&Builder, OpId) -> bool) -> Result<Body> {
+fn fold_where(body: &Body, may: fn(Folding) -> bool) -> Result<Body> {
     let constants = body.ops().map(|op| match &op.kind {
         OpKind::Constant(constant) => constant.value.bytes().len(),
         _ => 0,
     });
     let mut room = constants.fold(TOTAL, |room, bytes| room.saturating_add(bytes.saturating_mul(2)));
-    rebuild(body, |b, _, op| if may(b, op) { fold_op(b, op, &mut room) } else { None })
+    rebuild(body, |b, _, op| {
+        let properties = b.properties(b.op(op));
+        let may = may(properties.folding) && properties.effects == Effects::NONE;
+        if may { fold_op(b, op, properties.heavy, &mut room) } else { None }
+    })
 }
 
-fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> {
+fn fold_op(b: &mut Builder, id: OpId, heavy: bool, room: &mut usize) -> Option<Vec<ValueId>> {
     let op = b.op(id);
-    match op.kind {
-        // A repeated constant is better kept short, and random numbers only have the same bits everywhere if a kernel always
-        // draws them.
-        OpKind::Random(_)
-        | OpKind::Constant(_)
-        | OpKind::ConstantExternal(_)
-        | OpKind::Print(_)
-        | OpKind::BroadcastTo(_) => return None,
-        _ => {}
-    }
     let operands = op.operands.iter().map(|&v| b.constant(v).cloned()).collect::<Option<Vec<_>>>()?;
     let expected = op.results.iter().map(|&v| sizes(b.type_of(v))).collect::<Option<Vec<_>>>()?;
     let devices = op.results.iter().map(|&v| b.type_of(v).device()).collect::<Option<Vec<_>>>()?;
     let given: usize = operands.iter().map(|t| t.bytes().len()).sum();
     let made = expected.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes))?;
-    let modest = match op.kind {
-        OpKind::Matmul(_) | OpKind::Conv2d(_) | OpKind::Attention(_) => given <= MODEST && made <= SMALL,
-        _ => made <= SMALL || made <= given,
-    };
+    let modest = if heavy { given <= MODEST && made <= SMALL } else { made <= SMALL || made <= given };
     *room = room.checked_sub(made).filter(|_| modest)?;
     let results = op.kind.eval(&operands, &Run { bindings: &Bindings::new(), environment: &() }).ok()?;
     let as_promised = |(result, (shape, bytes)): (&HostTensor, &(Vec<usize>, usize))| {
@@ -68,26 +61,6 @@ fn fold_op(b: &mut Builder, id: OpId, room: &mut usize) -> Option<Vec<ValueId>> 
     }
     b.spare();
     results.into_iter().zip(devices).map(|(value, device)| b.push(Constant { value, device }, [])).collect()
-}
-
-/// Whether an op gives the same bits here as in a kernel.
-fn is_exact(b: &Builder, id: OpId) -> bool {
-    let op = b.op(id);
-    let floats = || op.operands.iter().any(|&v| b.is_float(v));
-    match &op.kind {
-        OpKind::Scalar(ScalarOp::RealOp(real)) => matches!(real, RealOp::Div | RealOp::Sqrt | RealOp::Rsqrt),
-        OpKind::Scalar(ScalarOp::NumericOp(NumericOp::Pow)) => !floats(),
-        OpKind::Reduce(Reduce { kind: ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean, .. }) => {
-            !floats()
-        }
-        OpKind::Matmul(_)
-        | OpKind::Conv2d(_)
-        | OpKind::Attention(_)
-        | OpKind::LayerNorm(_)
-        | OpKind::RmsNorm(_)
-        | OpKind::Softmax(_) => !floats(),
-        _ => true,
-    }
 }
 
 /// The sizes of a tensor without symbols, and its bytes.

@@ -16,6 +16,8 @@ const RULES: &[(&str, Rule)] = &[
     ("absorbing operands", absorbing),
     ("one value twice", twice),
     ("functions of themselves", nested),
+    ("relu", relu),
+    ("rsqrt", wide_rsqrt),
     ("known choices", known_choices),
     ("shapes that stay", same_shape),
     ("views of views", nested_views),
@@ -126,6 +128,30 @@ fn nested(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     }
     let (ScalarOp::NumericOp(outer), ScalarOp::NumericOp(inner)) = (outer, inner) else { return None };
     PROJECTIONS.iter().any(|group| group.contains(&outer) && group.contains(&inner)).then_some(inner_value)
+}
+
+/// `max(x, 0)`; for negative zero with zero on the right it gives zero, like relu.
+fn relu(b: &mut Builder, value: ValueId) -> Option<ValueId> {
+    let [x, zero] = b.binary(value, Max)?;
+    let zero = match b.splat(zero)? {
+        Number::Float(zero) => zero.to_bits() == 0,
+        Number::Int(zero) => zero == 0,
+        Number::Bool(_) => false,
+    };
+    if zero { b.push(numeric(Relu), [x]) } else { None }
+}
+
+/// `1 / sqrt(x)` in a dtype that loops do not hold wider: there, rounding the root changes nothing.
+fn wide_rsqrt(b: &mut Builder, value: ValueId) -> Option<ValueId> {
+    if b.dtype(value)?.size_in_bytes() >= 4 { rsqrt(b, value) } else { None }
+}
+
+/// `1 / sqrt(x)`.
+pub fn rsqrt(b: &mut Builder, value: ValueId) -> Option<ValueId> {
+    let [one, root] = b.binary(value, RealOp::Div)?;
+    let x = b.unary(root, RealOp::Sqrt)?;
+    let whole = b.float(one)? == 1.0 && b.used_up_to(1, root);
+    if whole { b.push(ScalarOp::from(RealOp::Rsqrt), [x]) } else { None }
 }
 
 /// A `where` that always picks the same side, or has the same value on both.

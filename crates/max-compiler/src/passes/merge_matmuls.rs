@@ -12,8 +12,10 @@ use max_graph::ops::concat::Concat;
 use max_graph::ops::constant::Constant;
 use max_graph::ops::matmul::Matmul;
 use max_graph::ops::slice::Slice;
+use max_graph::properties::Form;
 use max_graph::{Body, HostTensor, OpId, OpKind, ValueId};
 
+use super::Rewrites;
 use super::dead_code::{Liveness, liveness};
 use super::rewrite::{Builder, rebuild};
 
@@ -21,13 +23,14 @@ use super::rewrite::{Builder, rebuild};
 const MAX_BYTES: usize = 256 << 20;
 
 /// Joins the constants on the right of matmuls that share their left operand.
-pub fn merge_matmuls(body: &Body) -> Result<Body> {
+pub fn merge_matmuls(body: &Body, rewrites: &mut Rewrites) -> Result<Body> {
     let mut groups = groups(body);
     let mut parts: HashMap<OpId, ValueId> = HashMap::new();
     rebuild(body, |b, old, new| {
         if let Some(group) = groups.remove(&old) {
             let &[lhs, _] = &b.op(new).operands[..] else { return None };
             let slices = merge(b, lhs, &group)?;
+            rewrites.push("merged matmuls");
             parts.extend(group.iter().map(Product::last).zip(slices));
         }
         parts.remove(&old).map(|part| vec![part])
@@ -154,9 +157,8 @@ impl Users<'_> {
 
     /// Whether later ops continue with a value in the loop of its kernel, or need it in memory of its own.
     fn continue_in_place(&self, value: ValueId) -> bool {
-        if self.of(value).iter().any(|&user| {
-            matches!(self.body.op(user).kind, OpKind::Scalar(_) | OpKind::Cast(_) | OpKind::Where(_))
-        }) {
+        let form = |user: &OpId| self.body.properties(self.body.op(*user)).form;
+        if self.of(value).iter().any(|user| form(user) == Form::Elementwise) {
             return true;
         }
         let mut whole = vec![value];
@@ -164,13 +166,11 @@ impl Users<'_> {
             if self.results.contains(&value) {
                 return true;
             }
-            for op in self.of(value).iter().map(|&user| self.body.op(user)) {
-                match op.kind {
-                    OpKind::Concat(_) | OpKind::Gather(_) | OpKind::Print(_) => return true,
-                    OpKind::Reshape(_) | OpKind::Permute(_) | OpKind::Rebind(_) | OpKind::TransferTo(_) => {
-                        whole.extend(&op.results);
-                    }
-                    _ => {}
+            for user in self.of(value) {
+                match form(user) {
+                    Form::Whole => return true,
+                    Form::View => whole.extend(&self.body.op(*user).results),
+                    Form::Source | Form::Part | Form::Elementwise | Form::Kernel => {}
                 }
             }
         }

@@ -13,12 +13,13 @@ use max_graph::ops::reduce::{Reduce, ReduceKind};
 use max_graph::ops::softmax::Softmax;
 use max_graph::{Body, OpKind, ValueId};
 
-use super::rewrite::{Builder, Rule, apply};
+use super::Rewrites;
+use super::identities::rsqrt;
+use super::rewrite::{Builder, Rule, apply_and_note};
 
 const RULES: &[(&str, Rule)] = &[
     ("square", activations::square),
-    ("relu", activations::relu),
-    ("rsqrt", activations::rsqrt),
+    ("rsqrt", rsqrt),
     ("sigmoid", activations::sigmoid),
     ("silu", activations::silu),
     ("gelu", activations::gelu),
@@ -31,8 +32,8 @@ const RULES: &[(&str, Rule)] = &[
 ];
 
 /// Finds patterns whose parts have no other use.
-pub fn recognize(body: &Body) -> Result<Body> {
-    apply(body, RULES)
+pub fn recognize(body: &Body, rewrites: &mut Rewrites) -> Result<Body> {
+    apply_and_note(body, RULES, |name| rewrites.push(name))
 }
 
 /// `exp(x - max(x)) / sum(exp(x - max(x)))`.

@@ -8,9 +8,9 @@ use max_core::{DType, Error, Number, Result, ScalarOp, Shape, Type, dispatch};
 use max_graph::host::number;
 use max_graph::ir::Op;
 use max_graph::ops::constant::Constant;
-use max_graph::{Body, HostTensor, OpId, OpKind, ValueId};
+use max_graph::{Body, HostTensor, OpId, OpKind, Properties, ValueId};
 
-use super::dead_code::{Liveness, liveness, must_run};
+use super::dead_code::{Liveness, liveness};
 
 /// A new body under construction, with what patterns ask about it.
 pub struct Builder {
@@ -29,14 +29,25 @@ pub type Rule = fn(&mut Builder, ValueId) -> Option<ValueId>;
 const MAX_STEPS: usize = 16;
 
 /// Rewrites the results of ops with the first rule that applies, until none does.
-pub fn apply(old: &Body, rules: &[(&str, Rule)]) -> Result<Body> {
+pub fn apply(old: &Body, rules: &[(&'static str, Rule)]) -> Result<Body> {
+    apply_and_note(old, rules, |_| {})
+}
+
+/// Like [`apply`]; a function gets the name of each rule that was applied.
+pub fn apply_and_note(
+    old: &Body,
+    rules: &[(&'static str, Rule)],
+    mut note: impl FnMut(&'static str),
+) -> Result<Body> {
     rebuild(old, |b, _, op| {
         let &[first] = &b.body.op(op).results[..] else { return None };
         let mut value = first;
         for _ in 0..MAX_STEPS {
             let known = b.body.num_values();
             let mut fits = |rule: Rule| rule(b, value).filter(|&new| b.type_of(new) == b.type_of(value));
-            let Some(next) = rules.iter().find_map(|(_, rule)| fits(*rule)) else { break };
+            let next = rules.iter().find_map(|(name, rule)| Some((name, fits(*rule)?)));
+            let Some((name, next)) = next else { break };
+            note(name);
             value = next;
             // Earlier values have already been rewritten.
             if (value.0 as usize) < known {
@@ -85,7 +96,8 @@ pub fn rebuild(
             b.body.types_of(values).eq(b.body.types_of(&b.body.op(new).results))
         };
         let replaced = replace(&mut b, id, new).filter(|values| fits(&b, values));
-        if replaced.is_some() && (b.spare || !must_run(&b.body, b.body.op(new))) {
+        let needless = |Properties { effects, checks, .. }| !effects.show() && (b.spare || !checks);
+        if replaced.is_some() && needless(b.properties(b.op(new))) {
             b.body.block.ops.remove(at);
         }
         let values = replaced.as_ref().unwrap_or(&b.body.op(new).results);
@@ -149,6 +161,11 @@ impl Builder {
         self.body.op(id)
     }
 
+    /// What an op of the new body may do.
+    pub fn properties(&self, op: &Op) -> Properties {
+        self.body.properties(op)
+    }
+
     /// The op that defines a value.
     pub fn definition(&self, value: ValueId) -> Option<&Op> {
         self.definitions[value.0 as usize].map(|id| self.body.op(id))
@@ -194,7 +211,7 @@ impl Builder {
 
     /// Whether an op may be left unused without anyone noticing.
     pub fn is_pure(&self, value: ValueId) -> bool {
-        self.definition(value).is_none_or(|op| !must_run(&self.body, op))
+        self.definition(value).is_none_or(|op| !self.properties(op).must_run())
     }
 
     /// The data of a value, if it is a constant.

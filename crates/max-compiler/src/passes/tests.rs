@@ -7,7 +7,7 @@ mod patterns;
 use max_graph::Body;
 use max_graph::text::{Constants, parse, print};
 
-use super::{PASSES, Pass, optimize};
+use super::{PASSES, Pass, Rewrites, optimize};
 use crate::lower::Options;
 
 const OPTIONS: Options = Options { fuse: true, fold_exactly: false };
@@ -34,18 +34,25 @@ fn graph(arguments: &str, ops: &str) -> Body {
     parse(&text).unwrap_or_else(|e| panic!("{e} in {text}"))
 }
 
-fn pass(name: &str) -> Pass {
-    PASSES.iter().find(|(own, _)| *own == name).expect("a pass of that name").1
+/// A body after one pass.
+fn pass(name: &str, body: &Body) -> Body {
+    let (_, pass) = PASSES.iter().find(|(own, _)| *own == name).expect("a pass of that name");
+    pass.run(body, &mut Rewrites::new()).unwrap()
+}
+
+/// A body after all passes.
+fn optimized(body: &Body) -> Body {
+    optimize(body.clone(), OPTIONS, &mut |_, _| {}).unwrap().0
 }
 
 /// The text of a body after one pass.
 fn after(name: &str, body: &Body) -> String {
-    let body = pass(name)(body).unwrap();
+    let body = pass(name, body);
     max_graph::verify(&body).unwrap();
-    print(&pass("dead_code")(&body).unwrap(), Constants::Full)
+    print(&pass("dead_code", &body), Constants::Full)
 }
 
 /// The text of a body after all passes.
 fn after_all(body: &Body) -> String {
-    print(&optimize(body.clone(), OPTIONS, &mut |_, _| {}).unwrap(), Constants::Full)
+    print(&optimized(body), Constants::Full)
 }

@@ -8,6 +8,7 @@ use crate::host::{HostTensor, allocate, broadcast_layout, byte_count};
 use crate::op::{Operation, Run};
 use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
 use crate::ops::{all_tensors, check_alike};
+use crate::properties::{Effects, Form, Properties, Signature};
 
 op_struct! {
     /// `softmax(query · keyᵀ * scale + mask) · value` for `query [.., q, d]`, `key [.., k, d]`, `value [.., k, w]` and
@@ -66,6 +67,17 @@ impl Operation for Attention {
             }
         }
         Ok(vec![query.with_shape([&batch[..], &[q.clone(), w.clone()]].concat()).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Kernel,
+            folding: signature.rounded(),
+            heavy: true,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

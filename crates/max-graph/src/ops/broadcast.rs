@@ -8,6 +8,7 @@ use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
@@ -87,6 +88,18 @@ impl Operation for BroadcastTo {
             }
         }
         Ok(vec![x.with_shape(&self.shape).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: signature.operands().count() == 2 || signature.computes_sizes(),
+            form: Form::Part,
+            // A repeated constant is better kept short.
+            folding: Folding::Never,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {

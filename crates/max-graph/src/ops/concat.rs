@@ -10,6 +10,7 @@ use crate::op::{Operation, Run};
 use crate::operand::{Operands, together};
 use crate::ops::reshape::unsqueeze;
 use crate::ops::{all_tensors, axis_dim, check_alike};
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -72,6 +73,17 @@ impl Operation for Concat {
             }
         }
         Ok(vec![first.with_shape(dims).into()])
+    }
+
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Whole,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

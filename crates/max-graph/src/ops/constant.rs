@@ -8,6 +8,7 @@ use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
@@ -133,6 +134,17 @@ impl Operation for Constant {
         Ok(vec![TensorType::new(self.value.dtype(), shape, self.device).into()])
     }
 
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Source,
+            folding: Folding::Never,
+            heavy: false,
+            rounds_operands: false,
+        }
+    }
+
     fn eval(&self, _: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
         Ok(vec![self.value.clone()])
     }
@@ -143,6 +155,17 @@ impl Operation for ConstantExternal {
         let [] = tensors(operands)?;
         let (dtype, shape, device) = (self.dtype, self.shape.clone(), self.device);
         Ok(vec![TensorType { dtype, shape, device, layout: self.layout }.into()])
+    }
+
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: self.shape.as_static().is_none(),
+            form: Form::Source,
+            folding: Folding::Never,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, _: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
@@ -160,6 +183,17 @@ impl Operation for ShapeToTensor {
         }
         let shape = if self.scalar { Shape::default() } else { [rank].into() };
         Ok(vec![TensorType::new(DType::Int64, shape, DeviceRef::CPU).into()])
+    }
+
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Source,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, _: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {

@@ -10,6 +10,7 @@ use crate::operand::{Operand, promote};
 use crate::ops::rebind::assert_dim;
 use crate::ops::reshape::reshape_value;
 use crate::ops::{add, check_alike, tensors};
+use crate::properties::{Effects, Form, Properties, Signature};
 use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
@@ -223,6 +224,17 @@ impl Operation for Conv2d {
             shape[axis] = dim.clone();
         }
         Ok(vec![x.with_shape(shape).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: signature.computes_sizes(),
+            form: Form::Kernel,
+            folding: signature.rounded(),
+            heavy: true,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

@@ -12,6 +12,7 @@ use crate::operand::{Operand, promote};
 use crate::ops::cast::cast_value;
 use crate::ops::rebind::advice;
 use crate::ops::{check_alike, counted_tensors};
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -76,6 +77,18 @@ impl Operation for ScalarOp {
         let shape = broadcast_shapes(operands.iter().map(|t| &t.shape))?;
         let first = operands[0];
         Ok(vec![TensorType::new(self.result_dtype(first.dtype), shape, first.device).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        let exact = signature.dtype(0).is_some_and(|dtype| self.is_exact(dtype));
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Elementwise,
+            folding: if exact { Folding::Exactly } else { Folding::Approximately },
+            heavy: false,
+            rounds_operands: matches!(self, ScalarOp::CompareOp(_)),
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

@@ -8,6 +8,7 @@ use crate::host::{HostTensor, allocate, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, same_device};
 use crate::ops::{axis_dim, tensors};
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -34,6 +35,17 @@ impl Operation for Gather {
         axis_dim(input, self.axis)?;
         let (before, after) = (&input.shape[..self.axis], &input.shape[self.axis + 1..]);
         Ok(vec![input.with_shape([before, &indices.shape, after].concat()).into()])
+    }
+
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: true,
+            form: Form::Whole,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

@@ -12,6 +12,7 @@ use crate::ops::cast::cast_value;
 use crate::ops::constant::Constant;
 use crate::ops::transfer::transfer_to;
 use crate::ops::{self, tensors};
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
@@ -267,6 +268,17 @@ impl Operation for Index {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [] = tensors(operands)?;
         Ok(vec![TensorType::new(DType::Int64, self.shape.clone(), self.device).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: signature.computes_sizes(),
+            form: Form::Source,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, _: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {

@@ -11,6 +11,7 @@ use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes, mul};
 use crate::ops::rebind::advice;
 use crate::ops::reshape::{squeeze, unsqueeze};
 use crate::ops::{check_alike, tensors};
+use crate::properties::{Effects, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -75,6 +76,17 @@ impl Operation for Matmul {
         check_inner(&lhs.shape, &rhs.shape)?;
         let batch = broadcast_shapes([&Shape::from(left), &Shape::from(right)])?;
         Ok(vec![lhs.with_shape([&batch, [m.clone(), n.clone()].as_slice()].concat()).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Kernel,
+            folding: signature.rounded(),
+            heavy: true,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

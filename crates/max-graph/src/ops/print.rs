@@ -11,6 +11,7 @@ use crate::host::{HostTensor, number};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::{Arg, FromArg, op_fns};
 
 op_struct! {
@@ -85,6 +86,17 @@ impl Operation for Print {
             tensors::<1>(operands)?;
         }
         Ok(vec![])
+    }
+
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects { observable: true, ..Effects::NONE },
+            checks: false,
+            form: Form::Whole,
+            folding: Folding::Never,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

@@ -14,6 +14,7 @@ use crate::ops::index::Index;
 use crate::ops::reshape::reshape_value;
 use crate::ops::transfer::transfer_to;
 use crate::ops::{self, tensors};
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::{Arg, op_fns};
 use crate::value::TensorValue;
 
@@ -170,6 +171,18 @@ impl Operation for Random {
         }
         let shape = broadcast_shapes([&seed.shape, &positions.shape])?;
         Ok(vec![TensorType::new(self.dtype, shape, seed.device).into()])
+    }
+
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Elementwise,
+            // Random numbers only have the same bits everywhere if a kernel always draws them.
+            folding: Folding::Never,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

@@ -8,6 +8,7 @@ use crate::host::HostTensor;
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::tensors;
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -63,6 +64,17 @@ impl Operation for Rebind {
             );
         }
         Ok(vec![TensorType { layout: self.layout, ..x.with_shape(&self.shape) }.into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: signature.shape(0) != Some(&self.shape),
+            form: Form::View,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {

@@ -10,6 +10,7 @@ use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::cast::cast_value;
 use crate::ops::{axis_dim, tensors};
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -155,6 +156,22 @@ impl Operation for Reduce {
         dims[self.axis] = Dim::Static(1);
         let dtype = if self.kind.gives_index() { DType::Int64 } else { x.dtype };
         Ok(vec![TensorType::new(dtype, Shape::from(dims), x.device).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        let folding = match self.kind {
+            ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean => signature.rounded(),
+            ReduceKind::Max | ReduceKind::Min | ReduceKind::ArgMax | ReduceKind::ArgMin => Folding::Exactly,
+        };
+        Properties {
+            effects: Effects::NONE,
+            // The maximum of nothing is an error only where it is used.
+            checks: false,
+            form: Form::Kernel,
+            folding,
+            heavy: false,
+            rounds_operands: self.kind.gives_index(),
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

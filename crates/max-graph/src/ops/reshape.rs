@@ -10,6 +10,7 @@ use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::rebind::advice;
 use crate::ops::tensors;
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -100,6 +101,17 @@ impl Operation for Reshape {
             );
         }
         Ok(vec![x.with_shape(&self.shape).into()])
+    }
+
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::View,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {

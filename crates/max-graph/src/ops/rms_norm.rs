@@ -9,6 +9,7 @@ use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::layer_norm::parameter;
 use crate::ops::{check_alike, tensors};
+use crate::properties::{Effects, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -44,6 +45,17 @@ impl Operation for RmsNorm {
             bail!(value, "rms_norm epsilon must not be negative; got {}", self.epsilon);
         }
         Ok(vec![input.with_shape(&input.shape).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Kernel,
+            folding: signature.rounded(),
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

@@ -9,6 +9,7 @@ use crate::op::{Operation, Run};
 use crate::operand::{Operand, promote_on, same_device};
 use crate::ops::elementwise::{broadcast_shapes, broadcast_sizes};
 use crate::ops::{check_alike, tensors};
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -37,6 +38,17 @@ impl Operation for Where {
         check_alike(&[&condition.cast(x.dtype), x])?;
         let shape = broadcast_shapes([&condition.shape, &x.shape, &y.shape])?;
         Ok(vec![TensorType::new(x.dtype, shape, x.device).into()])
+    }
+
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Elementwise,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

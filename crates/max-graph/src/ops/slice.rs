@@ -12,6 +12,7 @@ use crate::operand::Operand;
 use crate::ops::gather::gather;
 use crate::ops::reshape::reshape_value;
 use crate::ops::{all_tensors, axis_dim, tensors};
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -362,6 +363,21 @@ fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> 
     Ok(())
 }
 
+impl Slice {
+    /// Whether it is known to stay within a shape.
+    fn is_within(&self, shape: &Shape) -> bool {
+        (0..shape.rank()).all(|axis| {
+            let (start, size, step) = (&self.starts[axis], &self.sizes[axis], self.steps[axis]);
+            let whole = *start == Dim::Static(0) && *size == shape[axis] && step == 1;
+            let inside = || {
+                let (start, size, len) = (start.as_static()?, size.as_static()?, shape[axis].as_static()?);
+                Some(check_range(axis, len, start, size, step).is_ok())
+            };
+            whole || inside().unwrap_or(false)
+        })
+    }
+}
+
 impl Operation for Slice {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [x] = tensors(operands)?;
@@ -373,6 +389,17 @@ impl Operation for Slice {
             bail!(value, "slice step cannot be zero");
         }
         Ok(vec![x.with_shape(&self.sizes).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: !signature.shape(0).is_some_and(|shape| self.is_within(shape)),
+            form: Form::Part,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {
@@ -405,6 +432,17 @@ impl Operation for DynamicSlice {
         let mut dims = x.shape.to_vec();
         dims[self.axis] = self.out_dim.clone();
         Ok(vec![x.with_shape(dims).into()])
+    }
+
+    fn properties(&self, _: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: true,
+            form: Form::Part,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

@@ -9,6 +9,7 @@ use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::{axis_dim, tensors};
+use crate::properties::{Effects, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::TensorValue;
 
@@ -39,6 +40,17 @@ impl Operation for Softmax {
         let [x] = tensors(operands)?;
         axis_dim(x, self.axis)?;
         Ok(vec![x.with_shape(&x.shape).into()])
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: false,
+            form: Form::Kernel,
+            folding: signature.rounded(),
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {

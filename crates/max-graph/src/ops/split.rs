@@ -9,6 +9,7 @@ use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::rebind::{advice, assert_dim};
 use crate::ops::{axis_dim, tensors};
+use crate::properties::{Effects, Folding, Form, Properties, Signature};
 use crate::registry::op_fns;
 use crate::value::{TensorValue, Value};
 
@@ -75,6 +76,17 @@ impl Operation for Split {
             x.with_shape(dims).into()
         });
         Ok(parts.collect())
+    }
+
+    fn properties(&self, signature: Signature) -> Properties {
+        Properties {
+            effects: Effects::NONE,
+            checks: signature.computes_sizes(),
+            form: Form::Part,
+            folding: Folding::Exactly,
+            heavy: false,
+            rounds_operands: false,
+        }
     }
 
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>> {

@@ -16,25 +16,6 @@ pub fn square(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     if two { b.push(ScalarOp::from(NumericOp::Mul), [x, x]) } else { None }
 }
 
-/// `max(x, 0)`; for negative zero with zero on the right it gives zero, like relu.
-pub fn relu(b: &mut Builder, value: ValueId) -> Option<ValueId> {
-    let [x, zero] = b.binary(value, NumericOp::Max)?;
-    let zero = match b.splat(zero)? {
-        Number::Float(zero) => zero.to_bits() == 0,
-        Number::Int(zero) => zero == 0,
-        Number::Bool(_) => false,
-    };
-    if zero { b.push(ScalarOp::from(NumericOp::Relu), [x]) } else { None }
-}
-
-/// `1 / sqrt(x)`.
-pub fn rsqrt(b: &mut Builder, value: ValueId) -> Option<ValueId> {
-    let [one, root] = b.binary(value, RealOp::Div)?;
-    let x = b.unary(root, RealOp::Sqrt)?;
-    let whole = b.float(one)? == 1.0 && b.used_up_to(1, root);
-    if whole { b.push(ScalarOp::from(RealOp::Rsqrt), [x]) } else { None }
-}
-
 /// `1 / (1 + exp(-x))`.
 pub fn sigmoid(b: &mut Builder, value: ValueId) -> Option<ValueId> {
     let [one, denominator] = b.binary(value, RealOp::Div)?;

@@ -328,6 +328,12 @@ fn products_that_others_continue_stay_apart() {
     assert_eq!(products("%6 = mul(%4, %5) : float32[n, 1]\nreturn %6"), 2);
     assert_eq!(products("%6 = reshape(%5) {shape = [n]} : float32[n]\nreturn %4, %6"), 2);
     assert_eq!(products("%6 = concat(%4, %5) {axis = 0} : float32[n * 2, 1]\nreturn %6"), 2);
+    let sums = "%6 = transfer_to(%4) {device = \"gpu:0\"} : float32[n, 1]@gpu:0
+         %7 = transfer_to(%5) {device = \"gpu:0\"} : float32[n, 1]@gpu:0
+         %8 = reduce(%6) {kind = \"sum\", axis = 0} : float32[1, 1]@gpu:0
+         %9 = reduce(%7) {kind = \"sum\", axis = 0} : float32[1, 1]@gpu:0
+         return %8, %9";
+    assert_eq!(products(sums), 2);
     let third = "%6 = matmul(%0, %3) : float32[n, 1]\n%7 = mul(%4, %5) : float32[n, 1]";
     assert_eq!(products(&format!("{third}\n%8 = mul(%7, %6) : float32[n, 1]\nreturn %8")), 1);
 }

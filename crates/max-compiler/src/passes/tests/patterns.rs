@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 
-use super::{after, after_all, graph};
+use super::{OPTIONS, after, after_all, graph, optimize};
 
 #[test]
 fn softmax() {
@@ -467,4 +467,37 @@ fn what_is_not_attention_stays() {
     for (axis, results) in [("0", "%6"), ("1", "%5, %6"), ("1", "%4, %6")] {
         assert!(!after_all(&graph(arguments, &ops(axis, results))).contains("attention"), "{axis} {results}");
     }
+}
+
+#[test]
+fn rewrites_that_round_differently_are_noted() {
+    let rewrites = |ops: &str| {
+        let body = graph("%0: float32[4, 4], %1: float16[4]", ops);
+        optimize(body, OPTIONS, &mut |_, _| {}).unwrap().1
+    };
+    let exact = "%2 = f32 0.0
+         %3 = f32 1.0
+         %4 = max(%0, %2) : float32[4, 4]
+         %5 = sqrt(%4) : float32[4, 4]
+         %6 = div(%3, %5) : float32[4, 4]
+         return %6";
+    assert_eq!(rewrites(exact), [""; 0]);
+    // A root of narrow floats is rounded before it is inverted.
+    let narrow = "%3 = f16 1.0
+         %5 = sqrt(%1) : float16[4]
+         %6 = div(%3, %5) : float16[4]
+         return %6";
+    assert_eq!(rewrites(narrow), ["rsqrt"]);
+    let both = "%2 = f32 1.0
+         %3 = negate(%0) : float32[4, 4]
+         %4 = exp(%3) : float32[4, 4]
+         %5 = add(%2, %4) : float32[4, 4]
+         %6 = div(%2, %5) : float32[4, 4]
+         %7 = mul(%0, %6) : float32[4, 4]
+         %8 = permute(%0) {dims = [1, 0]} : float32[4, 4]
+         %9 = matmul(%7, %8) : float32[4, 4]
+         %10 = softmax(%9) {axis = 1, log = false} : float32[4, 4]
+         %11 = matmul(%10, %0) : float32[4, 4]
+         return %11";
+    assert_eq!(rewrites(both), ["sigmoid", "silu", "attention"]);
 }
