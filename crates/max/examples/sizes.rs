@@ -17,35 +17,35 @@ fn main() -> max::Result<()> {
     let session = InferenceSession::new([CPU()]);
     let model = session.load_with(&graph, &weights)?;
     let kernels = model.kernel_summaries().len();
-    let tokens = |length: usize| {
-        [Buffer::from(vec![0.5f32; length * WIDTH]).view(DType::Float32, Some(&[1, length, WIDTH]))]
-    };
-    if std::env::args().nth(1).is_some() {
-        for _ in 0..20 {
-            for length in 1..=512 {
-                let [input] = tokens(length);
-                model.memory_report(&[input?])?;
-            }
-        }
-        return Ok(());
-    }
-    let (mut new, mut known) = (Vec::new(), Vec::new());
-    for length in 1..=512 {
-        let [input] = tokens(length);
-        let input = [input?];
-        let times = [0, 1, 2].map(|_| {
+    let (mut prepare, mut new, mut known) = (Vec::new(), Vec::new(), Vec::new());
+    let mut batch = 0;
+    for length in (1..=128).chain((1..=128).rev()) {
+        // Every pair of a batch and a length is new.
+        batch = if length == 128 { 2 } else { batch.max(1) };
+        let tokens = Buffer::from(vec![0.5f32; batch * length * WIDTH]);
+        let input = [tokens.view(DType::Float32, Some(&[batch, length, WIDTH]))?];
+        let time = |f: &dyn Fn() -> max::Result<()>| {
             let start = Instant::now();
-            model.execute(&input).map(|_| start.elapsed())
-        });
-        let [first, second, third] = times;
-        let warm = second?.min(third?);
-        new.push(first?.saturating_sub(warm));
-        known.push(warm);
+            f().map(|()| start.elapsed())
+        };
+        let execute = || model.execute(&input).map(drop);
+        // Every second size is only prepared, which includes everything but the run.
+        if length % 2 == 0 {
+            prepare.push(time(&|| model.memory_report(&input).map(drop))?);
+            continue;
+        }
+        let first = time(&execute)?;
+        let again = time(&execute)?.min(time(&execute)?);
+        new.push(first.saturating_sub(again));
+        known.push(again);
     }
-    new.sort();
-    known.sort();
-    println!("{kernels} kernels: a new size costs {:.1?} on top of {:.1?} (medians)", new[256], known[256]);
-    println!("90%: {:.1?}", new[460]);
+    let median = |mut times: Vec<Duration>| {
+        times.sort();
+        times[times.len() / 2]
+    };
+    println!("{kernels} kernels, prepared for a new size: {:.1?}", median(prepare));
+    println!("the first execution with a new size, beyond a later one: {:.1?}", median(new));
+    println!("a later execution: {:.1?}", median(known));
     Ok(())
 }
 

@@ -30,37 +30,30 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     let mut in_place = Vec::new();
     // The step of each group, to divide steps into segments.
     let mut first_step = Vec::with_capacity(parts.groups.len() + 1);
-    for group in &parts.groups {
+    for group in parts.groups {
         first_step.push(steps.len());
-        let (device, ops) = (group.device, group.ops.clone());
-        let step = match &group.work {
+        let device = group.device;
+        let (work, reads, writes, pairs) = match &group.work {
             Work::Print(label, node) => {
                 let slot = node.map(|node| slots.slot(node));
-                let reads = slot.into_iter().collect();
-                Step { work: program::Work::Print(label.clone(), slot), device, reads, writes: vec![], ops }
+                (program::Work::Print(label.clone(), slot), slot.into_iter().collect(), vec![], vec![])
             }
-            Work::Transfer { from, to } => {
-                let (from, to) = (slots.slot(*from), slots.slot(*to));
-                let (reads, writes) = (vec![from], vec![to]);
-                Step { work: program::Work::Transfer { from, to }, device, reads, writes, ops }
+            &Work::Transfer { from, to } => {
+                let (from, to) = (slots.slot(from), slots.slot(to));
+                (program::Work::Transfer { from, to }, vec![from], vec![to], vec![])
             }
-            Work::Kernel(kernel) => {
-                let Some(kernel) = slots.kernel(group, kernel)? else { continue };
-                in_place.resize(steps.len(), Vec::new());
-                in_place.push(in_place_pairs(&kernel));
-                let (reads, writes) = (kernel.reads().copied().collect(), kernel.writes().copied().collect());
-                Step {
-                    work: program::Work::Kernel(kernels.share(device, &kernel)?),
-                    device,
-                    reads,
-                    writes,
-                    ops,
-                }
+            Work::Kernel(_) => {
+                let Some(kernel) = slots.kernel(&group)? else { continue };
+                let walks = slots.walks(&kernel);
+                let of = |writes: bool| walks.iter().filter(move |(walk, _)| walk.role.writes() == writes);
+                let [reads, writes] = [false, true].map(|writes| of(writes).map(|(_, slot)| *slot).collect());
+                let pairs = in_place_pairs(&walks);
+                (program::Work::Kernel(kernels.share(device, &kernel, &mut slots)?), reads, writes, pairs)
             }
         };
-        steps.push(step);
+        steps.push(Step { work, device, reads, writes, ops: group.ops });
+        in_place.push(pairs);
     }
-    in_place.resize(steps.len(), Vec::new());
     first_step.push(steps.len());
     let mut segments: Vec<Segment> = Vec::new();
     for (facts, group) in parts.segments {
@@ -96,15 +89,21 @@ struct Kernels {
 
 impl Kernels {
     /// A kernel with its memory numbered in the order of first use, and that memory.
-    fn share(&mut self, device: DeviceRef, kernel: &Kernel<Dim>) -> Result<Launch> {
-        let mut slots: Vec<Slot> = Vec::new();
-        let mut number = |slot: &Slot| {
-            if *slot == Slot::NONE {
+    fn share(
+        &mut self,
+        device: DeviceRef,
+        kernel: &Kernel<Dim, NodeId>,
+        slots: &mut Slots,
+    ) -> Result<Launch> {
+        let mut own: Vec<Slot> = Vec::new();
+        let mut number = |&node: &NodeId| {
+            let slot = slots.slot(node);
+            if slot == Slot::NONE {
                 return Ok(Slot::NONE);
             }
-            let at = slots.iter().position(|own| own == slot).unwrap_or(slots.len());
-            if at == slots.len() {
-                slots.push(*slot);
+            let at = own.iter().position(|own| *own == slot).unwrap_or(own.len());
+            if at == own.len() {
+                own.push(slot);
             }
             Ok(Slot(at as u32))
         };
@@ -120,7 +119,7 @@ impl Kernels {
             self.all.push(kernel);
             self.all.len() - 1
         });
-        Ok(Launch { kernel, slots })
+        Ok(Launch { kernel, slots: own })
     }
 }
 
@@ -185,8 +184,9 @@ impl Slots<'_> {
         Ok(Access { slot: home, dtype, offset: layout.offset.clone(), strides })
     }
 
-    /// The kernel of a group with its final loop, on slots; `None` if nobody needs it.
-    fn kernel(&mut self, group: &Group, kernel: &Kernel<Dim, NodeId>) -> Result<Option<Kernel<Dim>>> {
+    /// The kernel of a group with its final loop; `None` if nobody needs it.
+    fn kernel(&self, group: &Group) -> Result<Option<Kernel<Dim, NodeId>>> {
+        let Work::Kernel(kernel) = &group.work else { return Ok(None) };
         let mut kernel = kernel.clone();
         if kernel.ending().is_some() {
             let Some(ending) = self.ending(group)? else { return Ok(None) };
@@ -199,13 +199,22 @@ impl Slots<'_> {
                 },
             });
         }
-        // What the final loop stores and loads gets its slots first.
-        for role in [Role::Store, Role::Load, Role::Operand, Role::Result] {
-            let nodes = kernel.walks().into_iter().filter(|walk| walk.role == role);
-            nodes.for_each(|walk| drop(self.slot(walk.access.slot)));
-        }
-        let mut slot = |&node: &NodeId| Ok(self.slot(node));
-        kernel.map(&mut Map { size: &mut |size: &Dim| Ok(size.clone()), memory: &mut slot }).map(Some)
+        Ok(Some(kernel))
+    }
+
+    /// The ways in which a kernel walks memory, with its slots. What the final loop stores and loads is numbered first.
+    fn walks<'k>(&mut self, kernel: &'k Kernel<Dim, NodeId>) -> Vec<(Walk<'k, Dim, NodeId>, Slot)> {
+        let mut walks = kernel.walks();
+        walks.sort_by_key(|walk| match walk.role {
+            Role::Store => 0,
+            Role::Load => 1,
+            Role::Operand | Role::Result => 2,
+        });
+        let with_slot = |walk: Walk<'k, Dim, NodeId>| {
+            let slot = self.slot(walk.access.slot);
+            (walk, slot)
+        };
+        walks.into_iter().map(with_slot).collect()
     }
 
     /// The loop of a group with its stores, without unneeded instructions; `None` if it stores nothing.
@@ -311,19 +320,17 @@ fn lifetimes(program: &mut Program, in_place: &[Vec<(Slot, Slot)>]) {
 
 /// Pairs of slots that the final loop of a kernel reads and writes, each through one access only, and both through equal
 /// ones: the second may take over the memory of the first.
-fn in_place_pairs(kernel: &Kernel<Dim>) -> Vec<(Slot, Slot)> {
-    let walks = kernel.walks();
-    let alone = |walk: &&Walk<Dim>| walks.iter().filter(|w| w.access.slot == walk.access.slot).count() == 1;
-    let of = |role: Role| walks.iter().filter(move |walk| walk.role == role).filter(alone);
-    let in_step = |read: &Access<Dim>, written: &Access<Dim>| {
+fn in_place_pairs(walks: &[(Walk<Dim, NodeId>, Slot)]) -> Vec<(Slot, Slot)> {
+    let alone = |slot: Slot| walks.iter().filter(|(_, other)| *other == slot).count() == 1;
+    let of = |role: Role| walks.iter().filter(move |(walk, slot)| walk.role == role && alone(*slot));
+    let in_step = |read: &Access<Dim, NodeId>, written: &Access<Dim, NodeId>| {
         read.dtype.size_in_bytes() == written.dtype.size_in_bytes()
             && read.offset == written.offset
             && read.strides == written.strides
     };
-    let pairs = of(Role::Store).flat_map(|to| {
-        of(Role::Load)
-            .filter(|from| in_step(from.access, to.access))
-            .map(|from| (from.access.slot, to.access.slot))
+    let pairs = of(Role::Store).flat_map(|(written, to)| {
+        let fitting = of(Role::Load).filter(|(read, _)| in_step(read.access, written.access));
+        fitting.map(|(_, from)| (*from, *to))
     });
     pairs.collect()
 }

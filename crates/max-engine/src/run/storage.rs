@@ -192,8 +192,11 @@ impl Arena {
     fn reserve(&mut self, bytes: usize, device: &Device) -> Result<()> {
         self.apart.clear();
         if bytes > self.bytes() {
+            // What grows once grows again: a little more each time would be new memory each time.
+            let room = if self.whole.is_some() { bytes.saturating_add(bytes / 2) } else { bytes };
             self.whole = None;
-            self.whole = Some(Buffer::uninit_pooled(DType::UInt8, &[bytes], device)?);
+            let allocate = |bytes: usize| Buffer::uninit_pooled(DType::UInt8, &[bytes], device);
+            self.whole = Some(allocate(room).or_else(|_| allocate(bytes))?);
         }
         Ok(())
     }
