@@ -56,7 +56,7 @@ impl Program {
                     }
                 }
                 let Work::Kernel(kernel) = &step.work else { return Ok(None) };
-                if let Some(ending) = kernel.ending() {
+                for ending in kernel.endings() {
                     Shape::from(ending.shape.as_slice()).evaluate(bindings)?;
                 }
                 kernel.bind(bindings).map(Some)

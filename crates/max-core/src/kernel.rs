@@ -208,6 +208,9 @@ pub struct Gather<D> {
 pub enum Kernel<D> {
     Loop(Loop<D>),
     Matmul(Matmul<D>),
+    /// Matmuls of one left operand that do not read each other's results: a single launch, whose threads share all of
+    /// their work.
+    Matmuls(Vec<Matmul<D>>),
     Attention(Attention<D>),
     Conv2d(Conv2d<D>),
     Gather(Gather<D>),
@@ -359,6 +362,7 @@ impl<D> Kernel<D> {
         Ok(match self {
             Kernel::Loop(k) => Kernel::Loop(k.map(f)?),
             Kernel::Matmul(k) => Kernel::Matmul(k.map(f)?),
+            Kernel::Matmuls(all) => Kernel::Matmuls(all.iter().map(|k| k.map(f)).collect::<Result<_>>()?),
             Kernel::Attention(k) => Kernel::Attention(k.map(f)?),
             Kernel::Conv2d(k) => Kernel::Conv2d(k.map(f)?),
             Kernel::Gather(k) => Kernel::Gather(k.map(f)?),
@@ -369,18 +373,29 @@ impl<D> Kernel<D> {
     pub fn kind(&self) -> &'static str {
         match self {
             Kernel::Loop(_) => "loop",
-            Kernel::Matmul(_) => "matmul",
+            Kernel::Matmul(_) | Kernel::Matmuls(_) => "matmul",
             Kernel::Attention(_) => "attention",
             Kernel::Conv2d(_) => "conv2d",
             Kernel::Gather(_) => "gather",
         }
     }
 
-    /// What it reads before its final loop.
+    /// The matmuls that it launches.
+    pub fn matmuls(&self) -> &[Matmul<D>] {
+        match self {
+            Kernel::Matmul(k) => std::slice::from_ref(k),
+            Kernel::Matmuls(all) => all,
+            _ => &[],
+        }
+    }
+
+    /// What it reads before its final loops.
     pub fn operands(&self) -> Vec<&Access<D>> {
         match self {
             Kernel::Loop(_) => vec![],
-            Kernel::Matmul(k) => vec![&k.lhs, &k.rhs],
+            Kernel::Matmul(_) | Kernel::Matmuls(_) => {
+                self.matmuls().iter().flat_map(|k| [&k.lhs, &k.rhs]).collect()
+            }
             Kernel::Attention(k) => [&k.query, &k.key, &k.value].into_iter().chain(&k.mask).collect(),
             Kernel::Conv2d(k) => vec![&k.input, &k.filter],
             Kernel::Gather(k) => vec![&k.source, &k.indices],
@@ -390,7 +405,7 @@ impl<D> Kernel<D> {
     /// What it reads, epilogues included.
     pub fn reads(&self) -> Vec<&Access<D>> {
         let mut reads = self.operands();
-        reads.extend(self.ending().into_iter().flat_map(Loop::loaded));
+        reads.extend(self.endings().into_iter().flat_map(Loop::loaded));
         reads
     }
 
@@ -398,18 +413,18 @@ impl<D> Kernel<D> {
     pub fn writes(&self) -> Vec<&Access<D>> {
         match self {
             Kernel::Gather(k) => vec![&k.out],
-            _ => self.ending().into_iter().flat_map(Loop::stored).collect(),
+            _ => self.endings().into_iter().flat_map(Loop::stored).collect(),
         }
     }
 
-    /// Its final loop: itself or its epilogue.
-    pub fn ending(&self) -> Option<&Loop<D>> {
+    /// Its final loops: itself or its epilogues.
+    pub fn endings(&self) -> Vec<&Loop<D>> {
         match self {
-            Kernel::Loop(k) => Some(k),
-            Kernel::Matmul(k) => Some(&k.epilogue),
-            Kernel::Attention(k) => Some(&k.epilogue),
-            Kernel::Conv2d(k) => Some(&k.epilogue),
-            Kernel::Gather(_) => None,
+            Kernel::Loop(k) => vec![k],
+            Kernel::Matmul(_) | Kernel::Matmuls(_) => self.matmuls().iter().map(|k| &k.epilogue).collect(),
+            Kernel::Attention(k) => vec![&k.epilogue],
+            Kernel::Conv2d(k) => vec![&k.epilogue],
+            Kernel::Gather(_) => vec![],
         }
     }
 }

@@ -167,7 +167,7 @@ impl Runtime {
         for ready in lock(&self.ready).iter() {
             let later = lock(&ready.later);
             for segment in std::iter::once(&ready.first).chain(later.iter().map(|(_, _, segment)| segment)) {
-                for constant in segment.launches.iter().flatten().filter_map(Launch::constant) {
+                for constant in segment.launches.iter().flatten().flat_map(Launch::constants) {
                     if !counted.contains(&std::ptr::from_ref(constant)) {
                         counted.push(constant);
                         bytes += constant.packed_bytes();
@@ -300,7 +300,7 @@ impl Runtime {
     /// Whether a step computes with an infinite or NaN literal.
     fn has_literals_not_finite(&self, step: usize) -> bool {
         let Work::Kernel(kernel) = &self.program.steps[step].work else { return false };
-        let code = kernel.ending().into_iter().flat_map(|ending| &ending.code);
+        let code = kernel.endings().into_iter().flat_map(|ending| &ending.code);
         let mut literals = code.filter_map(|instr| match instr {
             Instr::Literal(literal) => Some(literal),
             _ => None,

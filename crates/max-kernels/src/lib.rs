@@ -31,7 +31,7 @@ use conv::PreparedConv;
 use gather::PreparedGather;
 use loops::PreparedLoop;
 pub use matmul::Constant;
-use matmul::PreparedMatmul;
+use matmul::PreparedMatmuls;
 use memory::Extents;
 
 /// A kernel that has been checked and is ready to run.
@@ -44,7 +44,7 @@ pub struct Prepared {
 #[derive(Debug)]
 enum Run {
     Loop(PreparedLoop),
-    Matmul(PreparedMatmul),
+    Matmul(PreparedMatmuls),
     Attention(PreparedAttention),
     Conv(PreparedConv),
     Gather(PreparedGather),
@@ -60,7 +60,9 @@ pub fn prepare_with(kernel: &Kernel<i64>, constants: &dyn Fn(Slot) -> Option<Hos
     let extents = memory::extents(kernel, DeviceRef::CPU)?;
     let run = match kernel {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
-        Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k, constants)?),
+        Kernel::Matmul(_) | Kernel::Matmuls(_) => {
+            Run::Matmul(PreparedMatmuls::new(kernel.matmuls(), constants)?)
+        }
         Kernel::Attention(k) => Run::Attention(PreparedAttention::new(k)?),
         Kernel::Conv2d(k) => Run::Conv(PreparedConv::new(k)?),
         Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
@@ -69,12 +71,13 @@ pub fn prepare_with(kernel: &Kernel<i64>, constants: &dyn Fn(Slot) -> Option<Hos
 }
 
 impl Prepared {
-    /// The operand that never changes and may be kept packed, if there is one.
-    pub fn constant(&self) -> Option<&Constant> {
-        match &self.run {
-            Run::Matmul(run) => run.constant(),
+    /// The operands that never change and may be kept packed.
+    pub fn constants(&self) -> impl Iterator<Item = &Constant> {
+        let matmuls = match &self.run {
+            Run::Matmul(run) => Some(run.constants()),
             _ => None,
-        }
+        };
+        matmuls.into_iter().flatten()
     }
 
     /// Runs it on memory, one piece per slot. An error if a piece is too small or on another device, or if a written

@@ -194,10 +194,12 @@ pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents
     let with = |batch: &[i64], last: [i64; 2]| [batch, last.as_slice()].concat();
     match kernel {
         Kernel::Loop(_) => {}
-        Kernel::Matmul(k) => {
-            add(&k.lhs, &with(&k.batch, [k.m, k.k]), false, None)?;
-            add(&k.rhs, &with(&k.batch, [k.k, k.n]), false, None)?;
-            expect_shape(&k.epilogue.shape, &with(&k.batch, [k.m, k.n]))?;
+        Kernel::Matmul(_) | Kernel::Matmuls(_) => {
+            for k in kernel.matmuls() {
+                add(&k.lhs, &with(&k.batch, [k.m, k.k]), false, None)?;
+                add(&k.rhs, &with(&k.batch, [k.k, k.n]), false, None)?;
+                expect_shape(&k.epilogue.shape, &with(&k.batch, [k.m, k.n]))?;
+            }
         }
         Kernel::Attention(k) => {
             add(&k.query, &with(&k.batch, [k.queries, k.depth]), false, None)?;
@@ -222,21 +224,23 @@ pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents
             add(&k.out, &[k.outer, k.picks, k.inner], true, None)?;
         }
     }
-    if let Some(ending) = kernel.ending() {
+    let mut known_walks = 0;
+    for ending in kernel.endings() {
         ending.dtypes()?;
         // An empty row has a result too.
         let ending = match kernel {
             Kernel::Loop(_) => Cow::Owned(settle(ending.clone())),
             _ => Cow::Borrowed(ending),
         };
-        // Accesses that name the same bytes at every index walk memory in the same way.
+        // Accesses of one loop that name the same bytes at every index walk memory in the same way.
         let mut walks: HashMap<(i64, &[i64], usize), u32> = HashMap::new();
         let accesses = ending.loaded().map(|access| (access, false));
         for (access, write) in accesses.chain(ending.stored().map(|access| (access, true))) {
-            let new = walks.len() as u32;
+            let new = known_walks + walks.len() as u32;
             let key = (access.offset, access.strides.as_slice(), access.dtype.size_in_bytes());
             add(access, &ending.shape, write, Some(*walks.entry(key).or_insert(new)))?;
         }
+        known_walks += walks.len() as u32;
     }
     Ok(Extents { device, slots: slots.into_values().collect() })
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::kernel::{Access, Instr, Kernel, Level, Literal, Loop, Slot};
+use crate::kernel::{Access, Instr, Kernel, Level, Literal, Loop, Matmul, Slot};
 use crate::{Element, dispatch};
 
 /// `[a, b]`.
@@ -92,6 +92,13 @@ impl<D: Display> Loop<D> {
     }
 }
 
+impl<D: Display> Display for Matmul<D> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "matmul {} x {} k {} ", self.lhs, self.rhs, self.k)?;
+        self.epilogue.write(f)
+    }
+}
+
 impl<D: Display> Display for Kernel<D> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -99,10 +106,10 @@ impl<D: Display> Display for Kernel<D> {
                 f.write_str("loop ")?;
                 k.write(f)
             }
-            Kernel::Matmul(k) => {
-                write!(f, "matmul {} x {} k {} ", k.lhs, k.rhs, k.k)?;
-                k.epilogue.write(f)
-            }
+            Kernel::Matmul(k) => write!(f, "{k}"),
+            Kernel::Matmuls(all) => all.iter().enumerate().try_for_each(|(at, k)| {
+                write!(f, "{}{k}", if at == 0 { "" } else { "  and " })
+            }),
             Kernel::Attention(k) => {
                 write!(
                     f,

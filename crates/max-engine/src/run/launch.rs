@@ -37,12 +37,13 @@ impl Launch {
         }
     }
 
-    /// A constant operand, which may be kept packed.
-    pub(super) fn constant(&self) -> Option<&Constant> {
-        match self {
-            Launch::Host(kernel) => kernel.constant(),
+    /// The constant operands, which may be kept packed.
+    pub(super) fn constants(&self) -> impl Iterator<Item = &Constant> {
+        let host = match self {
+            Launch::Host(kernel) => Some(kernel.constants()),
             Launch::Gpu(..) => None,
-        }
+        };
+        host.into_iter().flatten()
     }
 }
 
