@@ -348,23 +348,24 @@ impl<'a, F: Form> Product<'a, F> {
         let small =
             lies && depth.saturating_mul(n).saturating_mul(size_of::<F::Right>()) <= Caches::get().second / 4;
         let many_rows = if repeats { m.saturating_mul(k.batch) } else { m };
-        let (method, sizes) = if k.batch == 1 && m <= DEEP && n <= DEEP && (4 * DEPTH..DEEPEST).contains(&depth) {
-            // SAFETY: guaranteed by the caller.
-            unsafe { self.deep(lies) };
-            return None;
-        } else if let Some(panels) = self.constant(!thin) {
-            (Method::Panels(Source::Panels(panels)), self.panel_sizes())
-        } else if thin {
-            (Method::Thin, [m, THIN_COLUMNS, FEW_TASKS])
-        } else if many_rows > 2 * ROWS && k.work() > 8 * TASK && !small {
-            // SAFETY: guaranteed by the caller.
-            unsafe { Product { columns: n, ..self }.shared(repeats) };
-            return None;
-        } else {
-            let columns = if m <= FEW_ROWS { OWN_FEW_COLUMNS } else { OWN_COLUMNS };
-            let source = if small { Source::Lies } else { Source::Own };
-            (Method::Panels(source), [OWN_ROWS, columns, FEW_TASKS])
-        };
+        let (method, sizes) =
+            if k.batch == 1 && m <= DEEP && n <= DEEP && (4 * DEPTH..DEEPEST).contains(&depth) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { self.deep(lies) };
+                return None;
+            } else if let Some(panels) = self.constant(!thin) {
+                (Method::Panels(Source::Panels(panels)), self.panel_sizes())
+            } else if thin {
+                (Method::Thin, [m, THIN_COLUMNS, FEW_TASKS])
+            } else if many_rows > 2 * ROWS && k.work() > 8 * TASK && !small {
+                // SAFETY: guaranteed by the caller.
+                unsafe { Product { columns: n, ..self }.shared(repeats) };
+                return None;
+            } else {
+                let columns = if m <= FEW_ROWS { OWN_FEW_COLUMNS } else { OWN_COLUMNS };
+                let source = if small { Source::Lies } else { Source::Own };
+                (Method::Panels(source), [OWN_ROWS, columns, FEW_TASKS])
+            };
         Some(self.tasks(method, sizes, 0..n, 0..k.batch))
     }
 

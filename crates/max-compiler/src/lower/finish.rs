@@ -7,6 +7,7 @@ use max_core::{DeviceRef, Dim, Result, Shape, TensorType, bail};
 use max_graph::Body;
 
 use super::group::{Group, Use, Work};
+use super::together::{launched, together};
 use super::{Node, NodeId, Source};
 use crate::program::{self, Claim, Fact, Lifetime, Origin, Program, Segment, SlotInfo, Step};
 
@@ -15,6 +16,8 @@ pub(super) struct Parts {
     pub(super) groups: Vec<Group>,
     pub(super) weights: Vec<(String, TensorType)>,
     pub(super) segments: Vec<(Vec<Fact>, usize)>,
+    /// Whether groups may share a step.
+    pub(super) fuse: bool,
 }
 
 pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
@@ -25,10 +28,17 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     let mut steps = Vec::new();
     // The step of each group, to divide steps into segments.
     let mut first_step = Vec::with_capacity(parts.groups.len() + 1);
-    for group in &parts.groups {
+    for groups in together(&parts) {
         first_step.push(steps.len());
-        if let Some(work) = slots.work(group)? {
-            steps.push(Step { work, device: group.device, ops: group.ops.clone() });
+        let (mut works, mut ops) = (Vec::new(), Vec::new());
+        for group in groups.iter().map(|&number| &parts.groups[number]) {
+            if let Some(work) = slots.work(group)? {
+                works.push(work);
+                ops.extend(&group.ops);
+            }
+        }
+        if let (Some(work), Some(&first)) = (launched(works)?, groups.first()) {
+            steps.push(Step { work, device: parts.groups[first].device, ops });
         }
     }
     first_step.push(steps.len());
@@ -357,16 +367,16 @@ fn lifetimes(program: &mut Program) {
 /// Pairs of slots that a step reads for the last time and writes for the first time, through equal accesses.
 fn in_place(program: &Program, number: usize) -> Vec<(Slot, Slot)> {
     let program::Work::Kernel(kernel) = &program.steps[number].work else { return vec![] };
-    let Some(ending) = kernel.ending() else { return vec![] };
     let lifetime = |slot: Slot| match &program.slots[slot.0 as usize].origin {
         Origin::Temporary(lifetime) => Some(lifetime),
         _ => None,
     };
     let reads = kernel.reads();
     let mut stores: HashMap<Slot, usize> = HashMap::new();
-    ending.stored().for_each(|access| *stores.entry(access.slot).or_default() += 1);
+    kernel.writes().iter().for_each(|access| *stores.entry(access.slot).or_default() += 1);
     let mut pairs: Vec<(Slot, Slot)> = Vec::new();
-    for written in ending.stored() {
+    let endings = kernel.endings();
+    for (ending, written) in endings.iter().flat_map(|ending| ending.stored().map(move |it| (ending, it))) {
         let whole = |slot: Slot| &program.slots[slot.0 as usize].shape;
         let born = lifetime(written.slot).is_some_and(|l| l.first == number);
         if !born || stores.get(&written.slot) != Some(&1) {

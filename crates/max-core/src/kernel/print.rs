@@ -107,9 +107,10 @@ impl<D: Display> Display for Kernel<D> {
                 k.write(f)
             }
             Kernel::Matmul(k) => write!(f, "{k}"),
-            Kernel::Matmuls(all) => all.iter().enumerate().try_for_each(|(at, k)| {
-                write!(f, "{}{k}", if at == 0 { "" } else { "  and " })
-            }),
+            Kernel::Matmuls(all) => all
+                .iter()
+                .enumerate()
+                .try_for_each(|(at, k)| write!(f, "{}{k}", if at == 0 { "" } else { "  and " })),
             Kernel::Attention(k) => {
                 write!(
                     f,
