@@ -347,6 +347,8 @@ impl<'a, F: Form> Product<'a, F> {
         let thin = lies && m <= FEW_ROWS;
         let small =
             lies && depth.saturating_mul(n).saturating_mul(size_of::<F::Right>()) <= Caches::get().second / 4;
+        // All matmuls that run together have enough tasks, in proportion to their columns.
+        let few_tasks = (FEW_TASKS * self.pool.threads()).saturating_mul(n).div_ceil(self.columns);
         let many_rows = if repeats { m.saturating_mul(k.batch) } else { m };
         let (method, sizes) =
             if k.batch == 1 && m <= DEEP && n <= DEEP && (4 * DEPTH..DEEPEST).contains(&depth) {
@@ -356,7 +358,7 @@ impl<'a, F: Form> Product<'a, F> {
             } else if let Some(panels) = self.constant(!thin) {
                 (Method::Panels(Source::Panels(panels)), self.panel_sizes())
             } else if thin {
-                (Method::Thin, [m, THIN_COLUMNS, FEW_TASKS])
+                (Method::Thin, [m, THIN_COLUMNS, few_tasks])
             } else if many_rows > 2 * ROWS && k.work() > 8 * TASK && !small {
                 // SAFETY: guaranteed by the caller.
                 unsafe { Product { columns: n, ..self }.shared(repeats) };
@@ -364,13 +366,13 @@ impl<'a, F: Form> Product<'a, F> {
             } else {
                 let columns = if m <= FEW_ROWS { OWN_FEW_COLUMNS } else { OWN_COLUMNS };
                 let source = if small { Source::Lies } else { Source::Own };
-                (Method::Panels(source), [OWN_ROWS, columns, FEW_TASKS])
+                (Method::Panels(source), [OWN_ROWS, columns, few_tasks])
             };
         Some(self.tasks(method, sizes, 0..n, 0..k.batch))
     }
 
     /// The tasks for columns of some of the matmuls: of about the given numbers of rows and columns, or of fewer columns
-    /// where there would otherwise be fewer than `tasks` tasks per thread in all.
+    /// where there would otherwise be fewer than `tasks` tasks.
     fn tasks(
         &self,
         method: Method<F::Right>,
@@ -381,15 +383,23 @@ impl<'a, F: Form> Product<'a, F> {
         let [m, _, n] = self.k.size;
         let (height, width) = (self.kernels.tiles.len(), self.kernels.width);
         let threads = self.pool.threads();
-        let own = |tasks: usize| (tasks * threads).saturating_mul(n).div_ceil(self.columns);
         let mut rows = Cut::new(m, about_rows, height);
-        let enough = own(tasks).div_ceil(indices.len() * rows.parts());
+        let enough = tasks.div_ceil(indices.len() * rows.parts());
         let about = about_columns.min(columns.len().div_ceil(enough)).max(about_columns / 4);
-        let across = Cut::new(columns.len(), about, width);
+        let mut across = Cut::new(columns.len(), about, width);
         let work = self.k.work();
         let parts = rows.parts().next_multiple_of(threads);
-        if indices.len() * rows.parts() * across.parts() < own(FEW_TASKS) && work / parts > TASK {
-            rows = Cut::new(m, m.div_ceil(parts), 1);
+        let count = indices.len() * rows.parts() * across.parts();
+        let all = |own: usize| own.saturating_mul(self.columns) / n;
+        // Rows that are in several parts are split evenly; others only if all matmuls together have few tasks.
+        let is_few = if rows.parts() > 1 { count } else { all(count) } < FEW_TASKS * threads;
+        if is_few && all(work) / parts > TASK {
+            if m <= THIN && columns.len() >= 2 * threads * width {
+                // So few rows cost less than to read the right operand more than once.
+                across = Cut::new(columns.len(), columns.len().div_ceil(threads), width);
+            } else {
+                rows = Cut::new(m, m.div_ceil(parts), 1);
+            }
         }
         let blocks = rows.parts() * across.parts();
         let together = if blocks == 1 { (TASK / work).clamp(1, indices.len()) } else { 1 };
@@ -400,7 +410,7 @@ impl<'a, F: Form> Product<'a, F> {
 
     /// The sizes of tasks that read panels.
     fn panel_sizes(&self) -> [usize; 3] {
-        [ROWS, self.columns(), TASKS]
+        [ROWS, self.columns(), TASKS * self.pool.threads()]
     }
 
     /// Roughly how many columns a task computes: a block of that many panels fills the L2 cache.
