@@ -57,8 +57,8 @@ impl Program {
                 let Work::Kernel(launch) = &step.work else { return Ok(()) };
                 let (kernel, bound) = (&self.kernels[launch.kernel].1, &mut kernels[launch.kernel]);
                 if bound.is_none() {
-                    if let Some(ending) = kernel.ending() {
-                        Shape::from(ending.shape.as_slice()).evaluate(bindings)?;
+                    for ending in kernel.endings() {
+                        Shape::from(ending.run.shape.as_slice()).evaluate(bindings)?;
                     }
                     *bound = Some(kernel.bind(bindings)?);
                 }

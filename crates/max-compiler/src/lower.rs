@@ -8,6 +8,7 @@ mod emit;
 mod finish;
 mod group;
 mod heavy;
+mod together;
 mod transfer;
 
 use std::collections::HashMap;
@@ -394,6 +395,7 @@ impl<'a> Lowering<'a> {
             groups: self.groups,
             weights: self.weights,
             segments: self.segments,
+            fuse: self.options.fuse,
         }
     }
 }

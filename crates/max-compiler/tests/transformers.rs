@@ -1,21 +1,35 @@
 //! Golden programs of the parts of transformers: one kernel for each step a layer takes, and no copies between them.
 
 use expect_test::{Expect, expect};
-use max_compiler::{Options, Target, compile};
+use max_compiler::{Options, Program, Target, compile};
 use max_core::{DType, DeviceRef, Dim, Result, Shape, TensorType};
 use max_graph::{Graph, HostTensor, TensorValue, Value, Weight, ops};
 
 const CPU: DeviceRef = DeviceRef::CPU;
 
 /// The program of a graph whose inputs have these types.
-fn check(inputs: &[TensorType], build: impl FnOnce(&[TensorValue]) -> Result<TensorValue>, expected: Expect) {
+fn program(
+    inputs: &[TensorType],
+    fuse: bool,
+    build: impl FnOnce(&[TensorValue]) -> Result<TensorValue>,
+) -> Program {
     let graph = Graph::new("g", inputs.iter().cloned()).unwrap();
     let scope = graph.enter();
     let values = graph.inputs().iter().map(Value::tensor).collect::<Result<Vec<_>>>().unwrap();
     graph.output(build(&values).unwrap()).unwrap();
     drop(scope);
-    let target = Target { devices: vec![CPU], options: Options { fuse: true, fold_exactly: false } };
-    expected.assert_eq(&compile(graph.body().clone(), &target, &mut |_, _| ()).unwrap().to_string());
+    let target =
+        Target { devices: vec![CPU, DeviceRef::gpu(0)], options: Options { fuse, fold_exactly: false } };
+    compile(graph.body().clone(), &target, &mut |_, _| ()).unwrap()
+}
+
+fn check(inputs: &[TensorType], build: impl FnOnce(&[TensorValue]) -> Result<TensorValue>, expected: Expect) {
+    expected.assert_eq(&program(inputs, true, build).to_string());
+}
+
+/// The names of the steps of a program.
+fn steps(program: &Program) -> Vec<String> {
+    (0..program.steps.len()).map(|step| program.step_name(step)).collect()
 }
 
 fn f32s(shape: impl Into<Shape>) -> TensorType {
@@ -26,6 +40,11 @@ fn f32s(shape: impl Into<Shape>) -> TensorType {
 fn constant(shape: &[usize], seed: usize) -> Result<TensorValue> {
     let numbers = (0..shape.iter().product()).map(|i: usize| ((i + seed) % 7) as f32);
     ops::constant(HostTensor::from_vec(shape, numbers.collect::<Vec<_>>())?, None, None)
+}
+
+/// A value that is only known when the program is loaded.
+fn weight(name: &str, shape: &[usize], device: DeviceRef) -> Result<TensorValue> {
+    Weight::new(name, DType::Float32, shape.iter().copied().collect::<Shape>(), device)?.value()
 }
 
 /// Two heads of four.
@@ -129,48 +148,132 @@ fn products_with_transposed_weights_are_one() {
 }
 
 #[test]
-fn weights_that_come_later_stay_apart() {
+fn products_with_weights_are_one_step() {
     let projected = |x: &TensorValue, at: usize| {
-        let weight = Weight::new(format!("{at}"), DType::Float32, Shape::from([WIDTH, WIDTH]), CPU)?;
-        let bias = Weight::new(format!("{at}.bias"), DType::Float32, Shape::from([WIDTH]), CPU)?;
-        ops::add(ops::matmul(x, ops::transpose(&weight.value()?, 0, 1)), &bias.value()?)
+        let bias = weight(&format!("{at}.bias"), &[WIDTH], CPU)?;
+        ops::add(ops::matmul(x, ops::transpose(weight(&format!("{at}"), &[WIDTH, WIDTH], CPU)?, 0, 1)), bias)
     };
     check(
         &[f32s(("b", "s", 8))],
         |x| self_attention(&x[0], projected),
         expect![[r#"
-        program "g"
-          s0: float32[b, s, 8] temporary 0..3
-          s1: float32[8] weight "0.bias"
-          s2: float32[b, s, 8] input 0
-          s3: float32[8, 8] weight "0"
-          s4: float32[b, s, 8] temporary 1..3
-          s5: float32[8] weight "1.bias"
-          s6: float32[8, 8] weight "1"
-          s7: float32[b, s, 8] temporary 2..3
-          s8: float32[8] weight "2.bias"
-          s9: float32[8, 8] weight "2"
-          s10: float32[b, s, 2, 4] output 0
-          0 matmul+add: matmul s2 [s * 8, 8, 1] x s3 [0, 1, 8] k 8 over [b, s, 8]
-            r0 = product float32
-            r1 = load float32 s1 [0, 0, 1]
-            r2 = add r0 r1
-            store float32 s0 [s * 8, 8, 1] r2
-          1 matmul+add: matmul s2 [s * 8, 8, 1] x s6 [0, 1, 8] k 8 over [b, s, 8]
-            r0 = product float32
-            r1 = load float32 s5 [0, 0, 1]
-            r2 = add r0 r1
-            store float32 s4 [s * 8, 8, 1] r2
-          2 matmul+add: matmul s2 [s * 8, 8, 1] x s9 [0, 1, 8] k 8 over [b, s, 8]
-            r0 = product float32
-            r1 = load float32 s8 [0, 0, 1]
-            r2 = add r0 r1
-            store float32 s7 [s * 8, 8, 1] r2
-          3 attention+reshape: attention s0 [s * 8, 4, 8, 1] x s4 [s * 8, 4, 8, 1] x s7 [s * 8, 4, 8, 1] keys s scale 0.5 over [b, 2, s, 4]
-            r0 = product float32
-            store float32 s10 [s * 8, 4, 8, 1] r0
-    "#]],
+            program "g"
+              s0: float32[b, s, 8] temporary 0..1
+              s1: float32[8] weight "0.bias"
+              s2: float32[b, s, 8] input 0
+              s3: float32[8, 8] weight "0"
+              s4: float32[b, s, 8] temporary 0..1
+              s5: float32[8] weight "1.bias"
+              s6: float32[8, 8] weight "1"
+              s7: float32[b, s, 8] temporary 0..1
+              s8: float32[8] weight "2.bias"
+              s9: float32[8, 8] weight "2"
+              s10: float32[b, s, 2, 4] output 0
+              0 matmul+add+matmul+add+matmul+add: matmul s2 [s * 8, 8, 1] x s3 [0, 1, 8] k 8 over [b, s, 8]
+                r0 = product float32
+                r1 = load float32 s1 [0, 0, 1]
+                r2 = add r0 r1
+                store float32 s0 [s * 8, 8, 1] r2
+              and matmul s2 [s * 8, 8, 1] x s6 [0, 1, 8] k 8 over [b, s, 8]
+                r0 = product float32
+                r1 = load float32 s5 [0, 0, 1]
+                r2 = add r0 r1
+                store float32 s4 [s * 8, 8, 1] r2
+              and matmul s2 [s * 8, 8, 1] x s9 [0, 1, 8] k 8 over [b, s, 8]
+                r0 = product float32
+                r1 = load float32 s8 [0, 0, 1]
+                r2 = add r0 r1
+                store float32 s7 [s * 8, 8, 1] r2
+              1 attention+reshape: attention s0 [s * 8, 4, 8, 1] x s4 [s * 8, 4, 8, 1] x s7 [s * 8, 4, 8, 1] keys s scale 0.5 over [b, 2, s, 4]
+                r0 = product float32
+                store float32 s10 [s * 8, 4, 8, 1] r0
+        "#]],
     );
+}
+
+/// Products move to the first one, across the loop that follows it; what is done with each of the results
+/// stays with it.
+#[test]
+fn products_with_weights_and_different_ends_are_one_step() {
+    let projected =
+        |x: &TensorValue, name: &str, width: usize| ops::matmul(x, weight(name, &[WIDTH, width], CPU)?);
+    check(
+        &[f32s(("s", 8)), f32s(("s", 4))],
+        |x| {
+            let query = ops::softmax(projected(&x[0], "q", 8)?, -1)?;
+            let key = ops::mul(projected(&x[0], "k", 4)?, &x[1])?;
+            let value = ops::gelu(projected(&x[0], "v", 4)?)?;
+            ops::concat([query, key, value], 1)
+        },
+        expect![[r#"
+            program "g"
+              s0: float32[s, 8] temporary 0..1
+              s1: float32[s, 8] input 0
+              s2: float32[8, 8] weight "q"
+              s3: float32[s, 16] output 0
+              s4: float32[s, 4] input 1
+              s5: float32[8, 4] weight "k"
+              s6: float32[8, 4] weight "v"
+              0 matmul+matmul+mul+concat+matmul+gelu+1 more: matmul s1 [8, 1] x s2 [8, 1] k 8 over [s, 8]
+                r0 = product float32
+                store float32 s0 [8, 1] r0
+              and matmul s1 [8, 1] x s5 [4, 1] k 8 over [s, 4]
+                r0 = product float32
+                r1 = load float32 s4 [4, 1]
+                r2 = mul r0 r1
+                store float32 s3 + 8 [16, 1] r2
+              and matmul s1 [8, 1] x s6 [4, 1] k 8 over [s, 4]
+                r0 = product float32
+                r1 = gelu r0
+                store float32 s3 + 12 [16, 1] r1
+              1 softmax+concat: loop over [s, 8] reducing axis 1
+                r0 = load float32 s0 [8, 1]
+                R1 = reduce max r0
+                r2 = sub r0 R1
+                r3 = exp r2
+                R4 = reduce sum r3
+                R5 = float32 1.0
+                R6 = div R5 R4
+                r7 = mul r3 R6
+                store float32 s3 [16, 1] r7
+        "#]],
+    );
+}
+
+#[test]
+fn products_stay_apart_that_cannot_run_at_the_same_time() {
+    let x = [f32s(("s", 8))];
+    let product =
+        |x: &TensorValue, name: &str, device| ops::matmul(x, weight(name, &[WIDTH, WIDTH], device)?);
+    let gated =
+        |x: &[TensorValue]| ops::mul(ops::silu(product(&x[0], "gate", CPU)?), product(&x[0], "up", CPU)?);
+    assert_eq!(steps(&program(&x, true, gated)), ["matmul+silu", "matmul+mul"]);
+    let read = |x: &[TensorValue]| ops::matmul(&x[0], ops::transpose(product(&x[0], "a", CPU)?, 0, 1));
+    assert_eq!(steps(&program(&x, true, read)), ["matmul", "matmul"]);
+    // With another product in between, the result would wait in memory.
+    let later = |x: &[TensorValue]| {
+        let first = product(&product(&x[0], "a", CPU)?, "b", CPU)?;
+        ops::concat([first, product(&x[0], "c", CPU)?], 1)
+    };
+    assert_eq!(steps(&program(&x, true, later)).len(), 3);
+    let many = |x: &[TensorValue]| {
+        let all = (0..10).map(|at| product(&x[0], &at.to_string(), CPU)).collect::<Result<Vec<_>>>()?;
+        ops::concat(all, 1)
+    };
+    let counts = |program: &Program| -> Vec<usize> {
+        program
+            .to_string()
+            .split(": matmul")
+            .skip(1)
+            .map(|step| step.matches("and matmul").count() + 1)
+            .collect()
+    };
+    assert_eq!(counts(&program(&x, true, many)), [8, 2]);
+    assert_eq!(counts(&program(&x, false, many)), [1; 10]);
+    let gpu = DeviceRef::gpu(0);
+    let two = |x: &[TensorValue]| ops::concat([product(&x[0], "a", gpu)?, product(&x[0], "b", gpu)?], 1);
+    let on_gpu = TensorType::new(DType::Float32, ("s", 8), gpu);
+    assert_eq!(counts(&program(&[on_gpu], true, two)), [1; 2]);
 }
 
 #[test]

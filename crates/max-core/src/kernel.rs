@@ -25,7 +25,7 @@ pub use check::Level;
 pub use conv::Conv2d;
 pub use gather::Gather;
 pub use map::Map;
-pub use matmul::Matmul;
+pub use matmul::{Matmul, Matmuls};
 pub use walk::{Role, Walk};
 
 use std::fmt::{self, Display, Formatter};
@@ -150,28 +150,21 @@ macro_rules! kernels {
                 })
             }
 
-            /// Calls a function with each way in which it walks memory, those of its final loop last.
+            /// Calls a function with each way in which it walks memory.
             pub fn walk<'a>(&'a self, see: &mut dyn FnMut(Walk<'a, D, M>)) {
                 match self {
                     $(Kernel::$kind(k) => k.walk(see),)*
                 }
             }
 
-            /// Its final loop: itself or its epilogue.
-            pub fn ending(&self) -> Option<&Loop<D, M>> {
+            /// Its final loops: itself or its epilogues.
+            pub fn endings(&self) -> Vec<Ending<'_, D, M>> {
                 match self {
-                    $(Kernel::$kind(k) => k.ending(),)*
+                    $(Kernel::$kind(k) => k.endings(),)*
                 }
             }
 
-            /// The space of what it computes before its final loop, which the loop must have too; empty without a loop.
-            pub fn result_shape(&self) -> Vec<&D> {
-                match self {
-                    $(Kernel::$kind(k) => k.result_shape(),)*
-                }
-            }
-
-            /// Replaces its final loop, if it has one.
+            /// Replaces its final loop, if it has exactly one.
             pub fn set_ending(&mut self, ending: Loop<D, M>) {
                 match self {
                     $(Kernel::$kind(k) => k.set_ending(ending),)*
@@ -201,24 +194,30 @@ macro_rules! kernels {
 kernels! {
     Loop "loop",
     Matmul "matmul",
+    Matmuls "matmul",
     Attention "attention",
     Conv2d "conv2d",
     Gather "gather",
+}
+
+/// A final loop of a kernel.
+#[derive(Clone, Debug)]
+pub struct Ending<'a, D, M = Slot> {
+    /// The loop.
+    pub run: &'a Loop<D, M>,
+    /// The space of what the kernel computes, which must be that of the loop.
+    pub space: Vec<&'a D>,
 }
 
 /// What kernels without a final loop have in common.
 macro_rules! no_ending {
     ($kind:ident) => {
         impl<D, M> $kind<D, M> {
-            pub(super) fn ending(&self) -> Option<&Loop<D, M>> {
-                None
+            pub(super) fn endings(&self) -> Vec<Ending<'_, D, M>> {
+                vec![]
             }
 
             pub(super) fn set_ending(&mut self, _: Loop<D, M>) {}
-
-            pub(super) fn result_shape(&self) -> Vec<&D> {
-                vec![]
-            }
         }
     };
 }
@@ -228,18 +227,15 @@ use no_ending;
 macro_rules! epilogue {
     ($kind:ident, $k:ident => $space:expr) => {
         impl<D, M> $kind<D, M> {
-            pub(super) fn ending(&self) -> Option<&Loop<D, M>> {
-                Some(&self.epilogue)
+            pub(super) fn endings(&self) -> Vec<Ending<'_, D, M>> {
+                let $k = self;
+                let space: &[&[D]] = &$space;
+                let space = space.iter().flat_map(|sizes| sizes.iter()).collect();
+                vec![Ending { run: &self.epilogue, space }]
             }
 
             pub(super) fn set_ending(&mut self, ending: Loop<D, M>) {
                 self.epilogue = ending;
-            }
-
-            pub(super) fn result_shape(&self) -> Vec<&D> {
-                let $k = self;
-                let space: &[&[D]] = &$space;
-                space.iter().flat_map(|sizes| sizes.iter()).collect()
             }
         }
     };
@@ -343,16 +339,12 @@ impl<D, M> Loop<D, M> {
         self.stored().for_each(|access| all(Role::Store, access));
     }
 
-    fn ending(&self) -> Option<&Loop<D, M>> {
-        Some(self)
+    fn endings(&self) -> Vec<Ending<'_, D, M>> {
+        vec![Ending { run: self, space: self.shape.iter().collect() }]
     }
 
     fn set_ending(&mut self, ending: Loop<D, M>) {
         *self = ending;
-    }
-
-    fn result_shape(&self) -> Vec<&D> {
-        self.shape.iter().collect()
     }
 }
 

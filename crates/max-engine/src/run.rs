@@ -298,7 +298,7 @@ impl Runtime {
     fn has_literals_not_finite(&self, step: usize) -> bool {
         let Work::Kernel(launch) = &self.program.steps[step].work else { return false };
         let (_, kernel) = &self.program.kernels[launch.kernel];
-        let code = kernel.ending().into_iter().flat_map(|ending| &ending.code);
+        let code = kernel.endings().into_iter().flat_map(|ending| &ending.run.code);
         let mut literals = code.filter_map(|instr| match instr {
             Instr::Literal(literal) => Some(literal),
             _ => None,

@@ -6,8 +6,8 @@
 
 use max_core::{DType, DeviceRef, Element, Result, TensorType, bf16, dispatch, f16};
 use max_driver::Buffer;
-use max_engine::{InferenceSession, Model};
-use max_graph::{Graph, HostTensor, Value, interpret, ops};
+use max_engine::{InferenceSession, Model, WeightsRegistry};
+use max_graph::{Graph, HostTensor, Value, Weight, interpret, ops};
 
 /// The sizes of rows, depth and columns.
 const SIZES: std::ops::RangeInclusive<usize> = 0..=40;
@@ -150,6 +150,64 @@ fn rows_do_not_know_each_other() {
                         assert!(**result.bytes() == *expected, "{dtype} {turned} {threads} {from} {count}");
                     }
                 }
+            }
+        }
+    }
+}
+
+/// The projections of a layer with weights are one kernel, with the bits of separate ones, and each weight is packed once.
+#[test]
+fn products_with_weights_are_one_kernel_without_copies() {
+    const DEPTH: usize = 96;
+    const WIDTHS: [usize; 3] = [64, 32, 32];
+    for (dtype, turned) in [DType::Float32, DType::BFloat16].into_iter().flat_map(|d| [(d, false), (d, true)])
+    {
+        let mut registry = WeightsRegistry::new();
+        for (at, width) in WIDTHS.into_iter().enumerate() {
+            let shape = if turned { [width, DEPTH] } else { [DEPTH, width] };
+            for (name, value) in
+                [("weight", tensor(dtype, shape, at)), ("bias", tensor(dtype, [1, width], at + 9))]
+            {
+                let buffer = Buffer::from_host_bytes(value.bytes().clone(), dtype, value.shape()).unwrap();
+                registry.insert(format!("{at}.{name}"), buffer);
+            }
+        }
+        let load = |numbers: &[usize]| {
+            let graph = Graph::new("g", [TensorType::new(dtype, ("m", DEPTH), DeviceRef::CPU)]).unwrap();
+            let scope = graph.enter();
+            let weight =
+                |name: String, [a, b]: [usize; 2]| Weight::new(name, dtype, [a, b], DeviceRef::CPU)?.value();
+            let product = |&at: &usize| {
+                let shape = if turned { [WIDTHS[at], DEPTH] } else { [DEPTH, WIDTHS[at]] };
+                let right = weight(format!("{at}.weight"), shape)?;
+                let right = if turned { ops::transpose(right, 0, 1)? } else { right };
+                let product = ops::matmul(graph.inputs()[0].tensor()?, right)?;
+                ops::add(product, weight(format!("{at}.bias"), [1, WIDTHS[at]])?)
+            };
+            graph.output(numbers.iter().map(product).collect::<Result<Vec<_>>>().unwrap()).unwrap();
+            drop(scope);
+            session(2).load_with(&graph, &registry).unwrap()
+        };
+        let (together, apart) = (load(&[0, 1, 2]), [0, 1, 2].map(|at| load(&[at])));
+        assert_eq!(together.kernel_summaries().len(), 1, "{:?}", together.kernel_summaries());
+        for rows in [1, 5, 64] {
+            let x = tensor(dtype, [rows, DEPTH], 3);
+            let x = Buffer::from_host_bytes(x.bytes().clone(), dtype, x.shape()).unwrap();
+            let results = together.execute(std::slice::from_ref(&x)).unwrap();
+            for (result, alone) in results.iter().zip(&apart) {
+                let expected = alone.execute(std::slice::from_ref(&x)).unwrap();
+                let same = *result.host_bytes().unwrap() == *expected[0].host_bytes().unwrap();
+                assert!(same && result.shape() == expected[0].shape(), "{dtype} {turned} {rows}");
+            }
+            let packed = |model: &Model| model.memory_report(std::slice::from_ref(&x)).unwrap().packed_bytes;
+            assert_eq!(packed(&together), apart.iter().map(packed).sum::<usize>());
+            if rows == 64 {
+                let count = DEPTH * WIDTHS.iter().sum::<usize>();
+                assert_eq!(
+                    packed(&together),
+                    count * dtype.size_in_bytes(),
+                    "each weight once, without padding"
+                );
             }
         }
     }

@@ -31,7 +31,7 @@ use conv::PreparedConv;
 use gather::PreparedGather;
 use loops::PreparedLoop;
 pub use matmul::Constant;
-use matmul::PreparedMatmul;
+use matmul::PreparedMatmuls;
 use memory::Extents;
 
 /// A kernel that has been checked and is ready to run.
@@ -44,7 +44,7 @@ pub struct Prepared {
 #[derive(Debug)]
 enum Run {
     Loop(PreparedLoop),
-    Matmul(PreparedMatmul),
+    Matmuls(PreparedMatmuls),
     Attention(PreparedAttention),
     Conv(PreparedConv),
     Gather(PreparedGather),
@@ -55,7 +55,8 @@ pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
     let extents = memory::extents(kernel, DeviceRef::CPU)?;
     let run = match kernel {
         Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
-        Kernel::Matmul(k) => Run::Matmul(PreparedMatmul::new(k)?),
+        Kernel::Matmul(k) => Run::Matmuls(PreparedMatmuls::new(std::slice::from_ref(k))?),
+        Kernel::Matmuls(k) => Run::Matmuls(PreparedMatmuls::new(&k.all)?),
         Kernel::Attention(k) => Run::Attention(PreparedAttention::new(k)?),
         Kernel::Conv2d(k) => Run::Conv(PreparedConv::new(k)?),
         Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
@@ -75,7 +76,7 @@ impl Prepared {
                     run.run(memory, pool);
                     Ok(())
                 }
-                Run::Matmul(run) => run.run(memory, pool),
+                Run::Matmuls(run) => run.run(memory, pool),
                 Run::Attention(run) => run.run(memory, pool),
                 Run::Conv(run) => run.run(memory, pool),
                 Run::Gather(run) => run.run(memory, pool),

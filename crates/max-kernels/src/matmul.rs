@@ -70,9 +70,19 @@ const DEEPEST: usize = 1 << 17;
 /// The number of multiplications below which matmuls share a task.
 const TASK: usize = 1 << 17;
 
-/// A matmul that is ready to run.
+/// The most matmuls whose tasks threads share; more are run one group after the other.
+const TOGETHER: usize = 8;
+
+/// Matmuls of one dtype that are ready to run.
 #[derive(Debug)]
-pub(crate) struct PreparedMatmul {
+pub(crate) struct PreparedMatmuls {
+    all: Vec<PreparedMatmul>,
+    run: Run,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct PreparedMatmul {
     batch: usize,
     /// The rows, the depth and the columns.
     size: [usize; 3],
@@ -81,7 +91,6 @@ pub(crate) struct PreparedMatmul {
     /// The right operand as a part of its memory, which may be constant; `None` if it is more than one matrix.
     whole: Option<(Slot, Place)>,
     ending: Ending,
-    run: Run,
 }
 
 /// Matrices in memory: where they start, and the strides of rows and columns.
@@ -142,12 +151,31 @@ impl Cut {
     }
 }
 
+impl PreparedMatmuls {
+    pub(crate) fn new(all: &[Matmul<i64>]) -> Result<PreparedMatmuls> {
+        let Some(first) = all.first() else { bail!(internal, "a kernel of no matmuls") };
+        let dtype = first.lhs.dtype;
+        let all = all.iter().map(|k| PreparedMatmul::new(k, dtype)).collect::<Result<_>>()?;
+        Ok(PreparedMatmuls { all, run: choose(dtype) })
+    }
+
+    /// Runs them.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel.
+    pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { (self.run)(&self.all, memory, pool) };
+        Ok(())
+    }
+}
+
 impl PreparedMatmul {
-    pub(crate) fn new(k: &Matmul<i64>) -> Result<PreparedMatmul> {
+    fn new(k: &Matmul<i64>, dtype: DType) -> Result<PreparedMatmul> {
         let k = &fold::fold(k);
-        let dtype = k.lhs.dtype;
-        if k.rhs.dtype != dtype {
-            bail!(internal, "a matmul of {dtype} and {}", k.rhs.dtype);
+        if [k.lhs.dtype, k.rhs.dtype] != [dtype; 2] {
+            bail!(internal, "a matmul of {} and {} where {dtype} is expected", k.lhs.dtype, k.rhs.dtype);
         }
         count(&[&k.batch[..], &[k.m, k.n]].concat())?;
         let right = Operand::new(&k.rhs, &k.batch, [k.k, k.n]);
@@ -159,23 +187,17 @@ impl PreparedMatmul {
             right,
             whole: one.then(|| (k.rhs.slot, Place::new(&k.rhs, [k.k, k.n]))),
             ending: Ending::new(&k.epilogue, dtype)?,
-            run: choose(dtype),
         })
     }
 
-    /// Runs it.
-    ///
-    /// # Safety
-    ///
-    /// The memory was checked for the kernel.
-    pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
-        // SAFETY: guaranteed by the caller.
-        unsafe { (self.run)(self, memory, pool) };
-        Ok(())
+    /// The number of multiplications for each matrix of the batch, roughly: an empty sum is some work too.
+    fn work(&self) -> usize {
+        let [m, depth, n] = self.size;
+        m.saturating_mul(n).saturating_mul(depth.max(1))
     }
 }
 
-type Run = unsafe fn(&PreparedMatmul, &[Memory], &Pool);
+type Run = unsafe fn(&[PreparedMatmul], &[Memory], &Pool);
 
 /// How matmuls of a dtype are computed on this machine.
 fn choose(dtype: DType) -> Run {
@@ -199,36 +221,26 @@ fn choose(dtype: DType) -> Run {
 /// # Safety
 ///
 /// The memory was checked for the kernel, whose operands have this form.
-unsafe fn run<F: Form>(k: &PreparedMatmul, memory: &[Memory], pool: &Pool) {
-    let [m, depth, n] = k.size;
-    if k.batch == 0 || m == 0 || n == 0 {
-        return;
-    }
-    let product = Product::<F> { k, kernels: F::kernels(), memory, pool };
-    let repeats = k.right.places.repeat();
-    let lies = F::RIGHT_LIES && k.right.strides[1] == 1;
-    let thin = lies && m <= FEW_ROWS;
-    let work = m.saturating_mul(n).saturating_mul(depth.max(1));
-    let small =
-        lies && depth.saturating_mul(n).saturating_mul(size_of::<F::Right>()) <= Caches::get().second / 4;
-    let many_rows = if repeats { m.saturating_mul(k.batch) } else { m };
-    // SAFETY: the caller guarantees the memory; each task has its own blocks.
-    unsafe {
-        if k.batch == 1 && m <= DEEP && n <= DEEP && (4 * DEPTH..DEEPEST).contains(&depth) {
-            product.deep(lies);
-        } else if let Some(panels) = product.constant(!thin) {
-            product.tasks([ROWS, product.columns(), TASKS], 0..n, 0..k.batch, |block| {
-                block.packed(&Source::Panels(&panels))
-            });
-        } else if thin {
-            product.tasks([m, THIN_COLUMNS, FEW_TASKS], 0..n, 0..k.batch, |block| block.thin());
-        } else if many_rows > 2 * ROWS && work > 8 * TASK && !small {
-            product.shared(repeats);
-        } else {
-            let source = if small { Source::Lies } else { Source::Own };
-            let columns = if m <= FEW_ROWS { OWN_FEW_COLUMNS } else { OWN_COLUMNS };
-            product.tasks([OWN_ROWS, columns, FEW_TASKS], 0..n, 0..k.batch, |block| block.packed(&source));
-        }
+unsafe fn run<F: Form>(all: &[PreparedMatmul], memory: &[Memory], pool: &Pool) {
+    for some in all.chunks(TOGETHER) {
+        let columns = some.iter().fold(0usize, |sum, k| sum.saturating_add(k.size[2]));
+        let of = |k| Product::<F> { k, kernels: F::kernels(), memory, pool, columns };
+        // SAFETY: guaranteed by the caller.
+        let tasks: [_; TOGETHER] =
+            std::array::from_fn(|at| unsafe { some.get(at).and_then(|k| of(k).start()) });
+        let count = tasks.iter().flatten().map(|tasks| tasks.count).sum();
+        let work = tasks.iter().flatten().fold(0usize, |sum, tasks| sum.saturating_add(tasks.work()));
+        let run = |mut task: usize| {
+            for tasks in tasks.iter().flatten() {
+                if task < tasks.count {
+                    // SAFETY: guaranteed by the caller; each task has its own blocks.
+                    return unsafe { tasks.run(task) };
+                }
+                task -= tasks.count;
+            }
+        };
+        // Matmuls that are a task each share one where that is still little work.
+        if count <= some.len() && work <= TASK { (0..count).for_each(run) } else { pool.run(count, &run) }
     }
 }
 
@@ -238,6 +250,22 @@ struct Product<'a, F: Form> {
     kernels: &'static Kernels<F::Sum, F::Left, F::Right>,
     memory: &'a [Memory<'a>],
     pool: &'a Pool,
+    /// The columns of all matmuls that run together.
+    columns: usize,
+}
+
+/// The tasks of a matmul, or of some of its columns and indices.
+struct Tasks<'a, F: Form> {
+    product: Product<'a, F>,
+    method: Method<F::Right>,
+    columns: Range<usize>,
+    indices: Range<usize>,
+    /// How rows and columns are split.
+    rows: Cut,
+    across: Cut,
+    /// How many indices share a task.
+    together: usize,
+    count: usize,
 }
 
 /// A packed right operand, or some of its columns: block after block of the depth, each with its panels stored
@@ -247,10 +275,18 @@ struct Panels<B> {
     columns: Range<usize>,
 }
 
-/// Where a task gets the right operand from.
-enum Source<'a, B> {
+/// How a task computes its blocks.
+enum Method<B> {
+    /// With the kernels for few rows, which read the right operand in place, except for the last columns.
+    Thin,
+    /// With the kernels for panels.
+    Panels(Source<B>),
+}
+
+/// Where a task gets panels of the right operand from.
+enum Source<B> {
     /// It is packed.
-    Panels(&'a Panels<B>),
+    Panels(Panels<B>),
     /// The task reads it in place, except for the last columns.
     Lies,
     /// The task packs it.
@@ -282,50 +318,87 @@ impl<B> Panels<B> {
     }
 }
 
-impl<F: Form> Product<'_, F> {
-    /// Computes columns of some of the matmuls, in tasks of about the given numbers of rows and columns, or of fewer
-    /// columns where there would otherwise be fewer than `tasks` tasks per thread.
+impl<'a, F: Form> Product<'a, F> {
+    /// Its tasks. What takes more than one round of tasks is computed right away.
     ///
     /// # Safety
     ///
-    /// The function can be called for any block.
-    unsafe fn tasks(
+    /// The memory was checked for the kernel, whose operands have this form.
+    unsafe fn start(self) -> Option<Tasks<'a, F>> {
+        let k = self.k;
+        let [m, depth, n] = k.size;
+        if k.batch == 0 || m == 0 || n == 0 {
+            return None;
+        }
+        let repeats = k.right.places.repeat();
+        let lies = F::RIGHT_LIES && k.right.strides[1] == 1;
+        let thin = lies && m <= FEW_ROWS;
+        let small =
+            lies && depth.saturating_mul(n).saturating_mul(size_of::<F::Right>()) <= Caches::get().second / 4;
+        // All matmuls that run together have enough tasks, in proportion to their columns.
+        let few_tasks = (FEW_TASKS * self.pool.threads()).saturating_mul(n).div_ceil(self.columns);
+        let many_rows = if repeats { m.saturating_mul(k.batch) } else { m };
+        let (method, sizes) =
+            if k.batch == 1 && m <= DEEP && n <= DEEP && (4 * DEPTH..DEEPEST).contains(&depth) {
+                // SAFETY: guaranteed by the caller.
+                unsafe { self.deep(lies) };
+                return None;
+            } else if let Some(panels) = self.constant(!thin) {
+                (Method::Panels(Source::Panels(panels)), self.panel_sizes())
+            } else if thin {
+                (Method::Thin, [m, THIN_COLUMNS, few_tasks])
+            } else if many_rows > 2 * ROWS && k.work() > 8 * TASK && !small {
+                // SAFETY: guaranteed by the caller.
+                unsafe { Product { columns: n, ..self }.shared(repeats) };
+                return None;
+            } else {
+                let columns = if m <= FEW_ROWS { OWN_FEW_COLUMNS } else { OWN_COLUMNS };
+                let source = if small { Source::Lies } else { Source::Own };
+                (Method::Panels(source), [OWN_ROWS, columns, few_tasks])
+            };
+        Some(self.tasks(method, sizes, 0..n, 0..k.batch))
+    }
+
+    /// The tasks for columns of some of the matmuls: of about the given numbers of rows and columns, or of fewer columns
+    /// where there would otherwise be fewer than `tasks` tasks.
+    fn tasks(
         &self,
+        method: Method<F::Right>,
         [about_rows, about_columns, tasks]: [usize; 3],
         columns: Range<usize>,
         indices: Range<usize>,
-        compute: impl Fn(Block<F>) + Sync,
-    ) {
-        let [m, depth, n] = self.k.size;
+    ) -> Tasks<'a, F> {
+        let [m, _, n] = self.k.size;
         let (height, width) = (self.kernels.tiles.len(), self.kernels.width);
         let threads = self.pool.threads();
         let mut rows = Cut::new(m, about_rows, height);
-        let enough = (tasks * threads).div_ceil(indices.len() * rows.parts());
+        let enough = tasks.div_ceil(indices.len() * rows.parts());
         let about = about_columns.min(columns.len().div_ceil(enough)).max(about_columns / 4);
-        let across = Cut::new(columns.len(), about, width);
-        let work = m.saturating_mul(n).saturating_mul(depth.max(1));
+        let mut across = Cut::new(columns.len(), about, width);
+        let work = self.k.work();
         let parts = rows.parts().next_multiple_of(threads);
-        if indices.len() * rows.parts() * across.parts() < FEW_TASKS * threads && work / parts > TASK {
-            rows = Cut::new(m, m.div_ceil(parts), 1);
+        let count = indices.len() * rows.parts() * across.parts();
+        let all = |own: usize| own.saturating_mul(self.columns) / n;
+        // Rows that are in several parts are split evenly; others only if all matmuls together have few tasks.
+        let is_few = if rows.parts() > 1 { count } else { all(count) } < FEW_TASKS * threads;
+        if is_few && all(work) / parts > TASK {
+            if m <= THIN && columns.len() >= 2 * threads * width {
+                // So few rows cost less than to read the right operand more than once.
+                across = Cut::new(columns.len(), columns.len().div_ceil(threads), width);
+            } else {
+                rows = Cut::new(m, m.div_ceil(parts), 1);
+            }
         }
         let blocks = rows.parts() * across.parts();
         let together = if blocks == 1 { (TASK / work).clamp(1, indices.len()) } else { 1 };
-        self.pool.run(indices.len().div_ceil(together) * blocks, &|task| {
-            let (group, block) = (task / blocks, task % blocks);
-            let part = across.range(block / rows.parts());
-            for index in group * together..indices.len().min((group + 1) * together) {
-                let block = Block {
-                    product: self,
-                    index: indices.start + index,
-                    rows: rows.range(block % rows.parts()),
-                    columns: columns.start + part.start..columns.start + part.end,
-                    depth: 0..depth,
-                    to: None,
-                };
-                // SAFETY: guaranteed by the caller; no other task has this block.
-                unsafe { block.in_parts(&compute) };
-            }
-        });
+        let count = indices.len().div_ceil(together) * blocks;
+        let product = Product { ..*self };
+        Tasks { product, method, columns, indices, rows, across, together, count }
+    }
+
+    /// The sizes of tasks that read panels.
+    fn panel_sizes(&self) -> [usize; 3] {
+        [ROWS, self.columns(), TASKS * self.pool.threads()]
     }
 
     /// Roughly how many columns a task computes: a block of that many panels fills the L2 cache.
@@ -369,14 +442,12 @@ impl<F: Form> Product<'_, F> {
                 with(bytes::<F::Right>(self.packed_size(columns.len())), |scratch| {
                     let panels = Panels { start: scratch.cast_const().cast(), columns: columns.clone() };
                     let indices = if repeats { 0..self.k.batch } else { index..index + 1 };
-                    let source = Source::Panels(&panels);
-                    // SAFETY: guaranteed by the caller; the panels fit, and every task has its own part of them.
-                    unsafe {
-                        self.pack(index, &panels);
-                        self.tasks([ROWS, self.columns(), TASKS], columns, indices, |block| {
-                            block.packed(&source)
-                        });
-                    }
+                    // SAFETY: guaranteed by the caller; the panels fit.
+                    unsafe { self.pack(index, &panels) };
+                    let method = Method::Panels(Source::Panels(panels));
+                    let tasks = self.tasks(method, self.panel_sizes(), columns, indices);
+                    // SAFETY: guaranteed by the caller; every task has its own blocks.
+                    self.pool.run(tasks.count, &|task| unsafe { tasks.run(task) });
                 });
             }
         }
@@ -443,6 +514,37 @@ impl<F: Form> Product<'_, F> {
     }
 }
 
+impl<F: Form> Tasks<'_, F> {
+    /// Their work, as far as it is known.
+    fn work(&self) -> usize {
+        self.product.k.work().saturating_mul(self.indices.len())
+    }
+
+    /// Runs one of them.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, whose operands have this form; nobody else runs this task.
+    unsafe fn run(&self, task: usize) {
+        let Tasks { product, columns, indices, rows, across, together, .. } = self;
+        let blocks = rows.parts() * across.parts();
+        let (group, block) = (task / blocks, task % blocks);
+        let part = across.range(block / rows.parts());
+        for index in group * together..indices.len().min((group + 1) * together) {
+            let block = Block {
+                product,
+                index: indices.start + index,
+                rows: rows.range(block % rows.parts()),
+                columns: columns.start + part.start..columns.start + part.end,
+                depth: 0..product.k.size[1],
+                to: None,
+            };
+            // SAFETY: guaranteed by the caller.
+            unsafe { block.in_parts(&self.method) };
+        }
+    }
+}
+
 /// A block of one of the matmuls.
 struct Block<'a, F: Form> {
     product: &'a Product<'a, F>,
@@ -455,13 +557,20 @@ struct Block<'a, F: Form> {
 }
 
 impl<F: Form> Block<'_, F> {
-    /// Computes it with a function that handles at most [`LONG`] of the depth, and combines the results.
+    /// Computes it, at most [`LONG`] of the depth at a time, and combines the results.
     ///
     /// # Safety
     ///
-    /// The function can be called for this block and parts of its depth, and nobody else has this block.
-    unsafe fn in_parts(self, compute: &impl Fn(Block<F>)) {
+    /// The memory was checked for the kernel, whose operands have this form; nobody else has this block.
+    unsafe fn in_parts(self, method: &Method<F::Right>) {
         let (rows, columns, parts) = (self.rows.len(), self.columns.len(), self.depth.len().div_ceil(LONG));
+        // SAFETY: guaranteed by the caller.
+        let compute = |block: Block<F>| unsafe {
+            match method {
+                Method::Thin => block.thin(),
+                Method::Panels(source) => block.packed(source),
+            }
+        };
         if parts <= 1 {
             return compute(self);
         }

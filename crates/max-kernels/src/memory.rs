@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 
-use max_core::kernel::{Access, Kernel, Role, Walk};
+use max_core::kernel::{Ending, Kernel, Role, Walk};
 use max_core::{DeviceRef, HostBytes, Result, bail};
 use max_driver::Buffer;
 
@@ -200,16 +200,15 @@ pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents
         }
         kernel => kernel,
     };
-    if let Some(ending) = kernel.ending() {
-        ending.dtypes()?;
-        let computed = kernel.result_shape();
-        if !ending.shape.iter().eq(computed.iter().copied()) {
-            bail!(internal, "an epilogue has the shape {:?} where {computed:?} is computed", ending.shape);
+    for Ending { run, space } in kernel.endings() {
+        run.dtypes()?;
+        if !run.shape.iter().eq(space.iter().copied()) {
+            bail!(internal, "an epilogue has the shape {:?} where {space:?} is computed", run.shape);
         }
     }
     let mut slots: Vec<Extent> = Vec::new();
-    // Accesses of the final loop that name the same bytes at every index walk memory in the same way.
-    let mut ways: Vec<&Access<i64>> = Vec::new();
+    // Accesses of one final loop that name the same bytes at every index walk memory in the same way.
+    let mut ways: Vec<Walk<'_, i64>> = Vec::new();
     for walk in kernel.walks() {
         let access = walk.access;
         let (slot, bytes, write) = (access.slot.0 as usize, span(&walk)?, walk.role.writes());
@@ -217,9 +216,9 @@ pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents
             continue;
         }
         let way = matches!(walk.role, Role::Load | Role::Store).then(|| {
-            let way = ways.iter().position(|other| same_way(other, access)).unwrap_or(ways.len());
+            let way = ways.iter().position(|other| same_way(other, &walk)).unwrap_or(ways.len());
             if way == ways.len() {
-                ways.push(access);
+                ways.push(walk.clone());
             }
             way as u32
         });
@@ -236,9 +235,10 @@ pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents
     Ok(Extents { device, slots })
 }
 
-fn same_way(a: &Access<i64>, b: &Access<i64>) -> bool {
-    let sizes = [a, b].map(|access| access.dtype.size_in_bytes());
-    a.offset == b.offset && a.strides == b.strides && sizes[0] == sizes[1]
+fn same_way(a: &Walk<'_, i64>, b: &Walk<'_, i64>) -> bool {
+    let size = |walk: &Walk<'_, i64>| walk.access.dtype.size_in_bytes();
+    let same_places = a.access.offset == b.access.offset && a.access.strides == b.access.strides;
+    a.ending == b.ending && same_places && size(a) == size(b)
 }
 
 /// The bytes from the start of a slot to the end of the last element that an access names; an error if it names one
@@ -266,7 +266,7 @@ fn span(walk: &Walk<'_, i64>) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use max_core::DType;
-    use max_core::kernel::{Instr, Loop, Reg, Slot};
+    use max_core::kernel::{Access, Instr, Loop, Reg, Slot};
     use max_core::scalar::NumericOp;
 
     use super::*;
@@ -276,7 +276,7 @@ mod tests {
         let span = |offset, strides: &[i64], shape: &[i64]| {
             let (slot, dtype) = (Slot(0), DType::Int16);
             let access = &Access { slot, dtype, offset, strides: strides.to_vec() };
-            span(&Walk { role: Role::Operand, access, shape: shape.iter().collect() })
+            span(&Walk { role: Role::Operand, access, shape: shape.iter().collect(), ending: 0 })
         };
         assert_eq!(span(1, &[4, 1], &[2, 3]).unwrap(), 16);
         assert_eq!(span(3, &[-1], &[4]).unwrap(), 8);

@@ -10,6 +10,7 @@ use max_graph::Body;
 
 use super::group::{Group, Work};
 use super::heavy::permuted;
+use super::together::{launched, together};
 use super::{Node, NodeId, Source};
 use crate::program::{self, Fact, Launch, Lifetime, Origin, Program, Segment, SlotInfo, Step};
 
@@ -18,6 +19,8 @@ pub(super) struct Parts {
     pub(super) groups: Vec<Group>,
     pub(super) weights: Vec<(String, TensorType)>,
     pub(super) segments: Vec<(Vec<Fact<NodeId>>, usize)>,
+    /// Whether groups may share a step.
+    pub(super) fuse: bool,
 }
 
 pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
@@ -30,10 +33,12 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     let mut in_place = Vec::new();
     // The step of each group, to divide steps into segments.
     let mut first_step = Vec::with_capacity(parts.groups.len() + 1);
-    for group in parts.groups {
+    for numbers in together(&parts) {
         first_step.push(steps.len());
-        let device = group.device;
-        let (work, reads, writes, pairs) = match &group.work {
+        let groups: Vec<&Group> = numbers.iter().map(|&number| &parts.groups[number]).collect();
+        let Some(first) = groups.first() else { continue };
+        let (device, ops) = (first.device, groups.iter().flat_map(|group| &group.ops).copied().collect());
+        let (work, reads, writes, pairs) = match &first.work {
             Work::Print(label, node) => {
                 let slot = node.map(|node| slots.slot(node));
                 (program::Work::Print(label.clone(), slot), slot.into_iter().collect(), vec![], vec![])
@@ -43,7 +48,8 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
                 (program::Work::Transfer { from, to }, vec![from], vec![to], vec![])
             }
             Work::Kernel(_) => {
-                let Some(kernel) = slots.kernel(&group)? else { continue };
+                let kernels_of = groups.iter().filter_map(|group| slots.kernel(group).transpose());
+                let Some(kernel) = launched(kernels_of.collect::<Result<_>>()?)? else { continue };
                 let walks = slots.walks(&kernel);
                 let of = |writes: bool| walks.iter().filter(move |(walk, _)| walk.role.writes() == writes);
                 let [reads, writes] = [false, true].map(|writes| of(writes).map(|(_, slot)| *slot).collect());
@@ -51,7 +57,7 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
                 (program::Work::Kernel(kernels.share(device, &kernel, &mut slots)?), reads, writes, pairs)
             }
         };
-        steps.push(Step { work, device, reads, writes, ops: group.ops });
+        steps.push(Step { work, device, reads, writes, ops });
         in_place.push(pairs);
     }
     first_step.push(steps.len());
@@ -188,7 +194,7 @@ impl Slots<'_> {
     fn kernel(&self, group: &Group) -> Result<Option<Kernel<Dim, NodeId>>> {
         let Work::Kernel(kernel) = &group.work else { return Ok(None) };
         let mut kernel = kernel.clone();
-        if kernel.ending().is_some() {
+        if !kernel.endings().is_empty() {
             let Some(ending) = self.ending(group)? else { return Ok(None) };
             kernel.set_ending(match group.axes {
                 None => ending,
@@ -323,13 +329,15 @@ fn lifetimes(program: &mut Program, in_place: &[Vec<(Slot, Slot)>]) {
 fn in_place_pairs(walks: &[(Walk<Dim, NodeId>, Slot)]) -> Vec<(Slot, Slot)> {
     let alone = |slot: Slot| walks.iter().filter(|(_, other)| *other == slot).count() == 1;
     let of = |role: Role| walks.iter().filter(move |(walk, slot)| walk.role == role && alone(*slot));
-    let in_step = |read: &Access<Dim, NodeId>, written: &Access<Dim, NodeId>| {
-        read.dtype.size_in_bytes() == written.dtype.size_in_bytes()
+    let in_step = |a: &Walk<Dim, NodeId>, b: &Walk<Dim, NodeId>| {
+        let (read, written) = (a.access, b.access);
+        a.ending == b.ending
+            && read.dtype.size_in_bytes() == written.dtype.size_in_bytes()
             && read.offset == written.offset
             && read.strides == written.strides
     };
     let pairs = of(Role::Store).flat_map(|(written, to)| {
-        let fitting = of(Role::Load).filter(|(read, _)| in_step(read.access, written.access));
+        let fitting = of(Role::Load).filter(|(read, _)| in_step(read, written));
         fitting.map(|(_, from)| (*from, *to))
     });
     pairs.collect()

@@ -62,7 +62,7 @@ impl Group {
 
     /// Whether it ends in a loop.
     fn ends_in_loop(&self) -> bool {
-        matches!(&self.work, Work::Kernel(kernel) if kernel.ending().is_some())
+        matches!(&self.work, Work::Kernel(kernel) if !kernel.endings().is_empty())
     }
 
     pub(super) fn push(&mut self, instr: Instr<Dim>) -> Reg {

@@ -1,7 +1,8 @@
 //! Matmuls of one matrix with several constant ones become one matmul, whose parts are views.
 //!
 //! Constant biases that are added to them are joined too, so that the one matmul ends in one addition. Data that is only
-//! known at load or run time is not joined: that would be a copy every time.
+//! known at load or run time is not joined, because that would be a copy: lowering makes one step of such matmuls instead,
+//! which reads each right operand where it is (`lower/together.rs`).
 
 use std::collections::{HashMap, HashSet};
 

@@ -3,8 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 use std::hash::{Hash, Hasher};
 
-use super::epilogue;
 use super::walk::one;
+use super::{Ending, epilogue};
 use crate::Result;
 use crate::kernel::{Access, Loop, Map, Role, Slot, Walk};
 

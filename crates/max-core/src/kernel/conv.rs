@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::epilogue;
 use super::print::List;
 use super::walk::one;
+use super::{Ending, epilogue};
 use crate::Result;
 use crate::kernel::{Access, Loop, Map, Role, Slot, Walk};
 

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::no_ending;
 use super::walk::one;
+use super::{Ending, no_ending};
 use crate::Result;
 use crate::kernel::{Access, Loop, Map, Role, Slot, Walk};
 

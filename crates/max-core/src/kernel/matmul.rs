@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::epilogue;
 use super::walk::one;
+use super::{Ending, epilogue};
 use crate::Result;
 use crate::kernel::{Access, Loop, Map, Role, Slot, Walk};
 
@@ -46,6 +46,42 @@ impl<D, M> Matmul<D, M> {
         see(Walk::new(Role::Operand, lhs, &[batch, one(m), one(k)]));
         see(Walk::new(Role::Operand, rhs, &[batch, one(k), one(n)]));
         epilogue.walk(see);
+    }
+}
+
+/// Matmuls of one left operand that do not read each other's results: a single launch, whose threads share all of their
+/// work.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Matmuls<D, M = Slot> {
+    /// The matmuls.
+    pub all: Vec<Matmul<D, M>>,
+}
+
+impl<D, M> Matmuls<D, M> {
+    pub(super) fn map<E, N>(&self, to: &mut Map<D, M, E, N>) -> Result<Matmuls<E, N>> {
+        Ok(Matmuls { all: self.all.iter().map(|k| k.map(to)).collect::<Result<_>>()? })
+    }
+
+    pub(super) fn walk<'a>(&'a self, see: &mut dyn FnMut(Walk<'a, D, M>)) {
+        for (ending, k) in self.all.iter().enumerate() {
+            k.walk(&mut |walk| see(Walk { ending: ending as u32, ..walk }));
+        }
+    }
+
+    pub(super) fn endings(&self) -> Vec<Ending<'_, D, M>> {
+        self.all.iter().flat_map(Matmul::endings).collect()
+    }
+
+    pub(super) fn set_ending(&mut self, _: Loop<D, M>) {}
+}
+
+impl<D: Display> Matmuls<D> {
+    pub(super) fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (at, k) in self.all.iter().enumerate() {
+            f.write_str(if at == 0 { "" } else { "  and matmul " })?;
+            k.write(f)?;
+        }
+        Ok(())
     }
 }
 

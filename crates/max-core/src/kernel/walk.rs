@@ -11,6 +11,8 @@ pub struct Walk<'a, D, M = Slot> {
     pub access: &'a Access<D, M>,
     /// The sizes of the space, one for each stride of the access.
     pub shape: Vec<&'a D>,
+    /// The number of the final loop it belongs to, if it is a [`Role::Load`] or a [`Role::Store`].
+    pub ending: u32,
 }
 
 /// What a kernel walks memory for.
@@ -20,9 +22,9 @@ pub enum Role {
     Operand,
     /// It is written, in any order.
     Result,
-    /// It is read by the final loop, element by element.
+    /// It is read by a final loop, element by element.
     Load,
-    /// It is written by the final loop, element by element.
+    /// It is written by a final loop, element by element.
     Store,
 }
 
@@ -36,7 +38,7 @@ impl Role {
 impl<'a, D, M> Walk<'a, D, M> {
     /// A walk over sizes one after the other.
     pub(super) fn new(role: Role, access: &'a Access<D, M>, shape: &[&'a [D]]) -> Walk<'a, D, M> {
-        Walk { role, access, shape: shape.iter().flat_map(|sizes| sizes.iter()).collect() }
+        Walk { role, access, shape: shape.iter().flat_map(|sizes| sizes.iter()).collect(), ending: 0 }
     }
 }
 

@@ -95,6 +95,16 @@ pub fn forms() -> Vec<KernelForm> {
         &x[0], &x[1]
     ));
     form!(
+        "matmuls of one left operand",
+        ALL,
+        [["m", "k"], ["k", "n"], ["k", "p"], ["q", "k"]],
+        [m = 13, k = 300, n = 37, p = 70, q = 5],
+        |x| {
+            let last = ops::matmul(&x[0], ops::transpose(&x[3], 0, 1))?;
+            ops::concat([ops::matmul(&x[0], &x[1])?, ops::matmul(&x[0], &x[2])?, last], 1)
+        }
+    );
+    form!(
         "matmul and more",
         FLOATS,
         [["b", "m", "k"], ["k", "n"], ["n"], ["b", "m", "n"]],

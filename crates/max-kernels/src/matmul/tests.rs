@@ -388,3 +388,76 @@ fn kernels_agree_with_plain_loops() {
     check::<i64>(&mut random);
     check::<Bool>(&mut random);
 }
+
+/// Matmuls of one left operand, launched together and one after the other: the same bits, for any number of them, with
+/// right operands that are constant or not, in any layout and of any width.
+#[test]
+fn matmuls_run_together_with_the_same_bits() {
+    fn check<T: Step>(random: &mut Random, [m, k]: [i64; 2], widths: &[i64]) {
+        let (lhs, left_count) = random.access(0, T::DTYPE, &[m, k], true);
+        let count = widths.len() as u32;
+        let mut buffers = vec![Buffer::from(random.elements::<T>(left_count))];
+        let mut all = Vec::new();
+        for (at, &n) in widths.iter().enumerate() {
+            let (rhs, right_count) = random.access(1 + at as u32, T::DTYPE, &[k, n], true);
+            buffers.push(Buffer::from(random.elements::<T>(right_count)));
+            let epilogue = store(1 + count + at as u32, T::DTYPE, &[m, n]);
+            all.push(Matmul { batch: vec![], m, n, k, lhs: lhs.clone(), rhs, epilogue });
+        }
+        let kept = buffers.iter().map(|buffer| Constant::new(buffer.host_bytes().unwrap()));
+        let kept: Vec<Constant> = kept.collect();
+        let outputs = || widths.iter().map(|n| Buffer::from(vec![T::from_f64(77.0); (m * n) as usize]));
+        for threads in [1, 2, 3] {
+            let [apart, together] = [0; 2].map(|_| outputs().collect::<Vec<_>>());
+            let run = |kernel: &Kernel<i64>, results: &[Buffer]| {
+                let read =
+                    buffers.iter().zip(&kept).enumerate().map(|(at, (buffer, constant))| match at % 2 {
+                        0 => Memory::of(buffer).unwrap(),
+                        _ => Memory::of_constant(constant),
+                    });
+                let written = results.iter().map(|buffer| Memory::of_mut(buffer).unwrap());
+                let memory: Vec<Memory> = read.chain(written).collect();
+                prepare(kernel).unwrap().run(&memory, &Pool::new(threads)).unwrap();
+            };
+            all.iter().for_each(|k| run(&Kernel::Matmul(k.clone()), &apart));
+            run(&Kernel::Matmuls(Matmuls { all: all.clone() }), &together);
+            for (one, other) in apart.iter().zip(&together) {
+                let [one, other] = [one, other].map(|buffer| buffer.host_bytes().unwrap());
+                assert_eq!(*one, *other, "{} {m} {k} {widths:?} on {threads} threads", T::DTYPE);
+            }
+        }
+    }
+    let mut random = Random(9);
+    let long: Vec<i64> = (0..TOGETHER as i64 + 3).map(|at| 10 * at).collect();
+    let widths: [&[i64]; 6] = [&[5], &[0, 1, 40], &[1, 1, 0], &[300, 100, 100], &[1030, 33, 64], &long];
+    for [m, k] in [[0, 7], [1, 0], [1, 1], [1, 300], [3, 40], [16, 130], [50, 1100], [200, 90]] {
+        for widths in widths {
+            check::<f32>(&mut random, [m, k], widths);
+            check::<bf16>(&mut random, [m, k], widths);
+            check::<i8>(&mut random, [m, k], widths);
+        }
+    }
+}
+
+#[test]
+fn matmuls_have_one_dtype_and_do_not_read_each_other() {
+    let access = |slot, dtype| Access { slot: Slot(slot), dtype, offset: 0, strides: vec![4, 1] };
+    let matmul = |rhs, dtype, out| {
+        let epilogue = store(out, dtype, &[4, 4]);
+        Matmul { batch: vec![], m: 4, n: 4, k: 4, lhs: access(0, dtype), rhs: access(rhs, dtype), epilogue }
+    };
+    let message = |all| prepare(&Kernel::Matmuls(Matmuls { all })).unwrap_err().to_string();
+    let first = matmul(1, DType::Float32, 2);
+    assert!(message(vec![]).contains("no matmuls"));
+    let mixed = message(vec![first.clone(), matmul(3, DType::Int32, 4)]);
+    assert!(mixed.contains("where float32 is expected"), "{mixed}");
+    // The second reads what the first writes: as its right operand, and in its epilogue.
+    let reads = message(vec![first.clone(), matmul(2, DType::Float32, 3)]);
+    assert!(reads.contains("in a different way"), "{reads}");
+    let mut second = matmul(1, DType::Float32, 3);
+    second.epilogue.accesses.push(access(2, DType::Float32));
+    second.epilogue.code.insert(0, Instr::Load(1));
+    second.epilogue.code[2] = Instr::Store(0, Reg(1));
+    let loads = message(vec![first, second]);
+    assert!(loads.contains("in a different way"), "{loads}");
+}
