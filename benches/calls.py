@@ -77,7 +77,7 @@ def max_calls():
         "a + b, bare": timed(lambda: a + b, 1000),
         "a * 2.0, bare": timed(lambda: a * 2.0, 1000),
         "a + array, bare": timed(lambda: a + array, 1000),
-        "_core.op of relu, bare": timed(lambda: _core.op(bare, "relu", a), 1000),
+        "_core.op of relu, bare": timed(lambda: _core.op(bare, "relu", (a,)), 1000),
         "relu in lazy()": record(relu),
         "y + a in lazy()": record(lambda y: y + a),
         "relu in F.functional": together,

@@ -145,7 +145,7 @@ impl PyGraph {
 
 /// Calls an op function by name, in a graph or in a region.
 #[pyfunction]
-#[pyo3(signature = (scope, name, *args))]
+#[pyo3(signature = (scope, name, args, /))]
 pub fn op<'py>(
     scope: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,

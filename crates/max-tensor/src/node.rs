@@ -76,6 +76,11 @@ impl Cell {
         }
     }
 
+    /// Whether it represents a value of a graph.
+    pub(crate) fn is_value(&self) -> bool {
+        matches!(*lock(&self.state), State::Value(_))
+    }
+
     /// Whether it is still to be computed.
     pub(crate) fn is_pending(&self) -> bool {
         matches!(*lock(&self.state), State::Pending(..))

@@ -144,7 +144,7 @@ class Graph:
         """The text form with all constants, which `parse` reads."""
     def __str__(self) -> str: ...  # the text form with long constants elided
 
-def op(scope: Graph | Region | None, name: str, *args: Any) -> Any:
+def op(scope: Graph | Region | None, name: str, args: tuple[Any, ...], /) -> Any:
     """Calls an op function by name. Returns a Value or a Tensor, a list of them, or None.
 
     In a graph the op is recorded, and the results are Values, or Tensors if there is one among the arguments. In a
