@@ -17,6 +17,7 @@ use crate::driver::{PyBuffer, PyDevice, check_convertible, python_number};
 use crate::error::Raise;
 use crate::graph::PyValue;
 use crate::interrupt::interruptible;
+use crate::shell;
 use crate::types::{PyDType, PyType};
 
 /// Where ops on tensors are recorded before they run.
@@ -65,19 +66,23 @@ impl PyRegion {
 
     /// Calls an op function by name.
     pub fn call<'py>(&self, py: Python<'py>, name: &str, args: Vec<Arg>) -> PyResult<Bound<'py, PyAny>> {
-        // The exception itself shows where a bare op was called.
-        let location = if self.is_bare() && !is_tracing() { None } else { Some(caller(py)?) };
+        let location = if is_tracing() { Some(caller(py)?) } else { None };
         let output = interruptible(py, |checkpoint| {
             let call = || self.0.call_until(name, args, checkpoint);
-            match location {
+            Ok(match location {
                 Some(location) => located(name, location, call),
                 None => unlocated(name, call),
-            }
+            })
         })?;
-        let object = |tensor| Bound::new(py, PyTensor(tensor));
-        match output {
+        let output = match output {
+            // The exception itself shows where a bare op was called.
+            Err(error) if !self.is_bare() => Err(error.at(caller(py)?)),
+            output => output,
+        };
+        let object = |tensor| shell::TENSOR.wrap(py, PyTensor(tensor));
+        match output.raise()? {
             Output::None => Ok(py.None().into_bound(py)),
-            Output::One(tensor) => Ok(object(tensor)?.into_any()),
+            Output::One(tensor) => object(tensor),
             Output::Many(tensors) => {
                 let objects = tensors.into_iter().map(object).collect::<PyResult<Vec<_>>>()?;
                 Ok(PyList::new(py, objects)?.into_any())

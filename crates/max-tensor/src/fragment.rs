@@ -138,7 +138,9 @@ impl Drop for Fragment {
     fn drop(&mut self) {
         if !self.is_large() && self.graph.is_unshared() {
             self.body.clear();
-            SPARE.set(Some((self.graph.clone(), std::mem::take(&mut self.body))));
+            let spare = (self.graph.clone(), std::mem::take(&mut self.body));
+            // Fails where the thread ends, and drops what it kept.
+            let _ = SPARE.try_with(|slot| slot.set(Some(spare)));
         }
     }
 }

@@ -207,8 +207,8 @@ impl Staged {
             return Ok(());
         }
         let operands = node.operands.iter().map(|cell| self.value(cell)).collect::<Result<Vec<_>>>()?;
-        let (types, location) = (node.types.iter().cloned(), node.location.clone());
-        let op = self.body.push_typed(node.kind.clone(), operands, types, location);
+        // A source location belongs to one call, but the model serves many.
+        let op = self.body.push_typed(node.kind.clone(), operands, node.types.iter().cloned(), None);
         let values = self.body.op(op).results.clone();
         let cells = node.results.get().cloned().unwrap_or_default();
         let moved = |cell: &Arc<Cell>| match self.visited.get(&Arc::as_ptr(cell)) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use max_core::{Location, Result, Type, bail};
 use max_driver::{Buffer, Device};
-use max_graph::graph::{current_location, located};
+use max_graph::graph::located;
 use max_graph::{Graph, OpKind, TensorValue, Value, ValueId};
 
 use crate::cache::host_buffer;
@@ -171,7 +171,7 @@ impl Region {
 
     /// Turns the ops of a fragment into nodes.
     fn keep(&self, fragment: &Fragment, operands: Vec<Arc<Cell>>) -> Vec<Tensor> {
-        let (body, location) = (&fragment.body, current_location());
+        let body = &fragment.body;
         let mut cells: Vec<Option<Arc<Cell>>> = vec![None; body.num_values()];
         for (argument, cell) in body.block.arguments.iter().zip(operands) {
             cells[argument.0 as usize] = Some(cell);
@@ -179,9 +179,9 @@ impl Region {
         for op in body.ops() {
             let operands: Vec<_> = op.operands.iter().filter_map(|id| cells[id.0 as usize].clone()).collect();
             let depth = 1 + operands.iter().map(|cell| cell.depth()).max().unwrap_or(0);
-            let (kind, location) = (op.kind.clone(), location.clone());
             let types = body.types_of(&op.results).cloned().collect();
-            let node = Arc::new(Node { kind, operands, types, location, depth, results: OnceLock::new() });
+            let node =
+                Arc::new(Node { kind: op.kind.clone(), operands, types, depth, results: OnceLock::new() });
             let made = op.results.iter().enumerate().filter_map(|(number, id)| match body.type_of(*id) {
                 Type::Tensor(ty) => {
                     let cell = Cell::new(ty.clone(), State::Pending(node.clone(), number));
