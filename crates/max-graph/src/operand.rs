@@ -4,6 +4,7 @@
 //! weak: they take the dtype of the tensors they are used with, if it can hold their values. All but tensors are put
 //! on the device of the tensors they are used with.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use max_core::{DType, DeviceRef, Dim, Error, Number, Result, Shape, bail};
@@ -17,7 +18,7 @@ use crate::value::{TensorValue, Value};
 use crate::weight::Weight;
 
 /// Something that has a tensor value in the graph being built.
-pub trait HasTensorValue: Send + Sync {
+pub trait HasTensorValue: Any + Send + Sync {
     /// Its value in the current graph.
     fn tensor_value(self: Arc<Self>) -> Result<TensorValue>;
 }

@@ -180,14 +180,14 @@ impl<T: FromArg> FromArg for Option<T> {
     }
 }
 
-/// What an op function returns.
-pub enum Output {
+/// What an op function returns: values of a graph, or what they stand for.
+pub enum Output<T = Value> {
     /// Nothing.
     None,
     /// One value.
-    One(Value),
+    One(T),
     /// Several values.
-    Many(Vec<Value>),
+    Many(Vec<T>),
 }
 
 /// A return type of op functions.

@@ -112,7 +112,7 @@ struct Extent {
 }
 
 /// Up to this many slots are compared pairwise; more are sorted first.
-const FEW: usize = 8;
+const FEW: usize = 16;
 
 impl Extents {
     /// Whether the kernel may run on this memory: it is large enough and on the right device, and what is written

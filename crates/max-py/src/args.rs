@@ -181,6 +181,21 @@ fn nested_arg(reader: &mut Reader, object: &Bound<'_, PyAny>, depth: usize) -> P
     let Some(depth) = depth.checked_sub(1) else {
         return Err(PyTypeError::new_err(format!("an argument is nested more than {MAX_DEPTH} deep")));
     };
+    // Cheap checks first: looking up a missing attribute costs more than running a small op.
+    if object.is_none() {
+        return Ok(Arg::None);
+    }
+    if let Ok(number) = object.cast_exact::<PyFloat>() {
+        return Ok(Arg::Number(Number::Float(number.value())));
+    }
+    if let Some(array) = array::as_numpy(object)? {
+        return reader.array(&array::from_numpy(array)?);
+    }
+    if object.is_exact_instance_of::<PyInt>()
+        && let Some(number) = number(object)?
+    {
+        return Ok(Arg::Number(number));
+    }
     if let Some(dtype) = array::dtype_like(object)? {
         return Ok(Arg::DType(dtype));
     }
@@ -193,12 +208,6 @@ fn nested_arg(reader: &mut Reader, object: &Bound<'_, PyAny>, depth: usize) -> P
     }
     if let Some(inner) = object.getattr_opt(intern!(py, "_native"))? {
         return native_arg(reader, &inner);
-    }
-    if object.is_none() {
-        return Ok(Arg::None);
-    }
-    if let Some(array) = array::as_numpy(object)? {
-        return reader.array(&array::from_numpy(array)?);
     }
     if let Some(number) = number(object)? {
         return Ok(Arg::Number(number));

@@ -9,7 +9,7 @@ use max::engine::{self, InferenceSession, Model, ProfilingMode, TensorSpec, Weig
 use max::graph::DeviceRef;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
 
 use crate::args::{self, native};
 use crate::array;
@@ -17,6 +17,7 @@ use crate::driver::{PyBuffer, PyDevice};
 use crate::error::Raise;
 use crate::graph::PyGraph;
 use crate::interrupt::interruptible;
+use crate::shell;
 use crate::types::{PyDType, PyDeviceRef};
 
 /// The devices on which models run, and how.
@@ -178,13 +179,22 @@ impl PyModel {
         self.0.output_metadata().iter().map(spec).collect()
     }
 
-    fn execute(&self, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<PyBuffer>> {
-        self.run("execute", inputs, Model::execute_until).map(wrap)
+    fn execute<'py>(&self, inputs: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyList>> {
+        let outputs = self.run("execute", inputs, Model::execute_until)?;
+        wrap(inputs.py(), outputs)
     }
 
-    fn capture(&self, key: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<PyBuffer>> {
+    fn capture<'py>(
+        &self,
+        key: &Bound<'_, PyAny>,
+        inputs: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let key = graph_key(key)?;
-        self.run("capture", inputs, |model, inputs, check| model.capture_until(key, inputs, check)).map(wrap)
+        let capture = |model: &Model, inputs: &[Buffer], check: &dyn Fn() -> max::Result<()>| {
+            model.capture_until(key, inputs, check)
+        };
+        let outputs = self.run("capture", inputs, capture)?;
+        wrap(inputs.py(), outputs)
     }
 
     fn replay(&self, key: &Bound<'_, PyAny>, inputs: &Bound<'_, PyTuple>) -> PyResult<()> {
@@ -259,8 +269,9 @@ impl PyModel {
     }
 }
 
-fn wrap(buffers: Vec<Buffer>) -> Vec<PyBuffer> {
-    buffers.into_iter().map(PyBuffer).collect()
+fn wrap(py: Python<'_>, buffers: Vec<Buffer>) -> PyResult<Bound<'_, PyList>> {
+    let buffers = buffers.into_iter().map(|buffer| shell::BUFFER.wrap(py, PyBuffer(buffer)));
+    PyList::new(py, buffers.collect::<PyResult<Vec<_>>>()?)
 }
 
 /// The key of a capture: an int, not a bool, that fits an unsigned 64-bit integer.

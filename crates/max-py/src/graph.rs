@@ -17,6 +17,7 @@ use crate::args::{self, DTypeLike, Reader, native};
 use crate::caller::caller;
 use crate::error::Raise;
 use crate::interrupt::{attached, call};
+use crate::shell;
 use crate::tensor::{PyRegion, PyTensor};
 use crate::types::{PyDeviceRef, PyType};
 
@@ -145,7 +146,7 @@ impl PyGraph {
 
 /// Calls an op function by name, in a graph or in a region.
 #[pyfunction]
-#[pyo3(signature = (scope, name, *args))]
+#[pyo3(signature = (scope, name, args, /))]
 pub fn op<'py>(
     scope: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,
@@ -168,8 +169,8 @@ pub fn op<'py>(
     let _scope = graph.as_ref().map(Graph::enter);
     let output = located(&name, caller(py)?, || registry::call(&name, args, Vec::new())).raise()?;
     let object = |value: Value| match reader.met_tensor {
-        true => Ok(Bound::new(py, PyTensor(Tensor::from_value(value.tensor().raise()?)))?.into_any()),
-        false => Ok(Bound::new(py, PyValue(value))?.into_any()),
+        true => shell::TENSOR.wrap(py, PyTensor(Tensor::from_value(value.tensor().raise()?))),
+        false => shell::VALUE.wrap(py, PyValue(value)),
     };
     match output {
         Output::None => Ok(py.None().into_bound(py)),

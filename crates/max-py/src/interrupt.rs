@@ -101,25 +101,24 @@ pub fn call<'py>(
 }
 
 /// Lets Ctrl-C end an execution: checks for signals from time to time, and keeps the exception that one raises.
+#[derive(Default)]
 struct Interrupt {
-    looked: Cell<Instant>,
+    /// When it checked, or was first asked to.
+    looked: Cell<Option<Instant>>,
     raised: RefCell<Option<PyErr>>,
-}
-
-impl Default for Interrupt {
-    fn default() -> Interrupt {
-        Interrupt { looked: Cell::new(Instant::now()), raised: RefCell::new(None) }
-    }
 }
 
 impl Interrupt {
     const PAUSE: Duration = Duration::from_millis(20);
 
     fn check(&self) -> max::Result<()> {
-        if self.looked.get().elapsed() < Interrupt::PAUSE {
+        let now = Instant::now();
+        let looked = self.looked.get().unwrap_or(now);
+        let wait = now.duration_since(looked) < Interrupt::PAUSE;
+        self.looked.set(Some(if wait { looked } else { now }));
+        if wait {
             return Ok(());
         }
-        self.looked.set(Instant::now());
         attached(|py| py.check_signals()).map_err(|exception| {
             self.raised.replace(Some(exception));
             max::Error::runtime("interrupted")

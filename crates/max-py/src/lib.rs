@@ -10,6 +10,7 @@ mod engine;
 mod error;
 mod graph;
 mod interrupt;
+mod shell;
 mod tensor;
 mod types;
 
@@ -24,6 +25,8 @@ mod _core {
     use crate::engine::{PyModel, PySession, clear_program_cache, program_cache_stats};
     #[pymodule_export]
     use crate::graph::{PyGraph, PyValue, PyWeight, op, op_params};
+    #[pymodule_export]
+    use crate::shell::set_shell;
     #[pymodule_export]
     use crate::tensor::{
         PyRegion, PyTensor, PyTrace, clear_tensor_cache, next_seed, set_seed, tensor_cache_stats,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use max::driver::Buffer;
-use max::graph::registry::{self, Arg, Output};
+use max::graph::registry::{Arg, Output};
 use max::graph::{Type, Value, located, unlocated};
 use max::tensor::{self, Realization, Region, RegionKind, Tensor, Trace, is_tracing};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -17,6 +17,7 @@ use crate::driver::{PyBuffer, PyDevice, check_convertible, python_number};
 use crate::error::Raise;
 use crate::graph::PyValue;
 use crate::interrupt::interruptible;
+use crate::shell;
 use crate::types::{PyDType, PyType};
 
 /// Where ops on tensors are recorded before they run.
@@ -65,34 +66,27 @@ impl PyRegion {
 
     /// Calls an op function by name.
     pub fn call<'py>(&self, py: Python<'py>, name: &str, args: Vec<Arg>) -> PyResult<Bound<'py, PyAny>> {
-        // The exception itself shows where a bare op was called.
-        let location = if self.is_bare() && !is_tracing() { None } else { Some(caller(py)?) };
-        let (tensors, one) = interruptible(py, |checkpoint| {
-            let mut one = false;
-            let build = || {
-                Ok(match registry::call(name, args, Vec::new())? {
-                    Output::None => Vec::new(),
-                    Output::One(value) => {
-                        one = true;
-                        vec![value]
-                    }
-                    Output::Many(values) => values,
-                })
-            };
-            let record = || self.0.record_until(build, checkpoint);
-            let tensors = match location {
-                Some(location) => located(name, location, record),
-                None => unlocated(name, record),
-            }?;
-            Ok((tensors, one))
+        let location = if is_tracing() { Some(caller(py)?) } else { None };
+        let output = interruptible(py, |checkpoint| {
+            let call = || self.0.call_until(name, args, checkpoint);
+            Ok(match location {
+                Some(location) => located(name, location, call),
+                None => unlocated(name, call),
+            })
         })?;
-        let mut objects = tensors.into_iter().map(|tensor| Bound::new(py, PyTensor(tensor)));
-        if one && let Some(object) = objects.next() {
-            return Ok(object?.into_any());
-        }
-        match objects.len() {
-            0 => Ok(py.None().into_bound(py)),
-            _ => Ok(PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)?.into_any()),
+        let output = match output {
+            // The exception itself shows where a bare op was called.
+            Err(error) if !self.is_bare() => Err(error.at(caller(py)?)),
+            output => output,
+        };
+        let object = |tensor| shell::TENSOR.wrap(py, PyTensor(tensor));
+        match output.raise()? {
+            Output::None => Ok(py.None().into_bound(py)),
+            Output::One(tensor) => object(tensor),
+            Output::Many(tensors) => {
+                let objects = tensors.into_iter().map(object).collect::<PyResult<Vec<_>>>()?;
+                Ok(PyList::new(py, objects)?.into_any())
+            }
         }
     }
 }

@@ -6,9 +6,11 @@
 //! number decides how the compiler rounds (the scale of an attention, which becomes one op) there is one per number, so that
 //! the same numbers give the same bits, whatever ran before. The cache is bounded, LRU, and shared by the process.
 
+use std::borrow::Cow;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use max_core::{DeviceRef, Result};
 use max_driver::{Buffer, Device};
@@ -67,16 +69,23 @@ impl Family {
     }
 }
 
+/// What is known of a graph that may run again: its structure, and its model as long as that is cached.
+#[derive(Default)]
+pub(crate) struct Known {
+    structure: OnceCell<Structure>,
+    family: RefCell<Weak<Family>>,
+}
+
 #[derive(Default)]
 struct Cache {
     entries: HashMap<Vec<u64>, Entry>,
-    /// Counts uses.
-    clock: u64,
     ops: usize,
 }
 
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 static SESSION: Mutex<Option<Arc<InferenceSession>>> = Mutex::new(None);
+/// Counts uses.
+static CLOCK: AtomicU64 = AtomicU64::new(0);
 static HITS: AtomicU64 = AtomicU64::new(0);
 static MISSES: AtomicU64 = AtomicU64::new(0);
 
@@ -98,18 +107,22 @@ pub fn clear_cache() {
 }
 
 /// The model of a graph, with its inputs: those of the graph, its arrays, and the numbers that vary.
-pub(crate) fn find(body: &Body, mut inputs: Vec<Buffer>) -> Result<Found> {
-    let mut structure = Structure::of(body);
-    let (family, compiled) = match look_up(&mut structure) {
+pub(crate) fn find(body: &Body, known: &Known, mut inputs: Vec<Buffer>) -> Result<Found> {
+    let structure = known.structure.get_or_init(|| Structure::of(body));
+    // The bound statement ends the borrow: compiling may run anything.
+    let cached = known.family.borrow().upgrade();
+    let (family, compiled) = match cached.map_or_else(|| look_up(structure), Lookup::Found) {
         Lookup::Found(family) => {
             HITS.fetch_add(1, Ordering::Relaxed);
             (family, false)
         }
-        Lookup::Missing { sizes, numbers, before } => {
+        Lookup::Missing { key, sizes, numbers, before } => {
             MISSES.fetch_add(1, Ordering::Relaxed);
-            (compile(body, &mut structure, sizes, numbers, before)?, true)
+            (compile(body, structure, key, sizes, numbers, before)?, true)
         }
     };
+    family.used.store(CLOCK.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+    known.family.replace(Arc::downgrade(&family));
     for array in &structure.arrays {
         inputs.push(placed(array)?);
     }
@@ -159,37 +172,38 @@ enum Lookup {
     Found(Arc<Family>),
     /// There is no model: one must be compiled for this, replacing the previous one.
     Missing {
+        key: Vec<u64>,
         sizes: Vec<Variation<i64>>,
         numbers: Vec<Variation<HostTensor>>,
         before: Option<Arc<Family>>,
     },
 }
 
-fn look_up(structure: &mut Structure) -> Lookup {
-    let mut cache = lock(&CACHE);
-    cache.clock += 1;
-    while let Some(&Entry::Rigid(rigid)) = cache.entries.get(&structure.key) {
-        structure.make_rigid(rigid);
+fn look_up(structure: &Structure) -> Lookup {
+    let cache = lock(&CACHE);
+    let mut key = Cow::Borrowed(&structure.key);
+    while let Some(&Entry::Rigid(rigid)) = cache.entries.get(&*key) {
+        structure.make_rigid(key.to_mut(), rigid);
     }
     let (sizes, numbers) = (structure.sizes.iter(), structure.numbers.iter());
-    let Some(Entry::Family(family)) = cache.entries.get(&structure.key) else {
+    let Some(Entry::Family(family)) = cache.entries.get(&*key) else {
         let sizes = sizes.copied().map(Variation::Constant).collect();
         let numbers = numbers.map(|number| Variation::Constant(number.value.clone())).collect();
-        return Lookup::Missing { sizes, numbers, before: None };
+        return Lookup::Missing { key: key.into_owned(), sizes, numbers, before: None };
     };
-    family.used.store(cache.clock, Ordering::Relaxed);
     if family.covers(structure) {
         return Lookup::Found(family.clone());
     }
     let sizes = family.sizes.iter().cloned().zip(sizes).map(|(seen, size)| seen.and(size)).collect();
     let seen = family.numbers.iter().cloned().zip(numbers);
     let numbers = seen.map(|(seen, number)| seen.and(&number.value)).collect();
-    Lookup::Missing { sizes, numbers, before: Some(family.clone()) }
+    Lookup::Missing { key: key.into_owned(), sizes, numbers, before: Some(family.clone()) }
 }
 
 fn compile(
     body: &Body,
-    structure: &mut Structure,
+    structure: &Structure,
+    mut key: Vec<u64>,
     sizes: Vec<Variation<i64>>,
     numbers: Vec<Variation<HostTensor>>,
     before: Option<Arc<Family>>,
@@ -205,7 +219,7 @@ fn compile(
         Err(_) => {
             let fixed: Vec<_> = own_sizes.iter().copied().map(Variation::Constant).collect();
             let model = load(&fixed, &numbers)?;
-            make_rigid(structure, Rigid::Sizes);
+            make_rigid(&mut key, structure, Rigid::Sizes);
             (fixed, model)
         }
     };
@@ -216,26 +230,25 @@ fn compile(
         let plain = load(&sizes, &fixed)?;
         let changes = |other: &Model| other.program().rounding != model.program().rounding;
         if changes(&plain) || before.is_some_and(|before| changes(&before.model)) {
-            make_rigid(structure, Rigid::Numbers);
+            make_rigid(&mut key, structure, Rigid::Numbers);
             (numbers, model) = (fixed, plain);
         }
     }
     let ops = body.block.ops.len();
     let family = Arc::new(Family { sizes, numbers, model: Arc::new(model), ops, used: AtomicU64::new(0) });
-    keep(std::mem::take(&mut structure.key), Entry::Family(family.clone()));
+    keep(key, Entry::Family(family.clone()));
     Ok(family)
 }
 
-fn make_rigid(structure: &mut Structure, rigid: Rigid) {
-    keep(structure.key.clone(), Entry::Rigid(rigid));
-    structure.make_rigid(rigid);
+fn make_rigid(key: &mut Vec<u64>, structure: &Structure, rigid: Rigid) {
+    keep(key.clone(), Entry::Rigid(rigid));
+    structure.make_rigid(key, rigid);
 }
 
 fn keep(key: Vec<u64>, entry: Entry) {
     let mut cache = lock(&CACHE);
-    cache.clock += 1;
     if let Entry::Family(family) = &entry {
-        family.used.store(cache.clock, Ordering::Relaxed);
+        family.used.store(CLOCK.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         cache.ops += family.ops;
     }
     let mut gone = Vec::from_iter(cache.entries.insert(key, entry));
@@ -262,7 +275,7 @@ impl Cache {
         let mut times: Vec<u64> = self.entries.values().map(used).collect();
         times.sort_unstable();
         let middle = times[times.len() / 2];
-        let clock = self.clock;
+        let clock = CLOCK.load(Ordering::Relaxed);
         let old = |entry: &Entry| used(entry) <= middle && used(entry) < clock;
         self.entries.extract_if(|_, entry| old(entry)).map(|(_, entry)| entry).collect()
     }

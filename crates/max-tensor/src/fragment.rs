@@ -1,13 +1,16 @@
-//! The graph that the op functions of one call on tensors record into.
+//! The graph that the op functions of a call on tensors record into.
 //!
-//! Its inputs are the tensors among the operands, in order of first use.
+//! Its inputs are the tensors among the operands, in order of first use. Op functions see nothing of a tensor but its type,
+//! so a fragment serves all calls that differ only in their tensors: see [`crate::calls`].
 
 use std::cell::{Cell as Slot, RefCell};
 use std::sync::Arc;
 
 use max_core::{Result, bail};
+use max_graph::properties::Effects;
 use max_graph::{Body, Graph, OpKind, TensorValue, Value, ValueId};
 
+use crate::cache::Known;
 use crate::node::Cell;
 
 thread_local! {
@@ -25,16 +28,19 @@ struct Open {
 /// What the op functions of one call have recorded.
 pub(crate) struct Fragment {
     graph: Graph,
-    body: Body,
-    /// The tensors that are its inputs.
-    pub(crate) operands: Vec<Arc<Cell>>,
-    /// The results of the call.
+    /// What was recorded; its results are those of the call that must be computed, each once.
+    pub(crate) body: Body,
+    /// The results of the call. A result that is an input is that tensor.
     pub(crate) results: Vec<ValueId>,
+    /// Whether its ops can run later: they only compute, and their results have known sizes.
+    pub(crate) can_wait: bool,
+    /// The model that computes the results.
+    pub(crate) known: Known,
 }
 
 impl Fragment {
-    /// Runs op functions and keeps what they record.
-    pub(crate) fn build(build: impl FnOnce() -> Result<Vec<Value>>) -> Result<Fragment> {
+    /// Runs op functions and keeps what they record, and the tensors that are its inputs.
+    pub(crate) fn build(build: impl FnOnce() -> Result<Vec<Value>>) -> Result<(Fragment, Vec<Arc<Cell>>)> {
         struct Close;
         impl Drop for Close {
             fn drop(&mut self) {
@@ -54,12 +60,17 @@ impl Fragment {
                 bail!(value, "an op on tensors returned a value of graph '{}'", value.graph().name());
             }
         }
-        let results = results.iter().map(Value::id).collect();
+        let results: Vec<_> = results.iter().map(Value::id).collect();
         let operands =
             OPEN.with_borrow_mut(|open| open.last_mut().map(|open| std::mem::take(&mut open.operands)));
         drop(close);
-        let body = graph.take_body();
-        let fragment = Fragment { graph, body, operands: operands.unwrap_or_default(), results };
+        let mut body = graph.take_body();
+        let mut computed = results.clone();
+        computed.retain(|id| !body.block.arguments.contains(id));
+        computed.sort();
+        computed.dedup();
+        body.block.results = Some(computed);
+        let fragment = Fragment { graph, can_wait: can_wait(&body), body, results, known: Known::default() };
         for op in fragment.body.ops() {
             if let OpKind::ConstantExternal(weight) = &op.kind {
                 bail!(
@@ -69,21 +80,22 @@ impl Fragment {
                 );
             }
         }
-        Ok(fragment)
+        Ok((fragment, operands.unwrap_or_default()))
     }
 
-    pub(crate) fn body(&self) -> &Body {
-        &self.body
+    /// The results that must be computed.
+    pub(crate) fn computed(&self) -> &[ValueId] {
+        self.body.block.results.as_deref().unwrap_or_default()
     }
 
-    pub(crate) fn body_mut(&mut self) -> &mut Body {
-        &mut self.body
+    /// The input that a value is, if it is one.
+    pub(crate) fn given(&self, id: &ValueId) -> Option<usize> {
+        self.body.block.arguments.iter().position(|argument| argument == id)
     }
 
-    /// The operand that a value is, if it is one.
-    pub(crate) fn given(&self, id: &ValueId) -> Option<&Arc<Cell>> {
-        let argument = self.body.block.arguments.iter().position(|argument| argument == id)?;
-        self.operands.get(argument)
+    /// Whether it is too large to be kept for later.
+    pub(crate) fn is_large(&self) -> bool {
+        self.body.num_values() > 100
     }
 
     /// The value of a cell in the fragment of a graph; `None` if the graph is not a fragment.
@@ -114,13 +126,22 @@ impl Open {
     }
 }
 
+/// Whether ops can run later: they only compute, and their results have known sizes.
+fn can_wait(body: &Body) -> bool {
+    let known = |id: &ValueId| {
+        body.type_of(*id).array().is_some_and(|(_, shape)| shape.iter().all(|dim| dim.as_static().is_some()))
+    };
+    body.ops().all(|op| body.properties(op).effects == Effects::NONE && op.results.iter().all(known))
+}
+
 /// The allocations of a graph are reused for the next one, unless they are large.
 impl Drop for Fragment {
     fn drop(&mut self) {
-        const MUCH: usize = 100;
-        if self.body.num_values() <= MUCH && self.graph.is_unshared() {
+        if !self.is_large() && self.graph.is_unshared() {
             self.body.clear();
-            SPARE.set(Some((self.graph.clone(), std::mem::take(&mut self.body))));
+            let spare = (self.graph.clone(), std::mem::take(&mut self.body));
+            // Fails where the thread ends, and drops what it kept.
+            let _ = SPARE.try_with(|slot| slot.set(Some(spare)));
         }
     }
 }

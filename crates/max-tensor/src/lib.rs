@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod calls;
 mod create;
 mod defaults;
 mod fragment;

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use max_core::{Location, Result, TensorType, Type, bail};
+use max_core::{Result, TensorType, Type, bail};
 use max_driver::{Buffer, Device};
 use max_graph::ops::constant::Constant;
 use max_graph::{Graph, HasTensorValue, HostTensor, OpKind, TensorValue};
@@ -41,7 +41,6 @@ pub(crate) struct Node {
     pub(crate) operands: Vec<Arc<Cell>>,
     /// The types of its results.
     pub(crate) types: Vec<Type>,
-    pub(crate) location: Option<Location>,
     /// The length of the longest chain of pending ops that ends here.
     pub(crate) depth: usize,
     /// The cells of its results.
@@ -74,6 +73,11 @@ impl Cell {
             State::Value(value) => Some(value.clone()),
             _ => None,
         }
+    }
+
+    /// Whether it represents a value of a graph.
+    pub(crate) fn is_value(&self) -> bool {
+        matches!(*lock(&self.state), State::Value(_))
     }
 
     /// Whether it is still to be computed.

@@ -15,7 +15,7 @@ use max_driver::Buffer;
 use max_graph::graph::current_location;
 use max_graph::{Body, ValueId};
 
-use crate::cache::{self, Found};
+use crate::cache::{self, Found, Known};
 use crate::node::{Cell, Node, State};
 use crate::trace::{Realization, is_tracing, tell};
 
@@ -74,7 +74,7 @@ pub(crate) fn realize(cells: &[Arc<Cell>], reason: Reason, checkpoint: Checkpoin
     // The order of a hash map varies, but the same graph must compile every time.
     filled.sort_by_key(|(value, _)| *value);
     body.block.results = Some(filled.iter().map(|(value, _)| *value).collect());
-    let buffers = execute(&body, sources, reason, checkpoint)?;
+    let buffers = execute(&body, &Known::default(), sources, reason, checkpoint)?;
     for ((_, cell), buffer) in filled.iter().zip(buffers) {
         cell.fill(buffer);
     }
@@ -90,12 +90,13 @@ pub(crate) fn realized(cell: &Arc<Cell>, reason: Reason, checkpoint: Checkpoint)
 /// Runs a graph on its inputs.
 pub(crate) fn execute(
     body: &Body,
+    known: &Known,
     inputs: Vec<Buffer>,
     reason: Reason,
     checkpoint: Checkpoint,
 ) -> Result<Vec<Buffer>> {
     let started = is_tracing().then(Instant::now);
-    let Found { model, inputs, compiled } = cache::find(body, inputs)?;
+    let Found { model, inputs, compiled } = cache::find(body, known, inputs)?;
     let found = started.map(|started| started.elapsed());
     let outputs = model.execute_until(&inputs, checkpoint)?;
     if let (Some(started), Some(preparing)) = (started, found) {
@@ -192,8 +193,8 @@ impl Staged {
             return Ok(());
         }
         let operands = node.operands.iter().map(|cell| self.value(cell)).collect::<Result<Vec<_>>>()?;
-        let (types, location) = (node.types.iter().cloned(), node.location.clone());
-        let op = self.body.push_typed(node.kind.clone(), operands, types, location);
+        // A source location belongs to one call, but the model serves many.
+        let op = self.body.push_typed(node.kind.clone(), operands, node.types.iter().cloned(), None);
         let values = self.body.op(op).results.clone();
         let cells = node.results.get().cloned().unwrap_or_default();
         let moved = |cell: &Arc<Cell>| match self.visited.get(&Arc::as_ptr(cell)) {

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use max_core::{Location, Result, Type, bail};
 use max_driver::{Buffer, Device};
 use max_graph::graph::located;
-use max_graph::properties::Effects;
-use max_graph::{Body, Graph, OpKind, TensorValue, Value, ValueId};
+use max_graph::{Graph, OpKind, TensorValue, Value, ValueId};
 
 use crate::cache::host_buffer;
 use crate::fragment::Fragment;
@@ -148,38 +147,41 @@ impl Region {
 
     /// Records the ops that op functions apply to tensors, and returns their results.
     pub fn record(&self, build: impl FnOnce() -> Result<Vec<Value>>) -> Result<Vec<Tensor>> {
-        self.record_until(build, &|| Ok(()))
+        let (fragment, operands) = Fragment::build(build)?;
+        self.settle(&fragment, operands, &|| Ok(()))
     }
 
-    /// Like [`Region::record`], but calls `checkpoint` before each kernel that must run now.
-    pub fn record_until(
+    /// Runs a fragment on operands now, or makes nodes of its ops.
+    pub(crate) fn settle(
         &self,
-        build: impl FnOnce() -> Result<Vec<Value>>,
+        fragment: &Fragment,
+        operands: Vec<Arc<Cell>>,
         checkpoint: Checkpoint,
     ) -> Result<Vec<Tensor>> {
-        let mut fragment = Fragment::build(build)?;
-        if self.0.kind == RegionKind::Bare || !can_wait(fragment.body()) {
-            return run(&mut fragment, checkpoint);
+        if self.0.kind == RegionKind::Bare || !fragment.can_wait {
+            return run(fragment, &operands, checkpoint);
         }
-        let waiting = fragment.operands.iter().filter(|cell| cell.depth() >= MOST_WAITING);
+        let waiting = operands.iter().filter(|cell| cell.depth() >= MOST_WAITING);
         let waiting: Vec<_> = waiting.cloned().collect();
-        realize(&waiting, Reason::ManyOpsWaiting, checkpoint)?;
-        Ok(self.keep(&fragment))
+        if !waiting.is_empty() {
+            realize(&waiting, Reason::ManyOpsWaiting, checkpoint)?;
+        }
+        Ok(self.keep(fragment, operands))
     }
 
     /// Turns the ops of a fragment into nodes.
-    fn keep(&self, fragment: &Fragment) -> Vec<Tensor> {
-        let body = fragment.body();
+    fn keep(&self, fragment: &Fragment, operands: Vec<Arc<Cell>>) -> Vec<Tensor> {
+        let body = &fragment.body;
         let mut cells: Vec<Option<Arc<Cell>>> = vec![None; body.num_values()];
-        for (argument, cell) in body.block.arguments.iter().zip(&fragment.operands) {
-            cells[argument.0 as usize] = Some(cell.clone());
+        for (argument, cell) in body.block.arguments.iter().zip(operands) {
+            cells[argument.0 as usize] = Some(cell);
         }
         for op in body.ops() {
             let operands: Vec<_> = op.operands.iter().filter_map(|id| cells[id.0 as usize].clone()).collect();
             let depth = 1 + operands.iter().map(|cell| cell.depth()).max().unwrap_or(0);
-            let (kind, location) = (op.kind.clone(), op.location.clone());
             let types = body.types_of(&op.results).cloned().collect();
-            let node = Arc::new(Node { kind, operands, types, location, depth, results: OnceLock::new() });
+            let node =
+                Arc::new(Node { kind: op.kind.clone(), operands, types, depth, results: OnceLock::new() });
             let made = op.results.iter().enumerate().filter_map(|(number, id)| match body.type_of(*id) {
                 Type::Tensor(ty) => {
                     let cell = Cell::new(ty.clone(), State::Pending(node.clone(), number));
@@ -192,56 +194,44 @@ impl Region {
             node.results.get_or_init(|| made);
         }
         let results = fragment.results.iter().filter_map(|id| cells[id.0 as usize].clone());
-        let results: Vec<_> = results.collect();
+        let results: Vec<_> = results.map(Tensor::of).collect();
         let mut recorded = lock(&self.0.recorded);
         // Cells that nobody can use any more are removed from time to time, so that a long region stays small.
         if recorded.len() == recorded.capacity() {
             recorded.retain(|cell| cell.strong_count() > 0);
         }
-        recorded.extend(results.iter().map(Arc::downgrade));
-        results.into_iter().map(Tensor::of).collect()
+        recorded.extend(results.iter().map(|tensor| Arc::downgrade(tensor.cell())));
+        results
     }
 }
 
-/// Whether the ops of a fragment can run later: they only compute, and their results have known sizes.
-fn can_wait(body: &Body) -> bool {
-    let known =
-        |id: &ValueId| body.type_of(*id).array().is_some_and(|(_, shape)| shape.as_static().is_some());
-    body.ops().all(|op| body.properties(op).effects == Effects::NONE && op.results.iter().all(known))
-}
-
 /// Runs a fragment now.
-fn run(fragment: &mut Fragment, checkpoint: Checkpoint) -> Result<Vec<Tensor>> {
-    let mut inputs = Vec::with_capacity(fragment.operands.len());
-    for cell in &fragment.operands {
+fn run(fragment: &Fragment, operands: &[Arc<Cell>], checkpoint: Checkpoint) -> Result<Vec<Tensor>> {
+    let mut inputs = Vec::with_capacity(operands.len());
+    for cell in operands {
         inputs.push(match cell.buffer() {
             Some(buffer) => buffer,
             None => realized(cell, Reason::ReadByOp, checkpoint)?,
         });
     }
-    // A result that is an operand is that tensor; the others are computed, each once.
-    let mut computed: Vec<ValueId> = fragment.results.clone();
-    computed.retain(|id| fragment.given(id).is_none());
-    computed.sort();
-    computed.dedup();
-    fragment.body_mut().block.results = Some(computed);
-    let body = fragment.body();
-    let outputs = compute(body, inputs, checkpoint)?;
-    let computed = body.block.results.as_deref().unwrap_or_default();
-    let output = |(id, buffer): (&ValueId, Buffer)| Tensor::of(Cell::computed(body.type_of(*id), buffer));
-    let outputs: Vec<Tensor> = computed.iter().zip(outputs).map(output).collect();
+    let computed = fragment.computed();
+    let output =
+        |(id, buffer): (&ValueId, Buffer)| Tensor::of(Cell::computed(fragment.body.type_of(*id), buffer));
+    let outputs: Vec<Tensor> =
+        computed.iter().zip(compute(fragment, inputs, checkpoint)?).map(output).collect();
     if fragment.results == computed {
         return Ok(outputs);
     }
     let result = |id: &ValueId| match fragment.given(id) {
-        Some(operand) => Some(Tensor::of(operand.clone())),
+        Some(operand) => operands.get(operand).cloned().map(Tensor::of),
         None => computed.binary_search(id).ok().map(|output| outputs[output].clone()),
     };
     Ok(fragment.results.iter().filter_map(result).collect())
 }
 
-/// The results of a fragment.
-fn compute(body: &Body, inputs: Vec<Buffer>, checkpoint: Checkpoint) -> Result<Vec<Buffer>> {
+/// The results of a fragment that must be computed.
+fn compute(fragment: &Fragment, inputs: Vec<Buffer>, checkpoint: Checkpoint) -> Result<Vec<Buffer>> {
+    let body = &fragment.body;
     match body.block.ops[..] {
         [] => return Ok(Vec::new()),
         [op] => match (&body.op(op).kind, &inputs[..]) {
@@ -257,7 +247,7 @@ fn compute(body: &Body, inputs: Vec<Buffer>, checkpoint: Checkpoint) -> Result<V
         },
         _ => {}
     }
-    execute(body, inputs, Reason::BareOp, checkpoint)
+    execute(body, &fragment.known, inputs, Reason::BareOp, checkpoint)
 }
 
 /// While it lives, ops of this thread go to a region.

@@ -23,15 +23,15 @@ use derive::{Derived, derive};
 const MOST_SIZES: usize = 64;
 
 /// The structure of a graph, and what fills it in.
-pub(crate) struct Structure<'a> {
+pub(crate) struct Structure {
     /// The structure, encoded as words: equal only for equal structures.
     pub(crate) key: Vec<u64>,
     /// The sizes of inputs, in order of appearance.
     pub(crate) sizes: Vec<i64>,
     /// Rank-0 constants, in order.
-    pub(crate) numbers: Vec<&'a Constant>,
+    pub(crate) numbers: Vec<Constant>,
     /// Other constants, in order; they are inputs of the model.
-    pub(crate) arrays: Vec<&'a Constant>,
+    pub(crate) arrays: Vec<Constant>,
 }
 
 /// What has been seen of a size or a number over several graphs of one structure.
@@ -88,8 +88,8 @@ fn exponents(body: &Body) -> Vec<ValueId> {
     body.ops().filter(power).filter_map(|op| op.operands.last().copied()).collect()
 }
 
-impl<'a> Structure<'a> {
-    pub(crate) fn of(body: &'a Body) -> Structure<'a> {
+impl Structure {
+    pub(crate) fn of(body: &Body) -> Structure {
         let key = Vec::with_capacity(16 + 8 * body.block.ops.len());
         let mut structure = Structure { key, sizes: Vec::new(), numbers: Vec::new(), arrays: Vec::new() };
         structure.key.extend([body.block.arguments.len() as u64, body.block.ops.len() as u64]);
@@ -116,17 +116,17 @@ impl<'a> Structure<'a> {
         structure
     }
 
-    /// The key for graphs of only these sizes, or only these numbers.
-    pub(crate) fn make_rigid(&mut self, rigid: Rigid) {
+    /// Turns a key into the one for graphs of only these sizes, or only these numbers.
+    pub(crate) fn make_rigid(&self, key: &mut Vec<u64>, rigid: Rigid) {
         match rigid {
             Rigid::Sizes => {
-                self.key.push(u64::MAX);
-                self.key.extend(self.sizes.iter().map(|&size| size as u64));
+                key.push(u64::MAX);
+                key.extend(self.sizes.iter().map(|&size| size as u64));
             }
             Rigid::Numbers => {
-                self.key.push(u64::MAX - 1);
+                key.push(u64::MAX - 1);
                 for number in &self.numbers {
-                    number.value.bytes().hash(&mut Words(&mut self.key));
+                    number.value.bytes().hash(&mut Words(key));
                 }
             }
         }
@@ -179,18 +179,18 @@ impl<'a> Structure<'a> {
         }
     }
 
-    fn op(&mut self, op: &'a Op, body: &Body, exponents: &[ValueId]) {
+    fn op(&mut self, op: &Op, body: &Body, exponents: &[ValueId]) {
         match &op.kind {
             OpKind::Constant(constant) => {
                 self.hash(&(std::mem::discriminant(&op.kind), constant.device, constant.value.dtype()));
                 match role(&constant.value, op.results[0], exponents) {
-                    Role::Number => self.numbers.push(constant),
+                    Role::Number => self.numbers.push(constant.clone()),
                     Role::Fixed => {
                         self.key.push(u64::MAX);
                         self.hash(&**constant.value.bytes());
                     }
                     Role::Array => {
-                        self.arrays.push(constant);
+                        self.arrays.push(constant.clone());
                         self.key.push(constant.value.shape().len() as u64);
                         for &size in constant.value.shape() {
                             self.dim(&Dim::Static(size as i64));
@@ -219,7 +219,7 @@ impl<'a> Structure<'a> {
 }
 
 /// A hasher that keeps everything that is hashed.
-struct Words<'a>(&'a mut Vec<u64>);
+pub(crate) struct Words<'a>(pub(crate) &'a mut Vec<u64>);
 
 impl Hasher for Words<'_> {
     fn write(&mut self, bytes: &[u8]) {

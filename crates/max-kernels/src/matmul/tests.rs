@@ -1,7 +1,7 @@
 //! Matmuls against plain loops: every bit, for every type, layout and number of threads.
 
 use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
-use max_core::kernel::{Instr, Kernel, Loop, Reg, Slot};
+use max_core::kernel::{Instr, Kernel, Loop, Matmuls, Reg, Slot};
 use max_core::scalar::{Lane, NumericOp};
 use max_core::{Bool, DType, Element, bf16, f16};
 use max_driver::Buffer;

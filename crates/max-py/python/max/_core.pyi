@@ -144,8 +144,8 @@ class Graph:
         """The text form with all constants, which `parse` reads."""
     def __str__(self) -> str: ...  # the text form with long constants elided
 
-def op(scope: Graph | Region | None, name: str, *args: Any) -> Any:
-    """Calls an op function by name. Returns a Value or a Tensor, a list of them, or None.
+def op(scope: Graph | Region | None, name: str, args: tuple[Any, ...], /) -> Any:
+    """Calls an op function by name. Returns an object that stands for a Value or a Tensor, a list of them, or None.
 
     In a graph the op is recorded, and the results are Values, or Tensors if there is one among the arguments. In a
     region the results are Tensors. Raises LookupError outside any scope.
@@ -154,6 +154,13 @@ def op(scope: Graph | Region | None, name: str, *args: Any) -> Any:
     tuples of these, NumPy arrays, scalars, dtypes and scalar types, objects with `__tensorvalue__()`, native objects,
     and any object whose `_native` attribute is a native object (Value, Weight, Dim, Shape, DType, DeviceRef, Device,
     Type, Buffer).
+    """
+
+def set_shell(native: type[Any], shell: type[Any]) -> None:
+    """Sets the class that stands for a native one, which is Buffer, Tensor or Value.
+
+    Its instances hold the native object as `_native`; functions that return objects of the shell make them without
+    `__init__`.
     """
 
 def op_params(name: str) -> list[str]:
@@ -339,8 +346,8 @@ class Model:
     outputs: list[tuple[str, list[int | None], DType, DeviceRef]]
     kernels: list[tuple[str, str, list[str], str]]  # names, kinds, ops and texts
     # Inputs are Buffers, NumPy arrays, DLPack arrays and numbers; the GIL is released while a model runs.
-    def execute(self, inputs: tuple[Any, ...]) -> list[Buffer]: ...
-    def capture(self, key: int, inputs: tuple[Any, ...]) -> list[Buffer]: ...
+    def execute(self, inputs: tuple[Any, ...]) -> list[Any]: ...  # of the class that stands for buffers
+    def capture(self, key: int, inputs: tuple[Any, ...]) -> list[Any]: ...
     def replay(self, key: int, inputs: tuple[Any, ...]) -> None: ...
     def debug_verify_replay(self, key: int, inputs: tuple[Any, ...]) -> None: ...
     def release_captured_graph(self, key: int) -> None: ...

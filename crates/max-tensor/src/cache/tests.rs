@@ -17,7 +17,7 @@ use max_core::{Bindings, DType, DeviceRef, Dim, Result, ScalarOp, TensorType};
 use max_driver::Buffer;
 use max_graph::{Body, HostTensor};
 
-use super::{Found, MOST, cache_stats, clear_cache, find};
+use super::{Found, Known, MOST, cache_stats, clear_cache, find};
 use crate::structure::at_sizes;
 use generate::{Case, Extent};
 
@@ -26,7 +26,7 @@ static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn run(body: &Body, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
     let inputs = inputs.iter().map(super::host_buffer).collect::<Result<Vec<_>>>()?;
-    let Found { model, inputs, .. } = find(body, inputs)?;
+    let Found { model, inputs, .. } = find(body, &Known::default(), inputs)?;
     let tensor = |b: &Buffer| HostTensor::new(b.dtype(), b.shape(), b.host_bytes()?);
     model.execute(&inputs)?.iter().map(tensor).collect()
 }

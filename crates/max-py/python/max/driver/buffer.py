@@ -397,6 +397,9 @@ def _place(*places: Device | DeviceStream | None) -> Any:
     return next((place for place in places if place is not None), None)
 
 
+_core.set_shell(_core.Buffer, Buffer)
+
+
 def batch_inplace_copy(dsts: Iterable[Buffer], srcs: Iterable[Buffer]) -> None:
     """Overwrites each buffer of a list with its counterpart in another: see `Buffer.inplace_copy_from`.
 

@@ -89,7 +89,7 @@ class Model:
             TypeError: If an input is neither an array nor a number.
             ValueError: If the number of inputs, a dtype or a shape is not what the model expects.
         """
-        return [Buffer._wrap(output) for output in self._native.execute(args)]
+        return self._native.execute(args)
 
     def __call__(self, *args: InputLike, **kwargs: InputLike) -> list[Buffer]:
         """Runs the model with inputs by position or by name: `model(x, input1=y)`."""
@@ -142,7 +142,7 @@ class Model:
             RuntimeError: If the model cannot be captured: it prints, its sizes depend on data, or it runs on more
                 than one device.
         """
-        return [Buffer._wrap(output) for output in self._native.capture(graph_key, inputs)]
+        return self._native.capture(graph_key, inputs)
 
     def replay(self, graph_key: int, *inputs: InputLike) -> None:
         """Replays the capture of a key, into the outputs that `capture` returned.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar
 
+from max import _core
 from max.experimental import realization_context as _realization
-from max.graph._building import leave, stack
+from max.graph._building import current_native, leave, stack
 from max.graph.value import TensorValue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,30 +60,56 @@ def functional(op: F) -> F:
     return together  # type: ignore[return-value]
 
 
-_BARE_STACK = (_realization.BARE,)
+_BARE = _realization.BARE._native
 
 
-def single(op: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors for a single op, which runs immediately without a context of its own."""
+def call(op: str, *args: Any) -> Any:
+    """Runs an op with one result, or records it in the current scope."""
+    scopes = stack.get()
+    if scopes:
+        return _core.op(scopes[-1]._native, op, args)
+    if _realization._default is None:
+        return _core.op(_BARE, op, args)
+    with _realization.new_context():
+        return call(op, *args)
 
-    @functools.wraps(op)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if stack.get():
-            return op(*args, **kwargs)
-        if _realization._default is not None:
-            with _realization.new_context():
-                return op(*args, **kwargs)
-        try:
-            stack.set(_BARE_STACK)
-            return op(*args, **kwargs)
-        finally:
-            stack.set(())
 
+def call_many(op: str, *args: Any) -> list[Any]:
+    """Runs an op with several results, or records it in the current scope."""
+    if not stack.get() and _realization._default is not None:
+        with _realization.new_context():
+            return call_many(op, *args)
+    return _core.op(_current_native(), op, args)  # type: ignore[no-any-return]
+
+
+def _current_native() -> _core.Graph | _core.Region:
+    """The native object of the innermost scope, or the one for bare ops."""
+    return current_native() or _BARE
+
+
+_ELSEWHERE = {"call": call, "call_many": call_many, "current_native": _current_native}
+"""What the functions of ops call instead, when they are functions of tensors."""
+
+_globals: dict[str, dict[str, Any]] = {}
+"""The globals of these functions, by module."""
+
+
+def single(op: FunctionType) -> Callable[..., Any]:
+    """The function of tensors for a single op, which runs immediately without a context of its own.
+
+    It is the same code, but calls the functions of this module.
+    """
+    module = op.__module__
+    if module not in _globals:
+        _globals[module] = op.__globals__ | _ELSEWHERE
+    run = FunctionType(op.__code__, _globals[module], op.__name__, op.__defaults__, op.__closure__)
+    run.__kwdefaults__ = op.__kwdefaults__
+    functools.update_wrapper(run, op)
     run.__module__ = "max.experimental.functional"
     return run
 
 
-def source(op: Callable[..., Any]) -> Callable[..., Any]:
+def source(op: FunctionType) -> Callable[..., Any]:
     """Like `single`, for an op without operands: it always returns tensors here."""
     run = single(op)
 

@@ -73,9 +73,9 @@ def call(op: str, *args: Any) -> Tensor:
     """Runs an op with one result, or records it in the current scope."""
     scopes = stack.get()
     if scopes:
-        return wrap(_core.op(scopes[-1]._native, op, *args))
+        return _tensor(_core.op(scopes[-1]._native, op, args))
     if _realization._default is None:
-        return wrap(_core.op(_BARE, op, *args))
+        return _core.op(_BARE, op, args)  # type: ignore[no-any-return]
     with _realization.new_context():
         return call(op, *args)
 
@@ -86,7 +86,12 @@ def call_many(op: str, *args: Any) -> list[Tensor]:
     if not scopes and _realization._default is not None:
         with _realization.new_context():
             return call_many(op, *args)
-    return [wrap(part) for part in _core.op(scopes[-1]._native if scopes else _BARE, op, *args)]
+    return [_tensor(part) for part in _core.op(scopes[-1]._native if scopes else _BARE, op, args)]
+
+
+def _tensor(result: Any) -> Tensor:
+    """The result of an op as a tensor: an op without tensors among its operands returns a value in a graph."""
+    return result if type(result) is Tensor else wrap(result._native)
 
 
 def wrap(native: Any) -> Tensor:
@@ -548,6 +553,7 @@ class Tensor(Operators):
 
 
 _value._SHELLS[_core.Tensor] = Tensor
+_core.set_shell(_core.Tensor, Tensor)
 
 
 def _unpickle(storage: Buffer) -> Tensor:
@@ -574,14 +580,14 @@ def _from_data(data: Any, dtype: DType | None, device: Device | DeviceRef | None
     if isinstance(data, (list, tuple)):
         import numpy as np
 
-        return _moved(wrap(_core.op(_BARE, "constant", [np.asarray(data)], kind, CPU())), place)
+        return _moved(_core.op(_BARE, "constant", ([np.asarray(data)], kind, CPU())), place)
     tensor = Tensor(storage=_copied(data))
     if dtype is not None and kind is not tensor.dtype:
         import numpy as np
 
         if not isinstance(data, np.generic):  # a NumPy scalar is a number, although it has a dtype
             raise ValueError(f"DType must match: the array is {tensor.dtype!r}, not {kind!r}; use Tensor(array).cast")
-        tensor = wrap(_core.op(_BARE, "cast", tensor, kind))
+        tensor = _core.op(_BARE, "cast", (tensor, kind))
     return _moved(tensor, place)
 
 

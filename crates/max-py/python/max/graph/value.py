@@ -55,12 +55,12 @@ _SHELLS: dict[Any, Any] = {}
 def call(op: str, *args: Any) -> TensorValue:
     """Runs or records an op with one result, in the innermost scope; raises LookupError if there is none."""
     scopes = stack.get()
-    return wrap_result(_core.op(scopes[-1]._native if scopes else None, op, *args))
+    return _core.op(scopes[-1]._native if scopes else None, op, args)  # type: ignore[no-any-return]
 
 
 def call_many(op: str, *args: Any) -> list[TensorValue]:
     """Runs or records an op with several results."""
-    return [wrap_result(native) for native in _core.op(current_native(), op, *args)]
+    return _core.op(current_native(), op, args)  # type: ignore[no-any-return]
 
 
 def wrap_result(native: Any) -> TensorValue:
@@ -160,7 +160,7 @@ class TensorValue(Operators, _ArrayValue[TensorType]):
     _call = staticmethod(call)
 
     def __init__(self, value: TensorValueLike) -> None:
-        native = _core.op(current_native(), "tensor", value)
+        native = _core.op(current_native(), "tensor", (value,))._native
         self._native = getattr(native, "value", native)  # for a tensor, the value that represents it in the graph
         if self._native is None:
             raise TypeError(f"no graph is being built here, so {type(value).__name__} has no value in one")
@@ -171,7 +171,7 @@ class TensorValue(Operators, _ArrayValue[TensorType]):
 
     def print(self, label: str = "debug_tensor") -> None:
         """Prints the elements whenever the graph runs."""
-        _core.op(current_native(), "print", self, label)
+        _core.op(current_native(), "print", (self, label))
 
     def rebind(self, shape: ShapeLike, message: str = "") -> TensorValue:
         """The tensor with different dims, whose sizes are checked to be the same at run time.
@@ -217,3 +217,4 @@ def wrap(native: _core.Value) -> Value[Any]:
 
 
 _SHELLS[_core.Value] = TensorValue
+_core.set_shell(_core.Value, TensorValue)

@@ -14,4 +14,4 @@ def print(value: str | TensorValue, label: str = "debug_tensor") -> None:
         value: The tensor or the text.
         label: Printed before a tensor.
     """
-    _core.op(current_native(), "print", value, label)
+    _core.op(current_native(), "print", (value, label))

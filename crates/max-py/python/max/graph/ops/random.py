@@ -47,7 +47,7 @@ def set_seed(seed: TensorValueLike = 0) -> None:
     Raises:
         ValueError: If the number is out of range, or the tensor does not hold exactly one integer.
     """
-    _core.op(current_native(), "random_set_seed", seed)
+    _core.op(current_native(), "random_set_seed", (seed,))
 
 
 def uniform(like: TensorType, range: tuple[TensorValueLike, TensorValueLike] = (0, 1)) -> TensorValue:
