@@ -159,32 +159,32 @@ fn products_with_weights_are_one_step() {
         expect![[r#"
             program "g"
               s0: float32[b, s, 8] temporary 0..1
-              s1: float32[8] weight "0.bias"
-              s2: float32[b, s, 8] input 0
-              s3: float32[8, 8] weight "0"
-              s4: float32[b, s, 8] temporary 0..1
-              s5: float32[8] weight "1.bias"
-              s6: float32[8, 8] weight "1"
-              s7: float32[b, s, 8] temporary 0..1
-              s8: float32[8] weight "2.bias"
+              s1: float32[b, s, 8] temporary 0..1
+              s2: float32[b, s, 8] temporary 0..1
+              s3: float32[8] weight "0.bias"
+              s4: float32[8] weight "1.bias"
+              s5: float32[8] weight "2.bias"
+              s6: float32[b, s, 8] input 0
+              s7: float32[8, 8] weight "0"
+              s8: float32[8, 8] weight "1"
               s9: float32[8, 8] weight "2"
               s10: float32[b, s, 2, 4] output 0
-              0 matmul+add+matmul+add+matmul+add: matmul s2 [s * 8, 8, 1] x s3 [0, 1, 8] k 8 over [b, s, 8]
+              0 matmul+add+matmul+add+matmul+add: matmul s6 [s * 8, 8, 1] x s7 [0, 1, 8] k 8 over [b, s, 8]
                 r0 = product float32
-                r1 = load float32 s1 [0, 0, 1]
+                r1 = load float32 s3 [0, 0, 1]
                 r2 = add r0 r1
                 store float32 s0 [s * 8, 8, 1] r2
-              and matmul s2 [s * 8, 8, 1] x s6 [0, 1, 8] k 8 over [b, s, 8]
+              and matmul s6 [s * 8, 8, 1] x s8 [0, 1, 8] k 8 over [b, s, 8]
+                r0 = product float32
+                r1 = load float32 s4 [0, 0, 1]
+                r2 = add r0 r1
+                store float32 s1 [s * 8, 8, 1] r2
+              and matmul s6 [s * 8, 8, 1] x s9 [0, 1, 8] k 8 over [b, s, 8]
                 r0 = product float32
                 r1 = load float32 s5 [0, 0, 1]
                 r2 = add r0 r1
-                store float32 s4 [s * 8, 8, 1] r2
-              and matmul s2 [s * 8, 8, 1] x s9 [0, 1, 8] k 8 over [b, s, 8]
-                r0 = product float32
-                r1 = load float32 s8 [0, 0, 1]
-                r2 = add r0 r1
-                store float32 s7 [s * 8, 8, 1] r2
-              1 attention+reshape: attention s0 [s * 8, 4, 8, 1] x s4 [s * 8, 4, 8, 1] x s7 [s * 8, 4, 8, 1] keys s scale 0.5 over [b, 2, s, 4]
+                store float32 s2 [s * 8, 8, 1] r2
+              1 attention+reshape: attention s0 [s * 8, 4, 8, 1] x s1 [s * 8, 4, 8, 1] x s2 [s * 8, 4, 8, 1] keys s scale 0.5 over [b, 2, s, 4]
                 r0 = product float32
                 store float32 s10 [s * 8, 4, 8, 1] r0
         "#]],
@@ -208,24 +208,24 @@ fn products_with_weights_and_different_ends_are_one_step() {
         expect![[r#"
             program "g"
               s0: float32[s, 8] temporary 0..1
-              s1: float32[s, 8] input 0
-              s2: float32[8, 8] weight "q"
-              s3: float32[s, 16] output 0
-              s4: float32[s, 4] input 1
+              s1: float32[s, 16] output 0
+              s2: float32[s, 4] input 1
+              s3: float32[s, 8] input 0
+              s4: float32[8, 8] weight "q"
               s5: float32[8, 4] weight "k"
               s6: float32[8, 4] weight "v"
-              0 matmul+matmul+mul+concat+matmul+gelu+1 more: matmul s1 [8, 1] x s2 [8, 1] k 8 over [s, 8]
+              0 matmul+matmul+mul+concat+matmul+gelu+1 more: matmul s3 [8, 1] x s4 [8, 1] k 8 over [s, 8]
                 r0 = product float32
                 store float32 s0 [8, 1] r0
-              and matmul s1 [8, 1] x s5 [4, 1] k 8 over [s, 4]
+              and matmul s3 [8, 1] x s5 [4, 1] k 8 over [s, 4]
                 r0 = product float32
-                r1 = load float32 s4 [4, 1]
+                r1 = load float32 s2 [4, 1]
                 r2 = mul r0 r1
-                store float32 s3 + 8 [16, 1] r2
-              and matmul s1 [8, 1] x s6 [4, 1] k 8 over [s, 4]
+                store float32 s1 + 8 [16, 1] r2
+              and matmul s3 [8, 1] x s6 [4, 1] k 8 over [s, 4]
                 r0 = product float32
                 r1 = gelu r0
-                store float32 s3 + 12 [16, 1] r1
+                store float32 s1 + 12 [16, 1] r1
               1 softmax+concat: loop over [s, 8] reducing axis 1
                 r0 = load float32 s0 [8, 1]
                 R1 = reduce max r0
@@ -235,7 +235,7 @@ fn products_with_weights_and_different_ends_are_one_step() {
                 R5 = float32 1.0
                 R6 = div R5 R4
                 r7 = mul r3 R6
-                store float32 s3 [16, 1] r7
+                store float32 s1 [16, 1] r7
         "#]],
     );
 }
