@@ -5,6 +5,7 @@
 //! memory of a thread has grown to what the loop needs.
 
 mod best;
+mod chain;
 mod plan;
 mod program;
 mod rows;
@@ -21,6 +22,7 @@ use max_core::{Result, bail};
 use crate::scratch;
 use crate::tile::{self, GROUP};
 use crate::{Memory, Pool};
+use chain::PreparedChain;
 use plan::{Plan, Uses};
 pub(crate) use program::{args, live};
 use rows::PreparedRows;
@@ -34,6 +36,7 @@ pub(crate) enum PreparedLoop {
     /// There is nothing to do.
     Nothing,
     Rows(Box<PreparedRows>),
+    Chain(Box<PreparedChain>),
     Tiles(Box<Plan>),
 }
 
@@ -54,7 +57,10 @@ impl PreparedLoop {
         let live = program::live(&loop_.code);
         let uses = uses(loop_, &live);
         Ok(match space::space(loop_, &uses) {
-            Some(space) => PreparedLoop::Tiles(Box::new(Plan::new(loop_, &dtypes, &live, &uses, space)?)),
+            Some(space) => match PreparedChain::new(loop_, &dtypes, &live, &uses, &space) {
+                Some(chain) => PreparedLoop::Chain(Box::new(chain)),
+                None => PreparedLoop::Tiles(Box::new(Plan::new(loop_, &dtypes, &live, &uses, space)?)),
+            },
             None => PreparedLoop::Nothing,
         })
     }
@@ -68,6 +74,7 @@ impl PreparedLoop {
             match self {
                 PreparedLoop::Nothing => {}
                 PreparedLoop::Rows(rows) => rows.run(memory, pool),
+                PreparedLoop::Chain(chain) => chain.run(memory, pool),
                 PreparedLoop::Tiles(plan) => plan.run(memory, pool),
             }
         }
