@@ -96,6 +96,7 @@ impl PreparedChain {
         uses: &Uses,
         space: &Space,
     ) -> Option<PreparedChain> {
+        let run = tile::chain()?;
         let shape = Shape::new(space)?;
         let rows = shape.axes.iter().fold(1, |product: usize, &size| product.saturating_mul(size));
         let elements = space.elements();
@@ -123,7 +124,7 @@ impl PreparedChain {
         let parts = if reduces { 1 } else { shape.whole.div_ceil(part).max(1) };
         let unit = elements / rows / parts;
         Some(PreparedChain {
-            run: tile::chain(),
+            run,
             shared: elements.saturating_mul(built.steps.len()) > SMALL,
             streaming: moves_much(space, uses),
             steps: built.steps,

@@ -68,7 +68,7 @@ impl RealRegister for f64 {
 /// An f32 whose functions of real numbers are those of [`math`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct F32<const FMA: bool>(pub(super) f32);
+pub(super) struct F32<const FMA: bool>(f32);
 
 macro_rules! delegate {
     ($($name:ident($($other:ident)?))*) => {$(

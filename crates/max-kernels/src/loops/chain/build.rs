@@ -68,6 +68,10 @@ struct Builder<'a> {
     /// Per-row values that bodies use, and values that are stored for whole rows.
     lasting: u64,
     kept: u64,
+    /// The accesses that are read along the iterations.
+    streamed: u64,
+    /// The last stage.
+    last: usize,
     /// The value that the current group holds.
     current: Option<usize>,
     /// The scratch memory that is taken.
@@ -101,6 +105,8 @@ pub(super) fn build(
         left: [0; MOST],
         lasting: 0,
         kept: 0,
+        streamed: 0,
+        last: 0,
         current: None,
         top: 0,
         built: Built {
@@ -158,12 +164,13 @@ impl Builder<'_> {
                         return None;
                     }
                     rate = if moves == 0 { Rate::Row } else { Rate::Element };
+                    self.streamed |= u64::from(moves != 0) << access;
                 }
                 Instr::Apply(op, [a, _]) => {
                     float?;
                     computes = true;
                     Form::of(dtypes[a.0 as usize])?;
-                    Act::unary(*op).or(Act::binary(*op, false, Form::Full))?;
+                    Act::unary(*op).or(Act::binary(*op, false, Form::Float))?;
                 }
                 Instr::Cast(arg, to) => {
                     Form::of(dtypes[arg.0 as usize])?;
@@ -173,7 +180,7 @@ impl Builder<'_> {
                             .filter(|&user| args(&code[user]).iter().any(|arg| arg.0 as usize == at))
                             .all(|user| matches!(code[user], Instr::Store(..)))
                     };
-                    if *to == DType::Float32 || form != Form::Full && stored() {
+                    if *to == DType::Float32 || form != Form::Float && stored() {
                         self.same[at] = self.same[arg.0 as usize];
                     }
                     computes = true;
@@ -301,7 +308,7 @@ impl Builder<'_> {
     }
 
     fn form(&self, view: u32) -> Form {
-        Form::of(self.space.views[view as usize].dtype).unwrap_or(Form::Full)
+        Form::of(self.space.views[view as usize].dtype).unwrap_or(Form::Float)
     }
 
     /// Stores the current value if it is used again and is nowhere else.
@@ -337,10 +344,10 @@ impl Builder<'_> {
     /// A step of the current value and an operand.
     fn operand(&mut self, act: impl Fn(Form) -> Option<Act>, value: usize, first: usize) -> Option<()> {
         match self.locations[value] {
-            Location::Image(offset) => self.on_group(act(Form::Full)?, Place::Image, offset),
-            Location::Group(offset) => self.on_group(act(Form::Full)?, Place::Scratch, offset),
+            Location::Image(offset) => self.on_group(act(Form::Float)?, Place::Image, offset),
+            Location::Group(offset) => self.on_group(act(Form::Float)?, Place::Scratch, offset),
             Location::Wide(offset) => {
-                self.push(act(Form::Full)?, Place::Scratch, offset + first as isize * BYTES, BYTES, 0)
+                self.push(act(Form::Float)?, Place::Scratch, offset + first as isize * BYTES, BYTES, 0)
             }
             Location::View(view) => self.on_view(act(self.form(view))?, view, first, true),
             Location::Nowhere => return None,
@@ -359,8 +366,8 @@ impl Builder<'_> {
                 self.alone(act, self.arg(at, 0), first)?;
             }
             Instr::Cast(_, to) => {
-                let act = Act::round(Form::of(*to)?)?;
-                self.alone(act, self.arg(at, 0), first)?;
+                Form::of(*to)?;
+                self.alone(Act::Round, self.arg(at, 0), first)?;
             }
             Instr::Apply(op, _) => {
                 let (a, b) = (self.arg(at, 0), self.arg(at, 1));
@@ -446,6 +453,7 @@ impl Builder<'_> {
         if self.shape.across && !stores {
             return None;
         }
+        self.last = last;
         let needed = self.demand(live, last);
         // Per-row values that are used elsewhere than in per-row code are stored.
         for at in members(live) {
@@ -511,7 +519,7 @@ impl Builder<'_> {
                             [level - 1, level].map(|level| totals[at] + level as isize * BYTES);
                         self.on_group(Act::Load, Place::Scratch, below);
                         self.on_group(
-                            Act::binary(combining(kind), false, Form::Full)?,
+                            Act::binary(combining(kind), false, Form::Float)?,
                             Place::Scratch,
                             above,
                         );
@@ -544,6 +552,21 @@ impl Builder<'_> {
         }
         self.end(1);
         Some(())
+    }
+
+    /// Prefetches what the first pass over the next row reads, in the last pass over this one.
+    fn ask(&mut self, first: usize) {
+        for access in 0..self.space.views.len() {
+            let view = &self.space.views[access];
+            let row = view.outer.last().copied().unwrap_or(0);
+            if self.streamed >> access & 1 != 0 && row != 0 {
+                self.on_view(Act::ask(self.form(access as u32)), access as u32, first, true);
+                let size = view.dtype.size_in_bytes() as isize;
+                if let Some(step) = self.built.steps.last_mut() {
+                    step.offset += row * size;
+                }
+            }
+        }
     }
 
     /// A group of the identity of a reduction.
@@ -608,13 +631,16 @@ impl Builder<'_> {
             }
         }
         self.current = None;
+        if !part && stage > 0 && stage == self.last && !self.shape.across && !self.shape.single {
+            self.ask(first);
+        }
         for at in members(needed) {
             let Instr::Load(access) = code[at] else { continue };
             let form = self.form(access);
             let view = &self.space.views[access as usize];
             let repeats = self.shape.across && view.col == 0;
             // What is read in place could be overwritten by another store.
-            if part || repeats || form == Form::Half || stored > 1 {
+            if part || repeats || stored > 1 {
                 let act = if part {
                     Act::load_part(form)
                 } else if repeats {
