@@ -14,7 +14,7 @@ mod reduce;
 mod transpose;
 
 pub(crate) use crate::simd::fence;
-pub(crate) use chain::{Act, ChainFn, Form, Segment, Step, chain};
+pub(crate) use chain::{Act, BLOCK, ChainFn, Form, Segment, Step, chain};
 
 use max_core::kernel::{Literal, Reduction};
 use max_core::{DType, Distribution, Element, Result, ScalarOp, dispatch};

@@ -32,8 +32,9 @@ struct Planned {
     act: Act,
     place: Place,
     offset: isize,
-    /// Per iteration, and per row.
+    /// Per iteration, per iteration that runs together with the first, and per row.
     stride: isize,
+    lane: isize,
     row: isize,
     /// Per column of a part of a row.
     column: isize,
@@ -191,7 +192,7 @@ impl PreparedChain {
         let columns = (part * self.part * GROUP) as isize;
         for (step, planned) in steps.iter_mut().zip(&self.steps) {
             let mut row_stride = planned.row;
-            let mut stride = planned.stride;
+            let (mut stride, mut lane) = (planned.stride, planned.lane);
             let start = match planned.place {
                 Place::Scratch => scratch,
                 Place::Image => self.image.as_ptr().cast_mut().cast(),
@@ -208,6 +209,11 @@ impl PreparedChain {
             };
             if self.shape.single {
                 (stride, row_stride) = (row_stride, 0);
+                lane = match planned.place {
+                    Place::View(_) => stride,
+                    Place::Scratch => build::BYTES,
+                    Place::Image => 0,
+                };
             }
             let offset = planned.offset + columns * planned.column;
             let ptr = start.wrapping_offset(offset);
@@ -215,7 +221,7 @@ impl PreparedChain {
             let streams = self.streaming && matches!(planned.place, Place::View(_));
             let aligned = streams && lines(ptr.addr() as isize) && lines(row_stride) && lines(stride);
             let act = if aligned { planned.act.streamed() } else { planned.act };
-            *step = Step { ptr, stride, row: row_stride, act };
+            *step = Step { ptr, stride, lane, row: row_stride, act };
         }
         let mut calls = rows;
         if self.shape.single {

@@ -8,7 +8,7 @@
 #[cfg_attr(not(target_arch = "x86_64"), path = "chain/none.rs")]
 mod arch;
 
-pub(crate) use arch::chain;
+pub(crate) use arch::{BLOCK, chain};
 
 use max_core::kernel::Reduction;
 use max_core::scalar::{NumericOp, RealOp};
@@ -17,11 +17,12 @@ use max_core::{DType, ScalarOp};
 use super::TileFn;
 
 /// A step: what to do with the current group and the one at `ptr`, which moves by `stride` bytes per iteration of its
-/// segment and by `row` bytes per row.
+/// segment and by `row` bytes per row. Some iterations run together, each on a group `lane` bytes after the one before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) ptr: *mut u8,
     pub(crate) stride: isize,
+    pub(crate) lane: isize,
     pub(crate) row: isize,
     pub(crate) act: Act,
 }

@@ -14,14 +14,14 @@ use crate::loops::plan::KEPT;
 use crate::loops::program::args;
 use crate::loops::space::{Space, identity, literal};
 use crate::scratch::Line;
-use crate::tile::{self, Act, Arg, Form, GROUP, RUN, Segment, levels, merged};
+use crate::tile::{self, Act, Arg, BLOCK, Form, GROUP, RUN, Segment, levels, merged};
 
 /// The maximum number of instructions: sets of them are bits of a word.
 const MOST: usize = 64;
 /// The maximum number of runs of a reduction, since each has its own steps.
 const RUNS: usize = 32;
 /// The bytes of a group.
-const BYTES: isize = (GROUP * size_of::<f32>()) as isize;
+pub(super) const BYTES: isize = (GROUP * size_of::<f32>()) as isize;
 
 /// What a chain consists of.
 pub(super) struct Built {
@@ -45,8 +45,10 @@ enum Location {
     Nowhere,
     /// A group of constants.
     Image(isize),
-    /// A group of scratch memory.
+    /// A group of scratch memory, for a row.
     Group(isize),
+    /// The same for an iteration: as many groups as iterations run together.
+    Local(isize),
     /// A group of scratch memory per iteration.
     Wide(isize),
     /// The user's memory.
@@ -273,12 +275,25 @@ impl Builder<'_> {
     }
 
     fn push(&mut self, act: Act, place: Place, offset: isize, stride: isize, column: isize) {
-        self.built.steps.push(Planned { act, place, offset, stride, row: 0, column });
+        self.built.steps.push(Planned { act, place, offset, stride, lane: stride, row: 0, column });
     }
 
     /// A step on a group of scratch memory or of constants.
     fn on_group(&mut self, act: Act, place: Place, offset: isize) {
         self.push(act, place, offset, 0, 0);
+    }
+
+    /// A step on a value of an iteration in scratch memory.
+    fn on_local(&mut self, act: Act, offset: isize) {
+        self.built.steps.push(Planned {
+            act,
+            place: Place::Scratch,
+            offset,
+            stride: 0,
+            lane: BYTES,
+            row: 0,
+            column: 0,
+        });
     }
 
     /// A step on the memory of a view, from an iteration on.
@@ -316,9 +331,14 @@ impl Builder<'_> {
         let Some(value) = self.current else { return };
         let lasting = self.lasting >> value & 1 != 0;
         if self.locations[value] == Location::Nowhere && (self.left[value] > 0 || lasting) {
-            let offset = self.scratch(1);
-            self.on_group(Act::Store, Place::Scratch, offset);
-            self.locations[value] = Location::Group(offset);
+            let offset = self.scratch(BLOCK);
+            let row = self.rates[value] != Rate::Element;
+            if row {
+                self.on_group(Act::Store, Place::Scratch, offset);
+            } else {
+                self.on_local(Act::Store, offset);
+            }
+            self.locations[value] = if row { Location::Group(offset) } else { Location::Local(offset) };
         }
     }
 
@@ -332,6 +352,7 @@ impl Builder<'_> {
         match self.locations[value] {
             Location::Image(offset) => self.on_group(Act::Load, Place::Image, offset),
             Location::Group(offset) => self.on_group(Act::Load, Place::Scratch, offset),
+            Location::Local(offset) => self.on_local(Act::Load, offset),
             Location::Wide(offset) => {
                 self.push(Act::Load, Place::Scratch, offset + first as isize * BYTES, BYTES, 0)
             }
@@ -346,6 +367,7 @@ impl Builder<'_> {
         match self.locations[value] {
             Location::Image(offset) => self.on_group(act(Form::Float)?, Place::Image, offset),
             Location::Group(offset) => self.on_group(act(Form::Float)?, Place::Scratch, offset),
+            Location::Local(offset) => self.on_local(act(Form::Float)?, offset),
             Location::Wide(offset) => {
                 self.push(act(Form::Float)?, Place::Scratch, offset + first as isize * BYTES, BYTES, 0)
             }
@@ -471,8 +493,7 @@ impl Builder<'_> {
             }
         }
         for at in members(self.kept) {
-            let groups = self.shape.iterations();
-            let offset = self.scratch(groups);
+            let offset = self.scratch(if self.shape.single { BLOCK } else { self.shape.iterations() });
             self.locations[at] = Location::Wide(offset);
         }
         let runs = self.shape.iterations().div_ceil(RUN);
@@ -486,7 +507,7 @@ impl Builder<'_> {
             }
             let mut totals = [0isize; MOST];
             for at in members(reductions) {
-                totals[at] = self.scratch(levels(runs));
+                totals[at] = self.scratch(if self.shape.single { BLOCK } else { levels(runs) });
             }
             if reductions == 0 {
                 self.body(stage, needed[stage], &totals, 0, 0, self.shape.whole)?;
@@ -649,9 +670,9 @@ impl Builder<'_> {
                     Act::load(form)
                 };
                 self.on_view(act, access, first, !part);
-                let offset = self.scratch(1);
-                self.on_group(Act::Store, Place::Scratch, offset);
-                self.locations[at] = Location::Group(offset);
+                let offset = self.scratch(BLOCK);
+                self.on_local(Act::Store, offset);
+                self.locations[at] = Location::Local(offset);
             } else {
                 self.locations[at] = Location::View(access);
             }

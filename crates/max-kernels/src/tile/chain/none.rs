@@ -2,6 +2,9 @@
 
 use super::ChainFn;
 
+/// How many iterations run together.
+pub(crate) const BLOCK: usize = 1;
+
 /// There is none.
 pub(crate) fn chain() -> Option<ChainFn> {
     None
