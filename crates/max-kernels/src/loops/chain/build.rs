@@ -510,7 +510,9 @@ impl Builder<'_> {
                 totals[at] = self.scratch(if self.shape.single { BLOCK } else { levels(runs) });
             }
             if reductions == 0 {
-                self.body(stage, needed[stage], &totals, 0, 0, self.shape.whole)?;
+                if self.shape.whole > 0 {
+                    self.body(stage, needed[stage], &totals, 0, 0, self.shape.whole)?;
+                }
                 if self.shape.rest > 0 {
                     self.body(stage, needed[stage], &totals, 0, self.shape.whole, 0)?;
                 }
