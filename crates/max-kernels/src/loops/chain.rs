@@ -254,7 +254,7 @@ impl Shape {
     /// The axes of a space, if a chain can go over it.
     fn new(space: &Space) -> Option<Shape> {
         let across = !space.horizontal && space.steps > 1;
-        if space.transposed || across && space.cols % GROUP != 0 {
+        if space.transposed || across && !space.cols.is_multiple_of(GROUP) {
             return None;
         }
         let mut axes = space.outer.clone();

@@ -200,7 +200,7 @@ impl Builder<'_> {
                     let along = if self.shape.across { view.along } else { view.col };
                     let row = rate != Rate::Element && self.loop_.reduce.is_some() && along == 0;
                     rate = if row { Rate::Row } else { Rate::Element };
-                    if view.col != 1 && !(row && !self.shape.across) {
+                    if view.col != 1 && (self.shape.across || !row) {
                         return None;
                     }
                 }
@@ -497,12 +497,12 @@ impl Builder<'_> {
             self.locations[at] = Location::Wide(offset);
         }
         let runs = self.shape.iterations().div_ceil(RUN);
-        for stage in 0..=last {
+        for (stage, &needed) in needed[..=last].iter().enumerate() {
             self.row_code(live, stage)?;
-            let reductions = members(needed[stage])
+            let reductions = members(needed)
                 .filter(|&at| matches!(self.loop_.code[at], Instr::Reduce(..)))
                 .fold(0u64, |set, at| set | 1 << at);
-            if needed[stage] == 0 {
+            if needed == 0 {
                 continue;
             }
             let mut totals = [0isize; MOST];
@@ -511,10 +511,10 @@ impl Builder<'_> {
             }
             if reductions == 0 {
                 if self.shape.whole > 0 {
-                    self.body(stage, needed[stage], &totals, 0, 0, self.shape.whole)?;
+                    self.body(stage, needed, &totals, 0, 0, self.shape.whole)?;
                 }
                 if self.shape.rest > 0 {
-                    self.body(stage, needed[stage], &totals, 0, self.shape.whole, 0)?;
+                    self.body(stage, needed, &totals, 0, self.shape.whole, 0)?;
                 }
                 continue;
             }
@@ -530,10 +530,10 @@ impl Builder<'_> {
                 self.end(1);
                 let whole = (run * RUN).min(self.shape.whole)..((run + 1) * RUN).min(self.shape.whole);
                 if !whole.is_empty() {
-                    self.body(stage, needed[stage], &totals, level, whole.start, whole.len())?;
+                    self.body(stage, needed, &totals, level, whole.start, whole.len())?;
                 }
                 if run + 1 == runs && self.shape.rest > 0 {
-                    self.body(stage, needed[stage], &totals, level, self.shape.whole, 0)?;
+                    self.body(stage, needed, &totals, level, self.shape.whole, 0)?;
                 }
                 for level in merged(run, runs) {
                     for at in members(reductions) {
