@@ -1,10 +1,10 @@
-//! Runs gathers: indices are checked first, then slices are copied bitwise.
+//! Runs gathers: indices are checked first and become positions, then slices are copied bitwise.
 
 use max_core::kernel::{Access, Gather, Slot};
 use max_core::{Element, Result, bail, dispatch};
 
 use crate::matmul::count;
-use crate::{Memory, Pool};
+use crate::{Memory, Pool, scratch};
 
 /// Roughly how many elements a task copies.
 const TASK: usize = 1 << 16;
@@ -20,6 +20,7 @@ pub(crate) struct PreparedGather {
     out: Walk<3>,
     index: ReadIndex,
     copy: CopyRun,
+    pick: PickElements,
 }
 
 /// Reads an index.
@@ -27,6 +28,9 @@ type ReadIndex = unsafe fn(*const u8) -> i128;
 
 /// Copies a number of elements between two addresses, each with its stride.
 type CopyRun = unsafe fn((*const u8, isize), (*mut u8, isize), usize);
+
+/// Copies the elements at some positions: from an address with its stride, to another one.
+type PickElements = unsafe fn((*const u8, isize), (*mut u8, isize), positions: &[usize]);
 
 /// An access: offset in bytes from the start of its slot; strides in elements.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +67,11 @@ impl PreparedGather {
             bail!(internal, "a gather of {source} into {out} with {indices} indices");
         }
         count(&[k.outer, k.picks, k.inner])?;
-        let copy: CopyRun = match k.out.dtype.size_in_bytes() {
-            1 => copy::<u8>,
-            2 => copy::<u16>,
-            4 => copy::<u32>,
-            _ => copy::<u64>,
+        let (copy, pick): (CopyRun, PickElements) = match k.out.dtype.size_in_bytes() {
+            1 => (copy::<u8>, pick::<u8>),
+            2 => (copy::<u16>, pick::<u16>),
+            4 => (copy::<u32>, pick::<u32>),
+            _ => (copy::<u64>, pick::<u64>),
         };
         Ok(PreparedGather {
             sizes: [k.outer, k.size, k.picks, k.inner].map(|size| size as usize),
@@ -77,6 +81,7 @@ impl PreparedGather {
             out: Walk::new(&k.out),
             index: dispatch!(k.indices.dtype, T => read_index::<T>),
             copy,
+            pick,
         })
     }
 
@@ -86,50 +91,74 @@ impl PreparedGather {
     ///
     /// The memory was checked for the kernel.
     pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
-        let [outer, size, picks, inner] = self.sizes;
+        // Positions of its own, because another thread may change the indices meanwhile.
+        scratch::with(self.sizes[2] * size_of::<usize>(), |positions| {
+            let positions = positions.cast::<usize>();
+            // SAFETY: the scratch memory has room for a position per pick, and each is written before it is read.
+            unsafe {
+                self.find(memory, positions)?;
+                self.copy_slices(memory, pool, std::slice::from_raw_parts(positions, self.sizes[2]));
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes the position of every pick.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, and there is room for the positions.
+    unsafe fn find(&self, memory: &[Memory], positions: *mut usize) -> Result<()> {
+        let [_, size, picks, _] = self.sizes;
         for pick in 0..picks {
             // SAFETY: the index is in bounds of its memory.
-            let index = unsafe { self.pick(memory, pick) };
-            if position(index, size).is_none() {
+            let index = unsafe { (self.index)(self.indices.at(memory, [pick])) };
+            let Some(position) = position(index, size) else {
                 bail!(index, "gather index {index} is out of range for axis {} with size {size}", self.axis);
-            }
+            };
+            // SAFETY: guaranteed by the caller.
+            unsafe { positions.add(pick).write(position) };
         }
+        Ok(())
+    }
+
+    /// Copies the slices at the positions of the picks.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, and the positions are in bounds.
+    unsafe fn copy_slices(&self, memory: &[Memory], pool: &Pool, positions: &[usize]) {
+        let [outer, _, picks, inner] = self.sizes;
         if outer == 0 || picks == 0 || inner == 0 {
-            return Ok(());
+            return;
         }
         let chunk = inner.min(TASK);
         let chunks = inner.div_ceil(chunk);
         let runs = outer * picks * chunks;
         let runs_per_task = TASK / chunk;
         pool.run(runs.div_ceil(runs_per_task), &|task| {
-            for run in task * runs_per_task..runs.min((task + 1) * runs_per_task) {
+            let mut run = task * runs_per_task;
+            let end = runs.min(run + runs_per_task);
+            while run < end {
                 let (slice, start) = (run / chunks, run % chunks * chunk);
                 let (o, pick) = (slice / picks, slice % picks);
-                // SAFETY: as above.
-                let index = unsafe { self.pick(memory, pick) };
-                // Indices that another thread changes meanwhile must not lead out of bounds.
-                let Some(at) = position(index, size) else { continue };
-                let source = self.source.at(memory, [o, at, start]).cast_const();
-                let out = self.out.at(memory, [o, pick, start]);
-                // SAFETY: both runs are in bounds of their memory, and no other task writes this one.
-                unsafe {
-                    (self.copy)(
-                        (source, self.source.strides[2]),
-                        (out, self.out.strides[2]),
-                        chunk.min(inner - start),
-                    );
+                let out = (self.out.at(memory, [o, pick, start]), self.out.strides);
+                if inner == 1 {
+                    let count = (picks - pick).min(end - run);
+                    let source = self.source.at(memory, [o, 0, 0]).cast_const();
+                    let positions = &positions[pick..pick + count];
+                    // SAFETY: all elements are in bounds of their memory, and no other task writes these.
+                    unsafe { (self.pick)((source, self.source.strides[1]), (out.0, out.1[1]), positions) };
+                    run += count;
+                    continue;
                 }
+                let source = self.source.at(memory, [o, positions[pick], start]).cast_const();
+                let count = chunk.min(inner - start);
+                // SAFETY: both runs are in bounds of their memory, and no other task writes this one.
+                unsafe { (self.copy)((source, self.source.strides[2]), (out.0, out.1[2]), count) };
+                run += 1;
             }
         });
-        Ok(())
-    }
-
-    /// # Safety
-    ///
-    /// The memory was checked, and `pick` is in bounds.
-    unsafe fn pick(&self, memory: &[Memory], pick: usize) -> i128 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { (self.index)(self.indices.at(memory, [pick])) }
     }
 }
 
@@ -160,6 +189,21 @@ unsafe fn copy<T: Copy>(source: (*const u8, isize), out: (*mut u8, isize), count
         let (source, out) = (source.cast::<T>(), out.cast::<T>());
         for i in 0..count as isize {
             out.offset(i * out_stride).write_unaligned(source.offset(i * source_stride).read_unaligned());
+        }
+    }
+}
+
+/// # Safety
+///
+/// The elements at the positions can be read, and as many can be written.
+unsafe fn pick<T: Copy>(source: (*const u8, isize), out: (*mut u8, isize), positions: &[usize]) {
+    let ((source, source_stride), (out, out_stride)) = (source, out);
+    let (source, out) = (source.cast::<T>(), out.cast::<T>());
+    for (i, &position) in positions.iter().enumerate() {
+        // SAFETY: guaranteed by the caller. Elements need not be aligned.
+        unsafe {
+            let element = source.wrapping_offset(position as isize * source_stride).read_unaligned();
+            out.wrapping_offset(i as isize * out_stride).write_unaligned(element);
         }
     }
 }

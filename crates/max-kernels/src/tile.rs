@@ -4,6 +4,7 @@
 //! this module, compiled for the vector units of this machine. They work on groups of [`GROUP`] elements in register
 //! form: narrow floats are held as f32, bool as a byte that is 0 or 1, everything else as in memory.
 
+mod chain;
 mod index;
 mod lanes;
 mod map;
@@ -13,6 +14,7 @@ mod reduce;
 mod transpose;
 
 pub(crate) use crate::simd::fence;
+pub(crate) use chain::{Act, BLOCK, ChainFn, Form, Segment, Step, chain};
 
 use max_core::kernel::{Literal, Reduction};
 use max_core::{DType, Distribution, Element, Result, ScalarOp, dispatch};

@@ -110,12 +110,13 @@ fn shrink(args: &mut Json) {
 fn patterns(shrinks: usize) -> Vec<Bench> {
     let n = 2048 / shrinks;
     let heads = 8;
-    let table: [(&str, Vec<Vec<usize>>, Build); 9] = [
+    let table: [(&str, Vec<Vec<usize>>, Build); 10] = [
         ("relu(x + y) * 2", vec![vec![8192 * n]; 2], bandwidth),
         ("transposed + 1", vec![vec![2 * n, 2 * n]], transposed),
         ("softmax", vec![vec![2 * n, 2 * n]], |x| ops::softmax(&x[0], -1)),
         ("mean of rows", vec![vec![4 * n, n]], |x| ops::mean(&x[0], -1)),
         ("chain of 8", vec![vec![n, n]; 2], chain),
+        ("chain of two functions", vec![vec![4096 * n]; 2], functions),
         ("rms_norm by ops", vec![vec![n, n], vec![n]], rms_norm),
         ("softmax by ops", vec![vec![n, n]], softmax),
         ("mlp", vec![vec![n / 4, n / 2], vec![n / 2, n], vec![n], vec![n, n / 2]], mlp),
@@ -150,6 +151,12 @@ fn chain(x: &[TensorValue]) -> Result<TensorValue> {
     let [x, y] = x else { return ops::tensor(0.0) };
     let gate = ops::sigmoid(ops::add(ops::mul(x, 1.5), 0.25));
     ops::relu(ops::sub(ops::mul(ops::mul(gate, y), 0.5), ops::abs(x)))
+}
+
+fn functions(x: &[TensorValue]) -> Result<TensorValue> {
+    let [x, y] = x else { return ops::tensor(0.0) };
+    let gelu = ops::gelu(ops::add(ops::mul(x, 1.5), y))?;
+    ops::add(ops::tanh(ops::sub(ops::mul(gelu, y), x)), x)
 }
 
 fn rms_norm(x: &[TensorValue]) -> Result<TensorValue> {

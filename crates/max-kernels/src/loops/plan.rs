@@ -22,7 +22,7 @@ const WIDE: usize = 512;
 /// The columns of tiles that are loaded from memory that is contiguous along the rows.
 const ACROSS: usize = 64;
 /// How much memory values kept for later stages may take.
-const KEPT: usize = 256 << 10;
+pub(super) const KEPT: usize = 256 << 10;
 /// How much may be staged for a unit.
 const STAGED: usize = 128 << 10;
 /// Roughly the minimum number of elements per task, and the maximum number of tasks: long runs of memory are read
@@ -118,6 +118,11 @@ pub(super) fn task_size(elements: usize) -> usize {
     TASK.max(elements / TASKS)
 }
 
+/// Whether parts of a reduced axis are tasks, because there are few units.
+pub(super) fn splits(units: usize, elements: usize) -> bool {
+    units < FEW && elements >= 4 * PART
+}
+
 impl Plan {
     pub(super) fn new(
         loop_: &Loop<i64>,
@@ -128,8 +133,7 @@ impl Plan {
     ) -> Result<Plan> {
         let rows_are_long =
             |(view, written): (&View, &bool)| !written || (view.col == 1 && space.cols >= 2 * GROUP);
-        let streaming =
-            moved(&space, uses) > STREAM && space.views.iter().zip(&uses.written).all(rows_are_long);
+        let streaming = moves_much(&space, uses) && space.views.iter().zip(&uses.written).all(rows_are_long);
         let choices = Choices { horizontal: space.horizontal, keep: true, streaming };
         let program = program::build(loop_, dtypes, live, choices)?;
         let kept = program.widths[Region::Wide as usize];
@@ -232,7 +236,7 @@ impl Plan {
         let ops: usize = self.program.stages.iter().map(|stage| stage.element.len()).sum();
         self.shared = elements.saturating_mul(ops) > SMALL;
         let apart = reduces && self.staged.is_empty() && self.parts() > 1;
-        self.split = self.shared && self.units < FEW && apart && elements >= 4 * PART;
+        self.split = self.shared && apart && splits(self.units, elements);
         let unit = (self.block[0] * self.block[1]).saturating_mul(self.space.steps).max(1);
         self.task = (task_size(elements) / unit).max(1);
     }
@@ -305,6 +309,11 @@ fn constant(space: &Space, uses: &Uses) -> Vec<bool> {
     let views = || space.views.iter().zip(&uses.written);
     let written = |slot: usize| views().any(|(view, written)| *written && view.slot == slot);
     space.views.iter().map(|view| !written(view.slot)).collect()
+}
+
+/// Whether a loop moves more than the caches can hold.
+pub(super) fn moves_much(space: &Space, uses: &Uses) -> bool {
+    moved(space, uses) > STREAM
 }
 
 /// Roughly how many bytes a loop reads and writes.

@@ -14,7 +14,7 @@ use crate::tile::{self, RowsFn};
 use crate::{Memory, Pool};
 
 /// Shorter rows are better reduced side by side, longer ones in parts.
-const SHORTEST: i64 = 96;
+const SHORTEST: i64 = 64;
 const LONGEST: i64 = 1 << 18;
 /// Fewer rows are better reduced in parts.
 const FEWEST: i64 = 16;

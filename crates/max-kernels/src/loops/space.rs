@@ -11,7 +11,7 @@ use super::plan::Uses;
 use crate::tile;
 
 /// Shorter rows of a reduction are not worth a pass each: tiles go across them.
-const SHORT: i64 = 96;
+const SHORT: i64 = 63;
 /// With fewer rows, tiles across them would be mostly padding.
 const FEW: i64 = 16;
 

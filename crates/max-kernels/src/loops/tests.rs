@@ -3,7 +3,7 @@ mod reference;
 
 use max_core::kernel::{Access, Instr, Kernel, Literal, Loop, Reduction, Reg, Slot};
 use max_core::scalar::{NumericOp, RealOp};
-use max_core::{DType, Distribution, Element, dispatch};
+use max_core::{DType, Distribution, Element, ScalarOp, dispatch};
 use max_driver::Buffer;
 
 use super::*;
@@ -384,5 +384,135 @@ fn positions_are_right_for_every_tiling() {
                 check(&plain, &memory);
             }
         }
+    }
+}
+
+/// Layer norm with a scale and a shift per column, as the compiler writes it.
+fn layer_norm(shape: &[i64], axis: usize, dtype: DType) -> Loop<i64> {
+    let strides = dense(shape);
+    let mut column = vec![0; shape.len()];
+    column[shape.len() - 1] = 1;
+    let apply = |op: ScalarOp, a, b| Instr::Apply(op, [Reg(a), Reg(b)]);
+    let f32 = DType::Float32;
+    Loop {
+        shape: shape.to_vec(),
+        reduce: Some(axis),
+        accesses: vec![
+            access(0, dtype, &strides),
+            access(1, dtype, &strides),
+            access(2, dtype, &column),
+            access(3, dtype, &column),
+        ],
+        code: vec![
+            Instr::Load(0),
+            Instr::Load(2),
+            Instr::Load(3),
+            Instr::Cast(Reg(0), f32),
+            Instr::Cast(Reg(1), f32),
+            Instr::Cast(Reg(2), f32),
+            Instr::Reduce(Reduction::Sum, Reg(3)),
+            Instr::Size(shape[axis], f32),
+            apply(RealOp::Div.into(), 6, 7),
+            apply(NumericOp::Sub.into(), 3, 8),
+            apply(NumericOp::Mul.into(), 9, 9),
+            Instr::Reduce(Reduction::Sum, Reg(10)),
+            apply(RealOp::Div.into(), 11, 7),
+            Instr::Literal(Literal { dtype: f32, bits: u64::from(1e-5f32.to_bits()) }),
+            apply(NumericOp::Add.into(), 12, 13),
+            apply(RealOp::Rsqrt.into(), 14, 14),
+            apply(NumericOp::Mul.into(), 9, 15),
+            apply(NumericOp::Mul.into(), 16, 4),
+            apply(NumericOp::Add.into(), 5, 17),
+            Instr::Cast(Reg(18), dtype),
+            Instr::Store(1, Reg(19)),
+        ],
+    }
+}
+
+/// Softmax as the compiler writes it, without positions.
+fn plain_softmax(shape: &[i64], axis: usize, dtype: DType) -> Loop<i64> {
+    let mut loop_ = softmax(shape, axis, dtype);
+    loop_.code.truncate(8);
+    loop_.accesses.truncate(3);
+    loop_
+}
+
+/// A chain computes the same bits as calls on tiles.
+#[test]
+fn chains_agree_with_tiles() {
+    let mut dice = Dice(11);
+    let shapes: [(&[i64], usize); 12] = [
+        (&[70, 64], 1),
+        (&[33, 65], 1),
+        (&[20, 100], 1),
+        (&[19, 1_024], 1),
+        (&[17, 4_096], 1),
+        (&[17, 4_097], 1),
+        (&[16, 13_000], 1),
+        (&[3, 7, 300], 2),
+        (&[2, 10], 1),
+        (&[300, 128], 0),
+        (&[6, 200, 192], 1),
+        (&[16, 70, 64], 1),
+    ];
+    for (shape, axis) in shapes {
+        for dtype in [DType::Float32, DType::BFloat16] {
+            for loop_ in [layer_norm(shape, axis, dtype), plain_softmax(shape, axis, dtype)] {
+                agree(&loop_, &mut dice, dtype, shape);
+            }
+        }
+    }
+}
+
+fn agree(loop_: &Loop<i64>, dice: &mut Dice, dtype: DType, shape: &[i64]) {
+    let all = size_of_all(shape);
+    let mut input = elements(dice, dtype, all);
+    let (size, nan) = (dtype.size_in_bytes(), [0xc0, 0x7f]);
+    input[7 * size - 2..7 * size].copy_from_slice(&nan);
+    let columns = elements(dice, dtype, shape[shape.len() - 1] as usize);
+    let memory = [input, vec![0; all * size], vec![0; all * size], columns.clone()];
+    let memory = if loop_.accesses.len() == 4 {
+        [memory[0].clone(), memory[1].clone(), columns, memory[3].clone()]
+    } else {
+        memory
+    };
+    let (dtypes, live) = (loop_.dtypes().unwrap(), program::live(&loop_.code));
+    let uses = uses(loop_, &live);
+    let space = || space::space(loop_, &uses).unwrap();
+    let Some(chain) = PreparedChain::new(loop_, &dtypes, &live, &uses, &space()) else {
+        assert!(tile::chain().is_none(), "{loop_:?} is no chain");
+        return;
+    };
+    let tiles = PreparedLoop::Tiles(Box::new(Plan::new(loop_, &dtypes, &live, &uses, space()).unwrap()));
+    let results = [PreparedLoop::Chain(Box::new(chain)), tiles].map(|prepared| {
+        let buffers = buffers(&memory);
+        let pieces: Vec<Memory> = buffers.iter().map(|b| Memory::of_mut(b).unwrap()).collect();
+        // SAFETY: the buffers have the sizes of the loop.
+        unsafe { prepared.run(&pieces, &Pool::new(2)) };
+        buffers.iter().map(|b| b.to_vec::<u8>().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(results[0] == results[1], "{loop_:?}");
+}
+
+/// `x / (|x| + 0.5)` where it is read, for lengths with and without whole groups.
+#[test]
+fn chains_work_in_place() {
+    let mut dice = Dice(5);
+    for length in [1i64, 15, 64, 65, 300, 20_000] {
+        let half = Literal { dtype: DType::Float32, bits: u64::from(0.5f32.to_bits()) };
+        let loop_ = Loop {
+            shape: vec![length],
+            reduce: None,
+            accesses: vec![access(0, DType::Float32, &[1])],
+            code: vec![
+                Instr::Load(0),
+                Instr::Apply(NumericOp::Abs.into(), [Reg(0); 2]),
+                Instr::Literal(half),
+                Instr::Apply(NumericOp::Add.into(), [Reg(1), Reg(2)]),
+                Instr::Apply(RealOp::Div.into(), [Reg(0), Reg(3)]),
+                Instr::Store(0, Reg(4)),
+            ],
+        };
+        check(&loop_, &[elements(&mut dice, DType::Float32, length as usize)]);
     }
 }
