@@ -292,6 +292,7 @@ impl<'a> Lowering<'a> {
             OpKind::Attention(a) => self.attention(id, op, a),
             OpKind::Conv2d(c) => self.conv2d(id, op, c),
             OpKind::Gather(g) => self.gather(id, op, g.axis),
+            OpKind::Cumsum(c) => self.cumsum(id, op, c),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
             OpKind::ShapeToTensor(_)

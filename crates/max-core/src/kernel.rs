@@ -18,6 +18,7 @@ mod gather;
 mod map;
 mod matmul;
 mod print;
+mod scan;
 mod walk;
 
 pub use attention::Attention;
@@ -26,6 +27,7 @@ pub use conv::Conv2d;
 pub use gather::Gather;
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
+pub use scan::Scan;
 pub use walk::{Role, Walk};
 
 use std::fmt::{self, Display, Formatter};
@@ -198,6 +200,7 @@ kernels! {
     Attention "attention",
     Conv2d "conv2d",
     Gather "gather",
+    Scan "scan",
 }
 
 /// A final loop of a kernel.

@@ -134,6 +134,7 @@ operations! {
     constant::ConstantExternal,
     constant::ShapeToTensor,
     conv::Conv2d,
+    cumsum::Cumsum,
     gather::Gather,
     index::Index,
     layer_norm::LayerNorm,

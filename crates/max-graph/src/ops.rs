@@ -8,6 +8,7 @@ pub mod complex;
 pub mod concat;
 pub mod constant;
 pub mod conv;
+pub mod cumsum;
 pub mod elementwise;
 pub mod gather;
 pub mod group_norm;
@@ -36,6 +37,7 @@ pub use complex::{as_interleaved_complex, complex_mul};
 pub use concat::{concat, stack};
 pub use constant::{constant, constant_external, shape_to_tensor, tensor};
 pub use conv::{ConvOptions, conv2d};
+pub use cumsum::cumsum;
 pub use elementwise::*;
 pub use gather::gather;
 pub use group_norm::group_norm;
@@ -71,6 +73,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         concat::OP_FUNCTIONS,
         constant::OP_FUNCTIONS,
         conv::OP_FUNCTIONS,
+        cumsum::OP_FUNCTIONS,
         elementwise::OP_FUNCTIONS,
         gather::OP_FUNCTIONS,
         group_norm::OP_FUNCTIONS,

@@ -15,6 +15,7 @@ mod matmul;
 #[cfg(test)]
 mod nvrtc;
 mod record;
+mod scan;
 mod text;
 
 use max_core::kernel::{Access, Kernel, Slot};
@@ -221,6 +222,7 @@ impl Plan {
             Kernel::Attention(k) => self.attention(k),
             Kernel::Conv2d(k) => self.conv2d(k),
             Kernel::Gather(k) => self.gather(k),
+            Kernel::Scan(k) => self.scan(k),
         }
     }
 

@@ -16,6 +16,7 @@ mod memory;
 mod pool;
 mod register;
 pub mod roofline;
+mod scan;
 mod scratch;
 mod simd;
 mod tile;
@@ -26,12 +27,7 @@ pub use pool::Pool;
 use max_core::kernel::Kernel;
 use max_core::{DeviceRef, Result};
 
-use attention::PreparedAttention;
-use conv::PreparedConv;
-use gather::PreparedGather;
-use loops::PreparedLoop;
 pub use matmul::Constant;
-use matmul::PreparedMatmuls;
 use memory::Extents;
 
 /// A kernel that has been checked and is ready to run.
@@ -41,27 +37,47 @@ pub struct Prepared {
     extents: Extents,
 }
 
-#[derive(Debug)]
-enum Run {
-    Loop(PreparedLoop),
-    Matmuls(PreparedMatmuls),
-    Attention(PreparedAttention),
-    Conv(PreparedConv),
-    Gather(PreparedGather),
+/// Builds [`Run`] from the kinds of kernels and what runs each.
+macro_rules! kinds {
+    ($($kind:ident => $prepared:ty,)*) => {
+        #[derive(Debug)]
+        enum Run {
+            $($kind($prepared),)*
+        }
+
+        impl Run {
+            fn new(kernel: &Kernel<i64>) -> Result<Run> {
+                Ok(match kernel {
+                    $(Kernel::$kind(k) => Run::$kind(<$prepared>::new(k)?),)*
+                })
+            }
+
+            /// # Safety
+            ///
+            /// The memory was checked for the kernel.
+            unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+                match self {
+                    // SAFETY: guaranteed by the caller.
+                    $(Run::$kind(run) => unsafe { run.run(memory, pool) },)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Loop => loops::PreparedLoop,
+    Matmul => matmul::PreparedMatmuls,
+    Matmuls => matmul::PreparedMatmuls,
+    Attention => attention::PreparedAttention,
+    Conv2d => conv::PreparedConv,
+    Gather => gather::PreparedGather,
+    Scan => scan::PreparedScan,
 }
 
 /// Checks a kernel and decides how to run it.
 pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
-    let extents = memory::extents(kernel, DeviceRef::CPU)?;
-    let run = match kernel {
-        Kernel::Loop(k) => Run::Loop(PreparedLoop::new(k)?),
-        Kernel::Matmul(k) => Run::Matmuls(PreparedMatmuls::new(std::slice::from_ref(k))?),
-        Kernel::Matmuls(k) => Run::Matmuls(PreparedMatmuls::new(&k.all)?),
-        Kernel::Attention(k) => Run::Attention(PreparedAttention::new(k)?),
-        Kernel::Conv2d(k) => Run::Conv(PreparedConv::new(k)?),
-        Kernel::Gather(k) => Run::Gather(PreparedGather::new(k)?),
-    };
-    Ok(Prepared { run, extents })
+    Ok(Prepared { extents: memory::extents(kernel, DeviceRef::CPU)?, run: Run::new(kernel)? })
 }
 
 impl Prepared {
@@ -70,17 +86,6 @@ impl Prepared {
     pub fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
         self.extents.check(memory)?;
         // SAFETY: the memory was just checked for this kernel.
-        unsafe {
-            match &self.run {
-                Run::Loop(run) => {
-                    run.run(memory, pool);
-                    Ok(())
-                }
-                Run::Matmuls(run) => run.run(memory, pool),
-                Run::Attention(run) => run.run(memory, pool),
-                Run::Conv(run) => run.run(memory, pool),
-                Run::Gather(run) => run.run(memory, pool),
-            }
-        }
+        unsafe { self.run.run(memory, pool) }
     }
 }

@@ -58,7 +58,7 @@ use crate::tile::{self, GROUP};
 use crate::{Memory, Pool};
 use chain::PreparedChain;
 use plan::{Plan, Uses};
-pub(crate) use program::{args, live};
+pub(crate) use program::live;
 use rows::PreparedRows;
 use run::{Base, Walk};
 pub(crate) use space::{Axis, identity, merge, register, settle};
@@ -102,7 +102,7 @@ impl PreparedLoop {
     /// # Safety
     ///
     /// The memory was checked for the loop.
-    pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) {
+    pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match self {
@@ -112,6 +112,7 @@ impl PreparedLoop {
                 PreparedLoop::Tiles(plan) => plan.run(memory, pool),
             }
         }
+        Ok(())
     }
 }
 

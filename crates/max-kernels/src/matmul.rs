@@ -152,7 +152,8 @@ impl Cut {
 }
 
 impl PreparedMatmuls {
-    pub(crate) fn new(all: &[Matmul<i64>]) -> Result<PreparedMatmuls> {
+    pub(crate) fn new(all: &impl AsRef<[Matmul<i64>]>) -> Result<PreparedMatmuls> {
+        let all = all.as_ref();
         let Some(first) = all.first() else { bail!(internal, "a kernel of no matmuls") };
         let dtype = first.lhs.dtype;
         let all = all.iter().map(|k| PreparedMatmul::new(k, dtype)).collect::<Result<_>>()?;

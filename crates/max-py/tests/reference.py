@@ -67,6 +67,16 @@ def reduce_prod(x: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.prod(x, axis=axis, keepdims=True, dtype=x.dtype)
 
 
+def cumsum(x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
+    forward = np.flip(x, axis) if reverse else x
+    wide = np.float64 if forward.dtype.kind == "f" else forward.dtype
+    sums = np.cumsum(forward, axis=axis, dtype=wide)
+    if exclusive:
+        first = np.zeros_like(np.take(sums, [], axis=axis)) if sums.shape[axis] == 0 else np.take(sums, [0], axis=axis) * 0
+        sums = np.concatenate([first, np.take(sums, range(max(sums.shape[axis] - 1, 0)), axis=axis)], axis=axis)
+    return (np.flip(sums, axis) if reverse else sums).astype(x.dtype)
+
+
 def extremum(pairwise: Callable, reduce: Callable) -> Callable:
     def either(x: Any, y: Any = None, axis: int = -1) -> np.ndarray:
         return reduce(x, axis=axis, keepdims=True) if y is None else pairwise(x, y)
@@ -241,6 +251,7 @@ EXACT: dict[str, Callable] = {
     "as_interleaved_complex": lambda x: x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2),
     "complex_mul": complex_mul,
     "clamp": clamp,
+    "cumsum": cumsum,
     "gather": lambda x, indices, axis=-1: np.take(x, indices, axis=axis),
 }
 

@@ -60,6 +60,8 @@ functions! {
     concat(values: Operands, axis: i64);
     /// See [`ops::conv2d()`].
     conv2d(x: Operand, filter: Operand, bias: Option<Operand>, options: ConvOptions);
+    /// See [`ops::cumsum()`].
+    cumsum(x: Operand, axis: i64, exclusive: bool, reverse: bool);
     /// See [`ops::flatten()`].
     flatten(x: Operand, start_dim: i64, end_dim: i64);
     /// See [`ops::gather()`].

@@ -1,7 +1,7 @@
 //! Ops with kernels of their own. Where a kernel ends in a loop, its result goes into the loop of its group, which later
 //! ops may extend; other kernels write their results to memory.
 
-use max_core::kernel::{Access, Attention, Conv2d, Gather, Instr, Kernel, Loop, Matmul};
+use max_core::kernel::{Access, Attention, Conv2d, Gather, Instr, Kernel, Loop, Matmul, Scan};
 use max_core::{DeviceRef, Dim, Result, Shape, bail};
 use max_graph::ir::Op;
 use max_graph::{OpId, ValueId, ops};
@@ -106,6 +106,23 @@ impl Lowering<'_> {
             outer,
             size,
             picks,
+            inner,
+        };
+        self.standalone(id, op, kernel, results)
+    }
+
+    pub(super) fn cumsum(&mut self, id: OpId, op: &Op, sum: &ops::cumsum::Cumsum) -> Result<()> {
+        let device = self.device(op.results[0])?;
+        let source = self.whole(id, op.operands[0], device)?;
+        let [outer, size, inner] = self.around(source, sum.axis)?;
+        let results = self.results(op)?;
+        let kernel = Scan {
+            exclusive: sum.exclusive,
+            reverse: sum.reverse,
+            source: self.flat(source, [&outer, &size, &inner])?,
+            out: self.flat(results[0], [&outer, &size, &inner])?,
+            outer,
+            size,
             inner,
         };
         self.standalone(id, op, kernel, results)

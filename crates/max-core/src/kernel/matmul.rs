@@ -57,6 +57,18 @@ pub struct Matmuls<D, M = Slot> {
     pub all: Vec<Matmul<D, M>>,
 }
 
+impl<D, M> AsRef<[Matmul<D, M>]> for Matmul<D, M> {
+    fn as_ref(&self) -> &[Matmul<D, M>] {
+        one(self)
+    }
+}
+
+impl<D, M> AsRef<[Matmul<D, M>]> for Matmuls<D, M> {
+    fn as_ref(&self) -> &[Matmul<D, M>] {
+        &self.all
+    }
+}
+
 impl<D, M> Matmuls<D, M> {
     pub(super) fn map<E, N>(&self, to: &mut Map<D, M, E, N>) -> Result<Matmuls<E, N>> {
         Ok(Matmuls { all: self.all.iter().map(|k| k.map(to)).collect::<Result<_>>()? })

@@ -161,6 +161,8 @@ pub fn forms() -> Vec<KernelForm> {
     form!("gather", ALL, [["a", "b", "c"], ["p"]], [a = 5, b = 9, c = 40, p = 7], |x| {
         ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int64), 1)
     });
+    form!("scan", ALL, [["a", "b", "c"]], [a = 5, b = 9, c = 40], |x| ops::cumsum(&x[0], 1, false, false));
+    form!("scan of rows", ALL, [["a", "b"]], [a = 70, b = 9], |x| ops::cumsum(&x[0], 1, true, true));
     form!("gather along rows", ALL, [["a", "b"], ["p"]], [a = 5, b = 9, p = 70], |x| {
         ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int32), 1)
     });

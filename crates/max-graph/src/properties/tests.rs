@@ -45,6 +45,7 @@ fn structured_ops() {
           %17 = constant_external() {name = \"w\", dtype = \"float32\", shape = [2], device = \"cpu:0\", layout = \"\"} : float32[2]
           %18 = constant_external() {name = \"s\", dtype = \"float32\", shape = [k], device = \"cpu:0\", layout = \"\"} : float32[k]
           %19 = conv2d(%5, %7) {stride = [1, 1], dilation = [1, 1], padding = [0, 0, 0, 0], groups = 1, input_layout = \"NHWC\", filter_layout = \"RSCF\"} : float32[2, h + -2, h + -2, 2]
+          %48 = cumsum(%0) {axis = 0, exclusive = false, reverse = false} : float32[n, 4]
           %20 = dynamic_slice(%0, %2) {axis = 0, step = 1, start = true, stop = false, out_dim = `d`} : float32[d, 4]
           %21 = gather(%0, %2) {axis = 0} : float32[4]
           %22 = index() {shape = [n], device = \"cpu:0\"} : int64[n]
@@ -92,6 +93,7 @@ fn structured_ops() {
         constant_external() -> float32[2]: source, never folds
         constant_external() -> float32[k]: source, never folds, checks
         conv2d(float32[2, h, h, 1], float32[3, 3, 1, 2]) -> float32[2, h + -2, h + -2, 2]: kernel, folds approximately, checks, heavy
+        cumsum(float32[n, 4]) -> float32[n, 4]: whole, folds approximately
         dynamic_slice(float32[n, 4], int64[]) -> float32[d, 4]: part, folds exactly, checks
         gather(float32[n, 4], int64[]) -> float32[4]: whole, folds exactly, checks
         index() -> int64[n]: source, folds exactly

@@ -13,7 +13,7 @@ mod build;
 
 pub(super) use build::build;
 
-use max_core::kernel::{Instr, Reg};
+use max_core::kernel::Instr;
 
 use super::best::Best;
 use crate::scratch::Line;
@@ -146,23 +146,13 @@ pub(super) struct Choices {
     pub(super) streaming: bool,
 }
 
-/// The registers that an instruction uses.
-pub(crate) fn args(instr: &Instr<i64>) -> &[Reg] {
-    match instr {
-        Instr::Apply(_, args) | Instr::Random(_, _, args) => args,
-        Instr::Select(args) => args,
-        Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => std::slice::from_ref(arg),
-        Instr::Load(_) | Instr::Index(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => &[],
-    }
-}
-
 /// Which instructions have an effect.
 pub(crate) fn live(code: &[Instr<i64>]) -> Vec<bool> {
     let mut live = vec![false; code.len()];
     for (at, instr) in code.iter().enumerate().rev() {
         live[at] |= matches!(instr, Instr::Store(..));
         if live[at] {
-            args(instr).iter().for_each(|arg| live[arg.0 as usize] = true);
+            instr.args().iter().for_each(|arg| live[arg.0 as usize] = true);
         }
     }
     live

@@ -77,7 +77,7 @@ pub(crate) fn settle(mut loop_: Loop<i64>) -> Loop<i64> {
                     *reg = arg;
                 }
             };
-            loop_.code[at..].iter_mut().for_each(|instr| args_mut(instr).iter_mut().for_each(rename));
+            loop_.code[at..].iter_mut().for_each(|instr| instr.args_mut().iter_mut().for_each(rename));
         }
     } else {
         let (levels, dtypes) = (loop_.levels(|stride| *stride == 0), loop_.dtypes().unwrap_or_default());
@@ -100,15 +100,6 @@ pub(crate) fn settle(mut loop_: Loop<i64>) -> Loop<i64> {
     }
     loop_.reduce = None;
     loop_
-}
-
-fn args_mut(instr: &mut Instr<i64>) -> &mut [Reg] {
-    match instr {
-        Instr::Apply(_, args) | Instr::Random(_, _, args) => args,
-        Instr::Select(args) => args,
-        Instr::Cast(arg, _) | Instr::Reduce(_, arg) | Instr::Store(_, arg) => std::slice::from_mut(arg),
-        Instr::Load(_) | Instr::Index(_) | Instr::Product(_) | Instr::Literal(_) | Instr::Size(..) => &mut [],
-    }
 }
 
 /// An element as a literal.

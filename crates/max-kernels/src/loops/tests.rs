@@ -488,7 +488,7 @@ fn agree(loop_: &Loop<i64>, dice: &mut Dice, dtype: DType, shape: &[i64]) {
         let buffers = buffers(&memory);
         let pieces: Vec<Memory> = buffers.iter().map(|b| Memory::of_mut(b).unwrap()).collect();
         // SAFETY: the buffers have the sizes of the loop.
-        unsafe { prepared.run(&pieces, &Pool::new(2)) };
+        unsafe { prepared.run(&pieces, &Pool::new(2)) }.unwrap();
         buffers.iter().map(|b| b.to_vec::<u8>().unwrap()).collect::<Vec<_>>()
     });
     assert!(results[0] == results[1], "{loop_:?}");

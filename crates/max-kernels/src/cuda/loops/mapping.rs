@@ -3,7 +3,7 @@
 use max_core::kernel::{Instr, Level};
 
 use super::nest::Nest;
-use crate::loops::{Axis, args};
+use crate::loops::Axis;
 
 /// The threads per block, unless something else decides.
 const BLOCK: usize = 256;
@@ -233,7 +233,7 @@ fn bytes_held(nest: &Nest) -> usize {
             _ => wanted[at],
         };
         let Some((first, last)) = passes else { continue };
-        for arg in args(&nest.code[at]).iter().map(|arg| arg.0 as usize) {
+        for arg in nest.code[at].args().iter().map(|arg| arg.0 as usize) {
             if nest.levels[arg] == Level::Element {
                 let own = wanted[arg].get_or_insert((first, last));
                 *own = (own.0.min(first), own.1.max(last));

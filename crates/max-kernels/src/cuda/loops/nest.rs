@@ -5,7 +5,7 @@ use max_core::kernel::{Access, Instr, Level, Literal, Loop};
 use max_core::scalar::NumericOp;
 use max_core::{DType, Result, ScalarOp};
 
-use crate::loops::{Axis, args, live, merge, register};
+use crate::loops::{Axis, live, merge, register};
 
 /// Strides over the axes that several accesses share. Positions that are values themselves are computed in 64 bits.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Nest {
         }
         let mut ready: Vec<usize> = Vec::with_capacity(loop_.code.len());
         for instr in &loop_.code {
-            let after = args(instr).iter().map(|arg| ready[arg.0 as usize]).max().unwrap_or(0);
+            let after = instr.args().iter().map(|arg| ready[arg.0 as usize]).max().unwrap_or(0);
             ready.push(after + usize::from(matches!(instr, Instr::Reduce(..))));
         }
         let mut nest = Nest {
@@ -156,7 +156,7 @@ impl Nest {
             Instr::Load(_) | Instr::Index(_) | Instr::Product(_) | Instr::Reduce(..) | Instr::Store(..) => {
                 false
             }
-            instr => args(instr).iter().all(|arg| self.is_constant(arg.0 as usize)),
+            instr => instr.args().iter().all(|arg| self.is_constant(arg.0 as usize)),
         }
     }
 

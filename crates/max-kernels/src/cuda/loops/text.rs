@@ -14,7 +14,7 @@ use super::mapping::{Lies, Mapping, Scheme, lies_across};
 use super::nest::Nest;
 use super::words::{cast_text, combiner, divisor, literal_text, memory_type};
 use crate::cuda::{Address, Param};
-use crate::loops::{args, identity, register};
+use crate::loops::{identity, register};
 
 /// A function, its name left open, and its parameters.
 pub(super) struct Written {
@@ -456,8 +456,8 @@ impl Writer<'_> {
     fn define(&mut self, at: usize, target: &str, walks: &str) -> Result<()> {
         let nest = self.nest;
         let dtype = |arg: usize| nest.dtypes[arg];
-        let values: Vec<String> = args(&nest.code[at]).iter().map(|arg| self.value(arg.0 as usize)).collect();
-        let arg = |place: usize| args(&nest.code[at])[place].0 as usize;
+        let values: Vec<String> = nest.code[at].args().iter().map(|arg| self.value(arg.0 as usize)).collect();
+        let arg = |place: usize| nest.code[at].args()[place].0 as usize;
         let text = match &nest.code[at] {
             Instr::Literal(literal) => literal_text(*literal),
             Instr::Size(size, to) => {
@@ -515,7 +515,7 @@ impl Writer<'_> {
                     needed[nest.ready[at]][at] = true;
                     continue;
                 }
-                for arg in args(&nest.code[at]).iter().map(|arg| arg.0 as usize) {
+                for arg in nest.code[at].args().iter().map(|arg| arg.0 as usize) {
                     needed[stage][arg] |= nest.levels[arg] == Level::Element;
                 }
             }

@@ -11,7 +11,6 @@ use max_core::{DType, Element, ScalarOp, dispatch};
 
 use super::{Place, Planned, Shape};
 use crate::loops::plan::KEPT;
-use crate::loops::program::args;
 use crate::loops::space::{Space, identity, literal};
 use crate::scratch::Line;
 use crate::tile::{self, Act, Arg, BLOCK, Form, GROUP, RUN, Segment, levels, merged};
@@ -139,7 +138,7 @@ fn members(mut set: u64) -> impl DoubleEndedIterator<Item = usize> {
 
 impl Builder<'_> {
     fn arg(&self, at: usize, place: usize) -> usize {
-        let args = args(&self.loop_.code[at]);
+        let args = self.loop_.code[at].args();
         self.same[args[place.min(args.len() - 1)].0 as usize] as usize
     }
 
@@ -149,7 +148,7 @@ impl Builder<'_> {
         let mut computes = false;
         for at in members(live) {
             let instr = &code[at];
-            let known = args(instr).iter().map(|arg| arg.0 as usize);
+            let known = instr.args().iter().map(|arg| arg.0 as usize);
             let mut rate = known.clone().map(|arg| self.rates[arg]).max().unwrap_or(Rate::Constant);
             let mut stage = known.map(|arg| self.ready[arg]).max().unwrap_or(0);
             let float = Form::of(dtypes[at]);
@@ -179,7 +178,7 @@ impl Builder<'_> {
                     let form = float?;
                     let stored = || {
                         members(live)
-                            .filter(|&user| args(&code[user]).iter().any(|arg| arg.0 as usize == at))
+                            .filter(|&user| code[user].args().iter().any(|arg| arg.0 as usize == at))
                             .all(|user| matches!(code[user], Instr::Store(..)))
                     };
                     if *to == DType::Float32 || form != Form::Float && stored() {
@@ -236,14 +235,14 @@ impl Builder<'_> {
                 // SAFETY: there is room for a group of any dtype.
                 unsafe { tile::splat(value, group.as_mut_ptr().cast()) };
             } else {
-                let dtype = |place: usize| dtypes[args(&self.loop_.code[at])[place].0 as usize];
+                let dtype = |place: usize| dtypes[self.loop_.code[at].args()[place].0 as usize];
                 let f = match &self.loop_.code[at] {
                     Instr::Apply(op, _) => tile::apply(*op, dtype(0)).ok()?,
                     Instr::Select(_) => tile::select(dtype(1)),
                     Instr::Cast(_, to) => tile::cast(dtype(0), *to),
                     _ => return None,
                 };
-                let list = args(&self.loop_.code[at]);
+                let list = self.loop_.code[at].args();
                 let operands = [0, 1, 2].map(|place: usize| {
                     let arg = list[place.min(list.len() - 1)].0 as usize;
                     let found = groups.iter().find(|(known, _)| *known == arg);
@@ -453,7 +452,7 @@ impl Builder<'_> {
                     needed[self.ready[at] as usize] |= 1 << at;
                     continue;
                 }
-                for arg in args(instr) {
+                for arg in instr.args() {
                     let arg = self.same[arg.0 as usize] as usize;
                     if self.rates[arg] == Rate::Element {
                         needed[stage] |= 1 << arg;
@@ -719,7 +718,7 @@ impl Builder<'_> {
 fn operands(instr: &Instr<i64>) -> &[Reg] {
     match instr {
         Instr::Apply(op, args) => &args[..op.arity()],
-        other => args(other),
+        other => other.args(),
     }
 }
 

@@ -4,7 +4,7 @@ use max_core::kernel::{Instr, Level, Loop, Reduction, Reg};
 use max_core::scalar::NumericOp;
 use max_core::{DType, Element, Result, dispatch};
 
-use super::{Accumulator, Choices, Entry, Kind, Op, Placement, Program, REGIONS, Region, Stage, args};
+use super::{Accumulator, Choices, Entry, Kind, Op, Placement, Program, REGIONS, Region, Stage};
 use crate::loops::best::best;
 use crate::loops::space::{identity, literal, register};
 use crate::scratch::Line;
@@ -72,7 +72,7 @@ fn rates(loop_: &Loop<i64>) -> Vec<Rate> {
         let rate = match instr {
             Instr::Literal(_) | Instr::Size(..) => Rate::Constant,
             Instr::Apply(..) | Instr::Select(_) | Instr::Cast(..) | Instr::Random(..) => {
-                args(instr).iter().map(|arg| rates[arg.0 as usize]).max().unwrap_or(Rate::Constant)
+                instr.args().iter().map(|arg| rates[arg.0 as usize]).max().unwrap_or(Rate::Constant)
             }
             // A per-row value is stored once per element where the access says so.
             Instr::Store(access, _) => match loop_.reduce {
@@ -92,7 +92,7 @@ fn rates(loop_: &Loop<i64>) -> Vec<Rate> {
 fn ready(loop_: &Loop<i64>) -> Vec<usize> {
     let mut ready: Vec<usize> = Vec::with_capacity(loop_.code.len());
     for instr in &loop_.code {
-        let stage = args(instr).iter().map(|arg| ready[arg.0 as usize]).max().unwrap_or(0);
+        let stage = instr.args().iter().map(|arg| ready[arg.0 as usize]).max().unwrap_or(0);
         ready.push(stage + usize::from(matches!(instr, Instr::Reduce(..))));
     }
     ready
@@ -154,7 +154,7 @@ impl Builder<'_> {
 
     fn arg_entries(&self, at: usize) -> [Entry; 3] {
         let mut entries = [0; 3];
-        let args = args(&self.loop_.code[at]);
+        let args = self.loop_.code[at].args();
         for (place, entry) in entries.iter_mut().enumerate() {
             *entry = args.get(place).or(args.first()).map_or(0, |arg| self.entries[arg.0 as usize]);
         }
@@ -229,7 +229,7 @@ impl Builder<'_> {
                 needed[self.ready[at]][at] = true;
                 continue;
             }
-            for arg in args(instr) {
+            for arg in instr.args() {
                 let arg = arg.0 as usize;
                 needed[stage][arg] |= self.rates[arg] == Rate::Element;
             }
@@ -269,7 +269,7 @@ impl Builder<'_> {
         for &at in here.iter().filter(|&&at| !again(&self.kept, &self.ready, at)) {
             let (store, reduce) =
                 (matches!(code[at], Instr::Store(..)), matches!(code[at], Instr::Reduce(..)));
-            for arg in args(&code[at]) {
+            for arg in code[at].args() {
                 let arg = arg.0 as usize;
                 last_use[arg] = last_use[arg].max(if store { code.len() } else { at });
                 // Stores and reductions along the row take exactly the elements there are; everything else, including
@@ -359,7 +359,7 @@ impl Builder<'_> {
     /// Frees the places of arguments whose last use is this instruction; returns the tiles' bytes per element.
     fn release(&mut self, at: usize, last_use: &[usize]) -> usize {
         let mut bytes = 0;
-        for arg in args(&self.loop_.code[at]) {
+        for arg in self.loop_.code[at].args() {
             let arg = arg.0 as usize;
             if last_use[arg] != at {
                 continue;

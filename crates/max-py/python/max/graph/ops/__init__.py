@@ -83,6 +83,7 @@ from max.graph.ops.movement import (
 from max.graph.ops.reduction import (
     argmax,
     argmin,
+    cumsum,
     group_norm,
     layer_norm,
     logsoftmax,
@@ -117,6 +118,7 @@ __all__ = [
     "constant_external",
     "conv2d",
     "cos",
+    "cumsum",
     "div",
     "equal",
     "erf",

@@ -47,6 +47,22 @@ def argmin(x: TensorValueLike, axis: int = -1) -> TensorValue:
     return call("argmin", x, axis)
 
 
+def cumsum(
+    x: TensorValueLike, axis: int = -1, exclusive: bool = False, reverse: bool = False
+) -> TensorValue:
+    """The running sum along an axis: each result is the sum of the elements up to its position.
+
+    Floats are summed in float64 and rounded once.
+
+    Args:
+        x: The tensor.
+        axis: The axis to sum along; a negative one counts from the last.
+        exclusive: Whether a result leaves out its own element, so that the first one is zero.
+        reverse: Whether sums run from the end of the axis to its start.
+    """
+    return call("cumsum", x, axis, exclusive, reverse)
+
+
 def softmax(x: TensorValueLike, axis: int = -1) -> TensorValue:
     """The exponentials, divided by their sum along an axis."""
     return call("softmax", x, axis)
