@@ -99,6 +99,8 @@ pub(super) struct Lowering<'a> {
     segments: Vec<(Vec<Fact<NodeId>>, usize)>,
     /// The highest group that reads each node: another reader may join it.
     readers: HashMap<NodeId, usize>,
+    /// Weights and constants of a 16-bit float type whose cast to float32 a value is.
+    narrow: HashMap<ValueId, View>,
 }
 
 impl<'a> Lowering<'a> {
@@ -118,6 +120,7 @@ impl<'a> Lowering<'a> {
             weights: Vec::new(),
             segments: vec![(Vec::new(), 0)],
             readers: HashMap::new(),
+            narrow: HashMap::new(),
         }
     }
 
@@ -240,6 +243,9 @@ impl<'a> Lowering<'a> {
             OpKind::Permute(p) => {
                 let View { node, layout } = self.view(op.operands[0])?;
                 self.set_view(op.results[0], node, layout.permute(&p.dims));
+                if let Some(View { node, layout }) = self.narrow.get(&op.operands[0]).cloned() {
+                    self.narrow.insert(op.results[0], View { node, layout: layout.permute(&p.dims) });
+                }
                 Ok(())
             }
             OpKind::BroadcastTo(b) => self.broadcast(id, op, &b.shape),
@@ -295,9 +301,19 @@ impl<'a> Lowering<'a> {
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
+            OpKind::Cast(c) => {
+                let source = self.views[op.operands[0].0 as usize].clone();
+                if let (DType::Float32, Some(view)) = (c.dtype, source) {
+                    let Node { dtype, source, .. } = self.node(view.node);
+                    let fixed = matches!(source, Source::Weight(_) | Source::Constant(_));
+                    if fixed && matches!(dtype, DType::BFloat16 | DType::Float16) {
+                        self.narrow.insert(op.results[0], view);
+                    }
+                }
+                self.elementwise(id, op)
+            }
             OpKind::ShapeToTensor(_)
             | OpKind::Scalar(_)
-            | OpKind::Cast(_)
             | OpKind::Where(_)
             | OpKind::Random(_)
             | OpKind::Reduce(_)

@@ -615,3 +615,38 @@ fn embeddings_of_three_tables_are_gathered_and_summed() {
         "#]],
     );
 }
+
+#[test]
+fn weights_that_are_widened_are_read_as_they_are() {
+    let projected = |x: &TensorValue, at: usize| {
+        let weight = Weight::new(format!("{at}"), DType::BFloat16, Shape::from([WIDTH, WIDTH]), CPU)?;
+        ops::matmul(x, ops::transpose(ops::cast(&weight.value()?, DType::Float32), 0, 1))
+    };
+    check(
+        &[f32s(("b", "s", 8))],
+        |x| self_attention(&x[0], projected),
+        expect![[r#"
+        program "g"
+          s0: float32[b, s, 8] temporary 0..1
+          s1: float32[b, s, 8] temporary 0..1
+          s2: float32[b, s, 8] temporary 0..1
+          s3: float32[b, s, 8] input 0
+          s4: bfloat16[8, 8] weight "0"
+          s5: bfloat16[8, 8] weight "1"
+          s6: bfloat16[8, 8] weight "2"
+          s7: float32[b, s, 2, 4] output 0
+          0 matmul+matmul+matmul: matmul s3 [s * 8, 8, 1] x s4 [0, 1, 8] k 8 over [b, s, 8]
+            r0 = product float32
+            store float32 s0 [s * 8, 8, 1] r0
+          and matmul s3 [s * 8, 8, 1] x s5 [0, 1, 8] k 8 over [b, s, 8]
+            r0 = product float32
+            store float32 s1 [s * 8, 8, 1] r0
+          and matmul s3 [s * 8, 8, 1] x s6 [0, 1, 8] k 8 over [b, s, 8]
+            r0 = product float32
+            store float32 s2 [s * 8, 8, 1] r0
+          1 attention+reshape: attention s0 [s * 8, 4, 8, 1] x s1 [s * 8, 4, 8, 1] x s2 [s * 8, 4, 8, 1] keys s scale 0.5 over [b, 2, s, 4]
+            r0 = product float32
+            store float32 s7 [s * 8, 4, 8, 1] r0
+    "#]],
+    );
+}

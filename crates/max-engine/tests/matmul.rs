@@ -239,3 +239,36 @@ fn narrow_floats_are_summed_wide() {
     check::<bf16>(4096, 4e-3);
     check::<f16>(1024, 5e-4);
 }
+
+/// A bf16 weight that is cast to f32 for a matmul takes no step and no memory in f32, and gives the bits of one in f32.
+#[test]
+fn weights_are_widened_by_the_matmul() {
+    const SHAPE: [usize; 2] = [48, 96];
+    let narrow = tensor(DType::BFloat16, SHAPE, 4);
+    let wide = narrow.elements::<bf16>().unwrap().iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+    let wide = HostTensor::from_vec(SHAPE, wide).unwrap();
+    let load = |weight: &HostTensor| {
+        let buffer = Buffer::from_host_bytes(weight.bytes().clone(), weight.dtype(), weight.shape()).unwrap();
+        let registry = WeightsRegistry::from([("w".into(), buffer)]);
+        let input = TensorType::new(DType::Float32, ("n", SHAPE[1] as i64), DeviceRef::CPU);
+        let graph = Graph::build("widened", [input], |x| {
+            let weight = Weight::new("w", weight.dtype(), SHAPE.to_vec(), DeviceRef::CPU)?.value()?;
+            ops::matmul(&x[0], ops::transpose(ops::cast(weight, DType::Float32), 0, 1))
+        });
+        session(2).load_with(&graph.unwrap(), &registry).unwrap()
+    };
+    let (narrow, wide) = (load(&narrow), load(&wide));
+    assert_eq!(narrow.kernel_summaries().len(), 1, "{:?}", narrow.kernel_summaries());
+    for rows in [1, 7, 64] {
+        let x = tensor(DType::Float32, [rows, SHAPE[1]], 3);
+        let x = [Buffer::from_host_bytes(x.bytes().clone(), x.dtype(), x.shape()).unwrap()];
+        let [one, other] = [&narrow, &wide].map(|model| model.execute(&x).unwrap().remove(0));
+        assert_eq!(*one.host_bytes().unwrap(), *other.host_bytes().unwrap(), "{rows} rows");
+    }
+    let report = |model: &Model| {
+        let x =
+            [Buffer::from(vec![0f32; 64 * SHAPE[1]]).view(DType::Float32, Some(&[64, SHAPE[1]])).unwrap()];
+        model.memory_report(&x).unwrap().packed_bytes
+    };
+    assert_eq!(2 * report(&narrow), report(&wide));
+}

@@ -155,9 +155,9 @@ impl PreparedMatmuls {
     pub(crate) fn new(all: &impl AsRef<[Matmul<i64>]>) -> Result<PreparedMatmuls> {
         let all = all.as_ref();
         let Some(first) = all.first() else { bail!(internal, "a kernel of no matmuls") };
-        let dtype = first.lhs.dtype;
-        let all = all.iter().map(|k| PreparedMatmul::new(k, dtype)).collect::<Result<_>>()?;
-        Ok(PreparedMatmuls { all, run: choose(dtype) })
+        let dtypes = [first.lhs.dtype, first.rhs.dtype];
+        let all = all.iter().map(|k| PreparedMatmul::new(k, dtypes)).collect::<Result<_>>()?;
+        Ok(PreparedMatmuls { all, run: choose(dtypes)? })
     }
 
     /// Runs them.
@@ -173,20 +173,21 @@ impl PreparedMatmuls {
 }
 
 impl PreparedMatmul {
-    fn new(k: &Matmul<i64>, dtype: DType) -> Result<PreparedMatmul> {
+    fn new(k: &Matmul<i64>, [left, right]: [DType; 2]) -> Result<PreparedMatmul> {
         let k = &fold::fold(k);
-        if [k.lhs.dtype, k.rhs.dtype] != [dtype; 2] {
-            bail!(internal, "a matmul of {} and {} where {dtype} is expected", k.lhs.dtype, k.rhs.dtype);
+        if (k.lhs.dtype, k.rhs.dtype) != (left, right) {
+            let (lhs, rhs) = (k.lhs.dtype, k.rhs.dtype);
+            bail!(internal, "a matmul of {lhs} and {rhs} where {left} and {right} are expected");
         }
         count(&[&k.batch[..], &[k.m, k.n]].concat())?;
-        let right = Operand::new(&k.rhs, &k.batch, [k.k, k.n]);
+        let (dtype, right) = (left, Operand::new(&k.rhs, &k.batch, [k.k, k.n]));
         let one = right.places.repeat() && k.k > 0 && k.n > 0;
         Ok(PreparedMatmul {
             batch: count(&k.batch)?,
             size: [k.m, k.k, k.n].map(|size| size as usize),
             left: Operand::new(&k.lhs, &k.batch, [k.m, k.k]),
             right,
-            whole: one.then(|| (k.rhs.slot, Place::new(&k.rhs, [k.k, k.n]))),
+            whole: one.then(|| (k.rhs.slot, Place::new(&k.rhs, [k.k, k.n], left))),
             ending: Ending::new(&k.epilogue, dtype)?,
         })
     }
@@ -200,23 +201,26 @@ impl PreparedMatmul {
 
 type Run = unsafe fn(&[PreparedMatmul], &[Memory], &Pool);
 
-/// How matmuls of a dtype are computed on this machine.
-fn choose(dtype: DType) -> Run {
+/// How matmuls of two dtypes are computed on this machine.
+fn choose([left, right]: [DType; 2]) -> Result<Run> {
     fn dots<T: Dot + form::Bits>(otherwise: Run) -> Run
     where
         T::Lane: Micro,
     {
         if T::dots().is_some() { run::<Dots<T>> } else { otherwise }
     }
-    match dtype {
-        DType::BFloat16 => dots::<bf16>(run::<Widened<bf16>>),
-        DType::Float16 => run::<Widened<f16>>,
-        DType::Int8 => dots::<i8>(run::<Plain<i8>>),
-        DType::UInt8 => dots::<u8>(run::<Plain<u8>>),
-        DType::Int16 => dots::<i16>(run::<Plain<i16>>),
-        DType::UInt16 => dots::<u16>(run::<Plain<u16>>),
-        _ => dispatch!(dtype, T => run::<Plain<T>>),
-    }
+    Ok(match (left, right) {
+        (DType::Float32, DType::BFloat16) => run::<Widened<bf16, f32>>,
+        (DType::Float32, DType::Float16) => run::<Widened<f16, f32>>,
+        _ if left != right => bail!(internal, "a matmul of {left} and {right}"),
+        (DType::BFloat16, _) => dots::<bf16>(run::<Widened<bf16>>),
+        (DType::Float16, _) => run::<Widened<f16>>,
+        (DType::Int8, _) => dots::<i8>(run::<Plain<i8>>),
+        (DType::UInt8, _) => dots::<u8>(run::<Plain<u8>>),
+        (DType::Int16, _) => dots::<i16>(run::<Plain<i16>>),
+        (DType::UInt16, _) => dots::<u16>(run::<Plain<u16>>),
+        _ => dispatch!(left, T => run::<Plain<T>>),
+    })
 }
 
 /// # Safety
@@ -507,7 +511,7 @@ impl<'a, F: Form> Product<'a, F> {
             let start = task / across.parts() * DEPTH;
             let (column, taken) = (to.columns.start + part.start, DEPTH.min(depth - start));
             let panels = to.at::<F>(width, column, start, taken);
-            let matrix = self.k.right.at::<F::Element>(self.memory, index);
+            let matrix = self.k.right.at::<F::RightElement>(self.memory, index);
             let matrix = matrix.part([start, column], [taken, part.len()]);
             // SAFETY: guaranteed by the caller; no other task packs this part.
             unsafe { F::pack_right(panels.start.cast_mut(), panels.panel, matrix) };
@@ -622,7 +626,8 @@ impl<F: Form> Block<'_, F> {
             let left = scratch.take::<F::Left>(group * row);
             let own = scratch.take::<F::Right>(own);
             let sums = (scratch.take::<F::Sum>(aside), stride as isize);
-            let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
+            let x = k.left.at::<F::LeftElement>(memory, index);
+            let y = k.right.at::<F::RightElement>(memory, index);
             // SAFETY: the caller guarantees the operands and the destination; scratch memory has the sizes asked for.
             unsafe {
                 for start in (self.depth.start..self.depth.end.max(1)).step_by(DEPTH) {
@@ -722,7 +727,8 @@ impl<F: Form> Block<'_, F> {
             let at = [self.rows.start, self.columns.start];
             let place = self.to.or_else(|| k.ending.place::<F::Sum>(memory, index, at));
             let (to, to_stride) = place.unwrap_or((sums, stride as isize));
-            let (x, y) = (k.left.at::<F::Element>(memory, index), k.right.at::<F::Element>(memory, index));
+            let x = k.left.at::<F::LeftElement>(memory, index);
+            let y = k.right.at::<F::RightElement>(memory, index);
             // SAFETY: as in `packed`; the right operand has the type that kernels read.
             unsafe {
                 if depth == 0 {
@@ -782,10 +788,10 @@ unsafe fn add<L: Lane>(to: *mut L, from: *const L, count: usize) {
 }
 
 /// A block of a left operand, with the distance between its rows, if it can be read in place.
-fn lying_left<F: Form>(x: Matrix<F::Element>) -> Option<(*const F::Left, isize)> {
+fn lying_left<F: Form>(x: Matrix<F::LeftElement>) -> Option<(*const F::Left, isize)> {
     let ([stride, along], [rows, depth]) = (x.strides, x.size);
     let whole = depth % F::GROUP == 0 && stride % F::GROUP as isize == 0;
-    let far = rows <= 8 || !collide::<F::Element>(stride);
+    let far = rows <= 8 || !collide::<F::LeftElement>(stride);
     (F::LEFT_LIES && along == 1 && whole && far).then(|| (x.start.cast(), stride / F::GROUP as isize))
 }
 

@@ -14,7 +14,14 @@ use crate::program::Claim;
 impl Lowering<'_> {
     pub(super) fn matmul(&mut self, id: OpId, op: &Op) -> Result<()> {
         let device = self.device(op.results[0])?;
-        let (lhs, rhs) = (self.stored(op.operands[0], device)?, self.stored(op.operands[1], device)?);
+        let lhs = self.stored(op.operands[0], device)?;
+        let mut rhs = self.stored(op.operands[1], device)?;
+        // A weight that is only widened for the matmul is read as it is.
+        if device.is_cpu()
+            && let Some(narrow) = self.narrow.get(&op.operands[1])
+        {
+            rhs = narrow.clone();
+        }
         let space = self.array(op.results[0])?.1;
         let ([batch @ .., m, n], Some(k)) = (&space[..], lhs.layout.shape.last()) else {
             bail!(internal, "a matmul of rank below 2")

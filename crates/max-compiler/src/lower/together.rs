@@ -54,7 +54,7 @@ fn joins(parts: &Parts, leader: usize, group: &Group) -> bool {
     };
     let loads = group.ending.accesses.iter().map(|access| &access.slot);
     group.device == other.device
-        && k.lhs == first.lhs
+        && (&k.lhs, k.rhs.dtype) == (&first.lhs, first.rhs.dtype)
         && (&k.batch, &k.m) == (&first.batch, &first.m)
         && std::iter::once(&k.rhs.slot).chain(loads).all(is_there)
 }

@@ -23,13 +23,15 @@ pub(super) struct Place {
     offset: i64,
     strides: [i64; 2],
     size: [i64; 2],
+    /// The dtype of the left operand, on which the packed form depends too.
+    left: DType,
 }
 
 impl Place {
     /// The matrix of an access, with `size` rows and columns.
-    pub(super) fn new(access: &Access<i64>, size: [i64; 2]) -> Place {
+    pub(super) fn new(access: &Access<i64>, size: [i64; 2], left: DType) -> Place {
         let [.., down, along] = access.strides[..] else { unreachable!("a matrix has two strides") };
-        Place { dtype: access.dtype, offset: access.offset, strides: [down, along], size }
+        Place { dtype: access.dtype, offset: access.offset, strides: [down, along], size, left }
     }
 }
 
@@ -145,7 +147,7 @@ mod tests {
         let bytes = HostBytes::from_vec(vec![1f32; 6]);
         let place = |strides: [i64; 2], size| {
             let (slot, dtype) = (Slot(0), DType::Float32);
-            Place::new(&Access { slot, dtype, offset: 0, strides: strides.to_vec() }, size)
+            Place::new(&Access { slot, dtype, offset: 0, strides: strides.to_vec() }, size, dtype)
         };
         let (down, along) = (place([3, 1], [2, 3]), place([1, 3], [3, 2]));
         let (a, b) = (Constant::new(bytes.clone()), Constant::new(bytes));

@@ -11,8 +11,9 @@ use crate::simd::Isa;
 
 /// The formats of packed operands and their kernels. All sum the terms of an element in the same order: see `micro`.
 pub(crate) trait Form: Sized + 'static {
-    /// The type of operands in memory.
-    type Element: Element<Lane = Self::Sum>;
+    /// The types of operands in memory.
+    type LeftElement: Element<Lane = Self::Sum>;
+    type RightElement: Element<Lane = Self::Sum>;
     /// The type of sums.
     type Sum: Micro;
     /// The types that operands are packed as.
@@ -32,7 +33,7 @@ pub(crate) trait Form: Sized + 'static {
     /// # Safety
     ///
     /// The matrix can be read, and there is room for the rows.
-    unsafe fn pack_left(to: *mut Self::Left, stride: usize, matrix: Matrix<Self::Element>);
+    unsafe fn pack_left(to: *mut Self::Left, stride: usize, matrix: Matrix<Self::LeftElement>);
 
     /// Packs a right operand as panels of [`Kernels::width`] columns, with a stride of `panel` packed elements; zeros
     /// fill the last panel and the last group.
@@ -40,7 +41,7 @@ pub(crate) trait Form: Sized + 'static {
     /// # Safety
     ///
     /// The matrix can be read, and there is room for the panels.
-    unsafe fn pack_right(to: *mut Self::Right, panel: usize, matrix: Matrix<Self::Element>);
+    unsafe fn pack_right(to: *mut Self::Right, panel: usize, matrix: Matrix<Self::RightElement>);
 
     /// The number of packed elements that cover a depth.
     fn groups(depth: usize) -> usize {
@@ -60,7 +61,8 @@ impl<T: Element + 'static> Form for Plain<T>
 where
     T::Lane: Micro,
 {
-    type Element = T;
+    type LeftElement = T;
+    type RightElement = T;
     type Sum = T::Lane;
     type Left = T::Lane;
     type Right = T::Lane;
@@ -81,8 +83,8 @@ where
     }
 }
 
-/// The left operand in f32, the right one as in memory and widened in registers.
-pub(crate) struct Widened<T>(PhantomData<T>);
+/// The left operand, of type `L` in memory, in f32; the right one as in memory and widened in registers.
+pub(crate) struct Widened<T, L = T>(PhantomData<(T, L)>);
 
 /// Elements that are only moved, as bits.
 pub(crate) trait Bits: Element {
@@ -95,19 +97,20 @@ macro_rules! bits {
 }
 bits!(bf16 u16 f16 u16 i16 u16 u16 u16 i8 u8 u8 u8);
 
-impl<T: Narrow + Bits + 'static> Form for Widened<T> {
-    type Element = T;
+impl<T: Narrow + Bits + 'static, L: Element<Lane = f32> + 'static> Form for Widened<T, L> {
+    type LeftElement = L;
+    type RightElement = T;
     type Sum = f32;
     type Left = f32;
     type Right = T;
     const GROUP: usize = 1;
-    const LEFT_LIES: bool = false;
+    const LEFT_LIES: bool = size_of::<L>() == size_of::<f32>();
     const RIGHT_LIES: bool = true;
 
     fn kernels() -> &'static Kernels<f32, f32, T> {
         T::kernels_for(Isa::best())
     }
-    unsafe fn pack_left(to: *mut f32, stride: usize, matrix: Matrix<T>) {
+    unsafe fn pack_left(to: *mut f32, stride: usize, matrix: Matrix<L>) {
         // SAFETY: guaranteed by the caller.
         unsafe { pack(to, stride, matrix) }
     }
@@ -127,7 +130,8 @@ impl<T: Dot + Bits + 'static> Form for Dots<T>
 where
     T::Lane: Micro,
 {
-    type Element = T;
+    type LeftElement = T;
+    type RightElement = T;
     type Sum = T::Lane;
     type Left = u32;
     type Right = u32;

@@ -450,7 +450,7 @@ fn matmuls_have_one_dtype_and_do_not_read_each_other() {
     let first = matmul(1, DType::Float32, 2);
     assert!(message(vec![]).contains("no matmuls"));
     let mixed = message(vec![first.clone(), matmul(3, DType::Int32, 4)]);
-    assert!(mixed.contains("where float32 is expected"), "{mixed}");
+    assert!(mixed.contains("where float32 and float32 are expected"), "{mixed}");
     // The second reads what the first writes: as its right operand, and in its epilogue.
     let reads = message(vec![first.clone(), matmul(2, DType::Float32, 3)]);
     assert!(reads.contains("in a different way"), "{reads}");
@@ -460,4 +460,42 @@ fn matmuls_have_one_dtype_and_do_not_read_each_other() {
     second.epilogue.code[2] = Instr::Store(0, Reg(1));
     let loads = message(vec![first, second]);
     assert!(loads.contains("in a different way"), "{loads}");
+}
+
+/// A narrow right operand is widened exactly: the bits are those of its copy in f32, constant or not, for every layout.
+#[test]
+fn operands_may_have_different_dtypes() {
+    fn check<T: Element>(random: &mut Random, [m, k, n]: [i64; 3]) {
+        let (lhs, left_count) = random.access(0, DType::Float32, &[m, k], true);
+        let (rhs, right_count) = random.access(1, DType::Float32, &[k, n], true);
+        let x = Buffer::from(random.elements::<f32>(left_count));
+        let narrow: Vec<T> = random.elements::<T>(right_count);
+        let wide: Vec<f32> = narrow.iter().map(|y| y.to_f64() as f32).collect();
+        let results =
+            [(Buffer::from(narrow), T::DTYPE), (Buffer::from(wide), DType::Float32)].map(|(y, dtype)| {
+                let epilogue = store(2, DType::Float32, &[m, n]);
+                let rhs = Access { dtype, ..rhs.clone() };
+                let kernel =
+                    Kernel::Matmul(Matmul { batch: vec![], m, n, k, lhs: lhs.clone(), rhs, epilogue });
+                let constant = Constant::new(y.host_bytes().unwrap());
+                [Memory::of(&y).unwrap(), Memory::of_constant(&constant)].map(|right| {
+                    let out = Buffer::from(vec![77f32; (m * n) as usize]);
+                    let memory = [Memory::of(&x).unwrap(), right, Memory::of_mut(&out).unwrap()];
+                    prepare(&kernel).unwrap().run(&memory, &Pool::new(2)).unwrap();
+                    out.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                })
+            });
+        let [[narrow, packed], [wide, _]] = results;
+        assert!(narrow == wide && packed == wide, "{} {m} {k} {n}", T::DTYPE);
+    }
+    let mut random = Random(11);
+    for size in [[1, 1, 1], [0, 3, 2], [1, 300, 70], [4, 64, 33], [17, 130, 100], [90, 600, 40]] {
+        check::<bf16>(&mut random, size);
+        check::<f16>(&mut random, size);
+    }
+    let access = |slot, dtype| Access { slot: Slot(slot), dtype, offset: 0, strides: vec![4, 1] };
+    let (lhs, rhs) = (access(0, DType::Int8), access(1, DType::Float32));
+    let epilogue = store(2, DType::Int8, &[4, 4]);
+    let message = prepare(&Kernel::Matmul(Matmul { batch: vec![], m: 4, n: 4, k: 4, lhs, rhs, epilogue }));
+    assert!(message.unwrap_err().to_string().contains("a matmul of int8 and float32"));
 }
