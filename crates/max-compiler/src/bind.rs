@@ -22,10 +22,44 @@ pub trait Data {
 pub struct Bound {
     /// The kernels of the program that its steps launch; `None` for the others.
     pub kernels: Vec<Option<Kernel<i64>>>,
-    /// The sizes of each slot that this segment uses first; `None` for the others.
-    pub shapes: Vec<Option<Vec<usize>>>,
+    /// The sizes of each slot that this segment uses.
+    pub shapes: Shapes,
     /// Its arenas.
     pub plan: MemoryPlan,
+}
+
+/// The sizes of slots, all in one piece of memory: a new size is bound often.
+#[derive(Clone, Debug, Default)]
+pub struct Shapes {
+    /// Where those of each slot start and end; `None` for slots that are not used.
+    places: Vec<Option<(u32, u32)>>,
+    sizes: Vec<usize>,
+}
+
+impl Shapes {
+    fn new(slots: usize) -> Shapes {
+        Shapes { places: vec![None; slots], sizes: Vec::with_capacity(4 * slots) }
+    }
+
+    fn learn(&mut self, slot: usize, shape: &Shape, bindings: &Bindings) -> Result<()> {
+        if self.places[slot].is_none() {
+            let start = self.sizes.len() as u32;
+            shape.evaluate_into(bindings, &mut self.sizes)?;
+            self.places[slot] = Some((start, self.sizes.len() as u32));
+        }
+        Ok(())
+    }
+
+    /// The sizes of a slot; `None` if it is not used.
+    pub fn get(&self, slot: usize) -> Option<&[usize]> {
+        let (start, end) = (*self.places.get(slot)?)?;
+        Some(&self.sizes[start as usize..end as usize])
+    }
+
+    /// The sizes of all slots.
+    pub fn iter(&self) -> impl Iterator<Item = Option<&[usize]>> {
+        (0..self.places.len()).map(|slot| self.get(slot))
+    }
 }
 
 impl Program {
@@ -40,7 +74,7 @@ impl Program {
     /// Binds a segment to known sizes.
     pub fn bind(&self, segment: usize, bindings: &Bindings) -> Result<Bound> {
         let mut kernels: Vec<Option<Kernel<i64>>> = vec![None; self.kernels.len()];
-        let mut shapes: Vec<Option<Vec<usize>>> = vec![None; self.slots.len()];
+        let mut shapes = Shapes::new(self.slots.len());
         for number in self.segments[segment].steps.clone() {
             let step = &self.steps[number];
             let blame = |error| match step.ops.last() {
@@ -49,10 +83,7 @@ impl Program {
             };
             let mut bind = || -> Result<()> {
                 for slot in step.slots() {
-                    let (info, shape) = (&self.slots[slot.0 as usize], &mut shapes[slot.0 as usize]);
-                    if shape.is_none() {
-                        *shape = Some(info.shape.evaluate(bindings)?);
-                    }
+                    shapes.learn(slot.0 as usize, &self.slots[slot.0 as usize].shape, bindings)?;
                 }
                 let Work::Kernel(launch) = &step.work else { return Ok(()) };
                 let (kernel, bound) = (&self.kernels[launch.kernel].1, &mut kernels[launch.kernel]);
@@ -80,12 +111,12 @@ impl Program {
     }
 
     /// The bytes of every slot whose sizes are known.
-    fn bytes(&self, shapes: &[Option<Vec<usize>>]) -> Result<Vec<usize>> {
-        let bytes = |(slot, shape): (&SlotInfo, &Option<Vec<usize>>)| match shape {
+    fn bytes(&self, shapes: &Shapes) -> Result<Vec<usize>> {
+        let bytes = |(slot, shape): (&SlotInfo, Option<&[usize]>)| match shape {
             Some(shape) => byte_count(slot.dtype, shape),
             None => Ok(0),
         };
-        self.slots.iter().zip(shapes).map(bytes).collect()
+        self.slots.iter().zip(shapes.iter()).map(bytes).collect()
     }
 
     /// Whether all sizes are known at compile time.

@@ -19,7 +19,7 @@ use std::fmt::{self, Display};
 use max_core::{DeviceRef, Result, bail};
 use max_graph::{Body, text, verify};
 
-pub use bind::{Bound, Data};
+pub use bind::{Bound, Data, Shapes};
 pub use lower::Options;
 pub use plan::MemoryPlan;
 pub use program::Program;

@@ -23,26 +23,23 @@ pub struct MemoryPlan {
 /// Plans the arenas of a segment, given the bytes of every slot.
 pub fn plan(program: &Program, segment: usize, sizes: &[usize]) -> Result<MemoryPlan> {
     let steps = program.segments[segment].steps.clone();
-    let temporaries = || {
-        program.slots.iter().enumerate().filter_map(|(slot, info)| match &info.origin {
-            Origin::Temporary(lifetime) if steps.contains(&lifetime.first) => Some((slot, lifetime)),
-            _ => None,
-        })
-    };
-    let mut births: Vec<Vec<(usize, &Lifetime)>> = vec![Vec::new(); steps.len()];
-    let mut deaths: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
-    for (slot, lifetime) in temporaries() {
-        births[lifetime.first - steps.start].push((slot, lifetime));
-        if steps.contains(&lifetime.last) {
-            deaths[lifetime.last - steps.start].push(slot);
-        }
-    }
+    // Temporaries in the order in which they are first used, and in the order in which they are last used.
+    let mut births: Vec<(usize, &Lifetime)> = Vec::with_capacity(program.slots.len());
+    births.extend(program.slots.iter().enumerate().filter_map(|(slot, info)| match &info.origin {
+        Origin::Temporary(lifetime) if steps.contains(&lifetime.first) => Some((slot, lifetime)),
+        _ => None,
+    }));
+    let mut deaths: Vec<(usize, usize)> =
+        births.iter().map(|(slot, lifetime)| (lifetime.last, *slot)).collect();
+    births.sort_by_key(|(_, lifetime)| lifetime.first);
+    deaths.sort_unstable();
+    let (mut births, mut deaths) = (births.into_iter().peekable(), deaths.into_iter().peekable());
     let mut plan = MemoryPlan { offsets: vec![None; program.slots.len()], ..MemoryPlan::default() };
     let mut arenas: Vec<Arena> = program.devices.iter().map(|_| Arena::default()).collect();
     let home = |slot: usize| program.device_number(program.slots[slot].device);
     let mut passed_on = vec![false; program.slots.len()];
-    for (births, deaths) in births.iter().zip(&deaths) {
-        for &(slot, lifetime) in births {
+    for step in steps {
+        while let Some((slot, lifetime)) = births.next_if(|(_, lifetime)| lifetime.first == step) {
             let size = round_up(sizes[slot])?;
             plan.bytes_without_reuse = add(plan.bytes_without_reuse, size)?;
             let fits = |&from: &usize| round_up(sizes[from]) == Ok(size) && home(from) == home(slot);
@@ -56,8 +53,8 @@ pub fn plan(program: &Program, segment: usize, sizes: &[usize]) -> Result<Memory
             };
             plan.offsets[slot] = offset;
         }
-        for &slot in deaths.iter().filter(|&&slot| !passed_on[slot]) {
-            if let Some(offset) = plan.offsets[slot] {
+        while let Some((_, slot)) = deaths.next_if(|(last, _)| *last == step) {
+            if let Some(offset) = plan.offsets[slot].filter(|_| !passed_on[slot]) {
                 arenas[home(slot)].give_back(offset, round_up(sizes[slot])?);
             }
         }

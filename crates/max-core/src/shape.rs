@@ -59,21 +59,26 @@ impl Shape {
 
     /// The sizes under bindings; a negative size, or an element count beyond 64 bits, is an error.
     pub fn evaluate(&self, bindings: &Bindings) -> Result<Vec<usize>> {
-        let sizes = self.0.iter().map(|dim| {
+        let mut sizes = Vec::with_capacity(self.rank());
+        self.evaluate_into(bindings, &mut sizes)?;
+        Ok(sizes)
+    }
+
+    /// As [`Shape::evaluate`], appending the sizes to others.
+    pub fn evaluate_into(&self, bindings: &Bindings, sizes: &mut Vec<usize>) -> Result<()> {
+        let start = sizes.len();
+        for dim in self.iter() {
             let size = dim.evaluate(bindings)?;
-            usize::try_from(size).map_err(|_| {
+            sizes.push(usize::try_from(size).map_err(|_| {
                 Error::value(format!("dimension {dim} has the negative size {size} in this execution"))
-            })
-        });
-        let sizes = sizes.collect::<Result<Vec<_>>>()?;
-        if sizes
-            .iter()
-            .try_fold(1usize, |n, &s| n.checked_mul(s.max(1)))
-            .is_none_or(|n| n > isize::MAX as usize)
-        {
+            })?);
+        }
+        let sizes = &sizes[start..];
+        let count = sizes.iter().try_fold(1usize, |n, &s| n.checked_mul(s.max(1)));
+        if count.is_none_or(|n| n > isize::MAX as usize) {
             bail!(value, "shape {sizes:?} has more elements than 64 bits can count");
         }
-        Ok(sizes)
+        Ok(())
     }
 
     /// The index of an axis, which may be counted from the end.

@@ -14,7 +14,7 @@ mod storage;
 use std::sync::{Arc, Mutex};
 
 use max_compiler::program::{self, Work};
-use max_compiler::{Bound, Data, MemoryPlan, Program};
+use max_compiler::{Bound, Data, MemoryPlan, Program, Shapes};
 use max_core::kernel::{Access, Instr};
 use max_core::{Bindings, Error, Result, bail};
 use max_driver::{Buffer, Device, Stream};
@@ -91,7 +91,7 @@ pub(crate) struct Segment {
     /// The kernels of the program that its steps launch.
     launches: Vec<Option<Launch>>,
     /// The sizes of each slot that it uses.
-    pub(crate) shapes: Vec<Option<Vec<usize>>>,
+    pub(crate) shapes: Shapes,
     /// The sizes of each output, as far as they are known at this point.
     outputs: Vec<Option<Vec<usize>>>,
     pub(crate) plan: MemoryPlan,
@@ -239,8 +239,8 @@ impl Runtime {
             };
             self.steps(Running { number, segment }, state, &mut not_finite, observer)?;
             let Storage { spots, shapes, .. } = &mut state.storage;
-            for (slot, shape) in segment.shapes.iter().enumerate().filter(|(_, shape)| shape.is_some()) {
-                shapes[slot] = shape.clone();
+            for (slot, shape) in segment.shapes.iter().enumerate() {
+                shapes[slot] = shape.map(<[usize]>::to_vec).or(shapes[slot].take());
             }
             for (slot, offset) in segment.plan.offsets.iter().enumerate() {
                 spots[slot] = offset.map(|offset| (number, offset)).or(spots[slot]);

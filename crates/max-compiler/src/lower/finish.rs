@@ -2,7 +2,7 @@
 //! and equal kernels become one.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use max_core::kernel::{Access, Instr, Kernel, Loop, Map, Reg, Role, Slot, Walk};
 use max_core::{DeviceRef, Dim, Result, Shape, TensorType};
@@ -85,6 +85,47 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     Ok(program)
 }
 
+/// A quick hash: kernels are long, and equal hashes are compared.
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(word.into());
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
+    fn write_i64(&mut self, word: i64) {
+        self.write_u64(word.cast_unsigned());
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_usize(word.cast_unsigned());
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The kernels of a program, each once.
 #[derive(Default)]
 struct Kernels {
@@ -116,7 +157,7 @@ impl Kernels {
         let kernel =
             kernel.map(&mut Map { size: &mut |size: &Dim| Ok(size.clone()), memory: &mut number })?;
         let kernel = (device, kernel);
-        let mut state = DefaultHasher::new();
+        let mut state = Mixed(0);
         kernel.hash(&mut state);
         let same = self.known.entry(state.finish()).or_default();
         let found = same.iter().copied().find(|&known| self.all[known] == kernel);

@@ -89,7 +89,7 @@ impl<'a> State<'a> {
     fn find<'s>(&'s self, running: Running<'s>, slot: usize) -> Result<(&'s [usize], Option<Spot>)> {
         let Running { number, segment } = running;
         let known = || self.storage.shapes.get(slot).and_then(|shape| shape.as_deref());
-        match segment.shapes[slot].as_deref().or_else(known) {
+        match segment.shapes.get(slot).or_else(known) {
             Some(shape) => Ok((shape, self.storage.spot(number, segment, slot))),
             None => bail!(internal, "slot {slot} has no size"),
         }

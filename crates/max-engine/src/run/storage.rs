@@ -94,7 +94,7 @@ impl Storage {
             let home = program.device_number(info.device);
             match &info.origin {
                 Origin::Output(output) if self.outputs[*output].is_none() => {
-                    let shape = segment.outputs[*output].as_ref().unwrap_or(shape);
+                    let shape = segment.outputs[*output].as_deref().unwrap_or(shape);
                     let buffer = Buffer::uninit_pooled(info.dtype, shape, &devices[home])?;
                     self.outputs[*output] = Some(buffer);
                 }
