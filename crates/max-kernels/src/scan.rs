@@ -9,8 +9,9 @@ use crate::matmul::{Places, count};
 use crate::simd::{Isa, versions};
 use crate::{Memory, Pool};
 
-/// How many lines are summed together.
+/// How many lines are summed together where they lie side by side, as vectors, and elsewhere.
 const LINES: usize = 32;
+const FEW: usize = 8;
 
 /// Roughly how many elements a task sums.
 const TASK: usize = 1 << 15;
@@ -138,36 +139,67 @@ impl<T: Element> Body for Sums<T> {
     }
 }
 
+/// Sums lines by an addition and a final rounding.
+///
 /// # Safety
 ///
 /// As for [`Body::run`].
 #[inline(always)]
-unsafe fn sum<T: Element, S: Copy>(block: Block, zero: S, add: impl Fn(S, T) -> S, round: impl Fn(S) -> T) {
-    let Block { source: (source, from), out: (out, to), lines, size, exclusive } = block;
-    // Lines side by side in memory are summed as vectors.
-    let size_of = size_of::<T>() as isize;
-    let adjacent = [from[0], to[0]] == [size_of; 2] && lines == LINES;
-    let mut sums = [zero; LINES];
+unsafe fn sum<T: Element, S: Copy>(
+    block: Block,
+    zero: S,
+    add: impl Fn(S, T) -> S + Copy,
+    round: impl Fn(S) -> T + Copy,
+) {
+    let Block { source: (source, from), out: (out, to), lines, .. } = block;
+    let adjacent = [size_of::<T>() as isize; 2];
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        if [from[0], to[0]] == adjacent && lines == LINES {
+            return together::<T, S, LINES>(block, adjacent, zero, add, round);
+        }
+        let mut line = 0;
+        while line < lines {
+            let at = line as isize;
+            let source = (source.wrapping_offset(at * from[0]), from);
+            let rest = Block { source, out: (out.wrapping_offset(at * to[0]), to), ..block };
+            if lines - line >= FEW {
+                together::<T, S, FEW>(rest, [from[0], to[0]], zero, add, round);
+                line += FEW;
+            } else {
+                together::<T, S, 1>(rest, [from[0], to[0]], zero, add, round);
+                line += 1;
+            }
+        }
+    }
+}
+
+/// Sums a number of lines that is known when it is compiled, at these distances from each other.
+///
+/// # Safety
+///
+/// As for [`Body::run`].
+#[inline(always)]
+unsafe fn together<T: Element, S: Copy, const COUNT: usize>(
+    block: Block,
+    apart: [isize; 2],
+    zero: S,
+    add: impl Fn(S, T) -> S,
+    round: impl Fn(S) -> T,
+) {
+    let Block { source: (source, from), out: (out, to), size, exclusive, .. } = block;
+    let mut sums = [zero; COUNT];
     for i in 0..size as isize {
         let (source, out) = (source.wrapping_offset(i * from[1]), out.wrapping_offset(i * to[1]));
-        let mut step = |line: usize, from: isize, to: isize| {
+        for (line, sum) in sums.iter_mut().enumerate() {
             let at = line as isize;
             // SAFETY: guaranteed by the caller; elements need not be aligned.
             unsafe {
-                let x = source.wrapping_offset(at * from).cast::<T>().read_unaligned();
-                let next = add(sums[line], x);
-                let result = if exclusive { sums[line] } else { next };
-                out.wrapping_offset(at * to).cast::<T>().write_unaligned(round(result));
-                sums[line] = next;
-            }
-        };
-        if adjacent {
-            for line in 0..LINES {
-                step(line, size_of, size_of);
-            }
-        } else {
-            for line in 0..lines {
-                step(line, from[0], to[0]);
+                let x = source.wrapping_offset(at * apart[0]).cast::<T>().read_unaligned();
+                let next = add(*sum, x);
+                let result = if exclusive { *sum } else { next };
+                out.wrapping_offset(at * apart[1]).cast::<T>().write_unaligned(round(result));
+                *sum = next;
             }
         }
     }
