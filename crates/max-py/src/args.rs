@@ -229,7 +229,14 @@ fn nested_arg(reader: &mut Reader, object: &Bound<'_, PyAny>, depth: usize) -> P
         return Ok(Arg::Ellipsis);
     }
     if let Some(convert) = object.getattr_opt(intern!(py, "__tensorvalue__"))? {
-        return nested_arg(reader, &call(&convert, &PyTuple::empty(py), None)?, depth);
+        // Outside any context nobody has entered the scope of the op, but the conversion may call ops of its own.
+        let value = if reader.share_arrays {
+            let converted = py.import(intern!(py, "max.experimental._regions"))?.getattr("converted")?;
+            call(&converted, &PyTuple::new(py, [convert])?, None)?
+        } else {
+            call(&convert, &PyTuple::empty(py), None)?
+        };
+        return nested_arg(reader, &value, depth);
     }
     if object.hasattr(intern!(py, "__dlpack__"))? {
         return reader.array(&array::from_dlpack(object)?);

@@ -30,7 +30,7 @@ from max.experimental.realization_context import (
     lazy,
 )
 from max.experimental.tensor import Tensor, default_device, default_dtype, defaults
-from max.graph import Graph, TensorType, Weight
+from max.graph import Graph, TensorType, Weight, ops
 from max.graph._building import stack
 
 from helpers import REFUSED, address
@@ -637,3 +637,24 @@ def test_an_interrupt_leaves_no_scope_behind(step: Any) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_operands_of_bare_ops_may_be_made_by_ops() -> None:
+    class Twice:
+        def __init__(self, x: float) -> None:
+            self.x = x
+
+        def __tensorvalue__(self) -> Any:
+            if self.x < 0:
+                raise ValueError("no square root")
+            value = ops.constant(self.x, DType.float32, CPU())
+            return value + value
+
+    assert F.sqrt(Twice(8.0)).to_numpy() == 4.0
+    with F.lazy():
+        later = F.sqrt(Twice(2.0))
+    assert later.to_numpy() == 2.0
+    with pytest.raises(ValueError, match="no square root"):
+        F.sqrt(Twice(-1.0))
+    with pytest.raises(LookupError, match="No graph found"):
+        ops.constant(1.0, DType.float32, CPU())

@@ -489,7 +489,9 @@ fn operands_may_have_different_dtypes() {
         assert!(narrow == wide && packed == wide, "{} {m} {k} {n}", T::DTYPE);
     }
     let mut random = Random(11);
-    for size in [[1, 1, 1], [0, 3, 2], [1, 300, 70], [4, 64, 33], [17, 130, 100], [90, 600, 40]] {
+    for size in
+        [[1, 1, 1], [0, 3, 2], [2, 0, 3], [2, 3, 0], [1, 300, 70], [4, 64, 33], [17, 130, 100], [90, 600, 40]]
+    {
         check::<bf16>(&mut random, size);
         check::<f16>(&mut random, size);
     }

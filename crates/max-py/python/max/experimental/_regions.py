@@ -82,6 +82,12 @@ def call_many(op: str, *args: Any) -> list[Any]:
     return _core.op(_current_native(), op, args)  # type: ignore[no-any-return]
 
 
+def converted(convert: Callable[[], Any]) -> Any:
+    """Converts an operand of a bare op; the ops that this takes run immediately too."""
+    with _realization.BARE:
+        return convert()
+
+
 def _current_native() -> _core.Graph | _core.Region:
     """The native object of the innermost scope, or the one for bare ops."""
     return current_native() or _BARE
