@@ -52,7 +52,8 @@ struct Seed {
 #[derive(Clone)]
 pub(crate) struct Callee {
     pub(crate) region: Region,
-    pub(crate) weights: Vec<(String, TensorType)>,
+    /// Each with its name, its type and the object that it came from.
+    pub(crate) weights: Vec<(String, TensorType, u64)>,
 }
 
 /// The difference between the seeds of consecutive draws: 2**64 divided by the golden ratio, rounded to an odd number,
@@ -141,7 +142,8 @@ impl Graph {
                 OpKind::ConstantExternal(weight) => {
                     let result = body.op(id).results[0];
                     if let Type::Tensor(ty) = body.type_of(result) {
-                        weights.push((weight.name.clone(), ty.clone()));
+                        let identity = state.weights.get(&weight.name).map_or(0, |added| added.identity);
+                        weights.push((weight.name.clone(), ty.clone(), identity));
                     }
                     body.block.arguments.push(result);
                 }

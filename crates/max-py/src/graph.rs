@@ -127,6 +127,11 @@ impl PyGraph {
         located("output", caller(py)?, set).raise()
     }
 
+    #[getter]
+    fn has_output(&self) -> bool {
+        self.0.output_types().is_ok()
+    }
+
     fn output_types(&self) -> PyResult<Vec<PyType>> {
         Ok(self.0.output_types().raise()?.into_iter().map(PyType).collect())
     }

@@ -1,11 +1,11 @@
 //! Ops that run regions: each region becomes a program of its own, and the op a step that runs it on memory of the caller.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use max_core::{DType, DeviceRef, Result, Type, bail};
 use max_graph::ir::Op;
-use max_graph::{OpId, OpKind, Region};
+use max_graph::{OpId, OpKind, Region, ValueId};
 
 use super::group::{Group, Work};
 use super::{Lowering, NodeId, Options, Source, lower};
@@ -16,18 +16,22 @@ pub(crate) struct Regions {
     pub(super) options: Options,
     /// By address; the region is kept so that no other can have its address.
     known: HashMap<usize, (Region, Arc<Program>)>,
+    /// How many regions the current body is inside.
+    depth: usize,
 }
 
 impl Regions {
     pub(crate) fn new(options: Options) -> Regions {
-        Regions { options, known: HashMap::new() }
+        Regions { options, known: HashMap::new(), depth: 0 }
     }
 
     fn program(&mut self, region: &Region) -> Result<Arc<Program>> {
         if let Some((_, program)) = self.known.get(&region.address()) {
             return Ok(program.clone());
         }
+        self.depth += 1;
         let program = Arc::new(lower(region.body().clone(), self)?);
+        self.depth -= 1;
         self.known.insert(region.address(), (region.clone(), program.clone()));
         Ok(program)
     }
@@ -44,7 +48,26 @@ impl Lowering<'_> {
         }))
     }
 
+    /// The memory of results is allocated before a region runs, so their sizes must be known by then.
+    fn check_sizes(&self, op: &Op) -> Result<()> {
+        let body = self.body;
+        let Some(first) = op.results.first().filter(|_| self.regions.depth == 0) else { return Ok(()) };
+        let symbols = |ty: &Type| ty.array().map_or(vec![], |(_, shape)| shape.parameters());
+        let known: HashSet<_> = (0..first.0).flat_map(|value| symbols(body.type_of(ValueId(value)))).collect();
+        for ty in body.types_of(&op.results) {
+            if let Some(unknown) = symbols(ty).iter().find(|symbol| !known.contains(*symbol)) {
+                bail!(
+                    not_implemented,
+                    "the result {ty} of {} has the dim '{unknown}', which is not known before it runs",
+                    op.kind.name()
+                );
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn nested(&mut self, id: OpId, op: &Op, regions: &[Region]) -> Result<()> {
+        self.check_sizes(op)?;
         let programs = regions.iter().map(|region| self.region(region)).collect::<Result<Vec<_>>>()?;
         let writes = regions.iter().any(|region| region.effects().writes);
         let mut operands = op.operands.iter();

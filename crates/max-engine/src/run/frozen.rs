@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use max_compiler::program::{Control, Nested, Step, Work};
 use max_core::kernel::Slot;
-use max_core::{DeviceRef, Result, bail};
+use max_core::{DeviceRef, Result, Type, bail};
 use max_driver::{Buffer, Device, Stream};
 use max_kernels::cuda;
 
@@ -108,7 +108,7 @@ impl Frozen {
                 self.ready.shapes
             );
         }
-        let inputs = &*self.readable(inputs)?;
+        let inputs = &*self.readable(runtime, inputs)?;
         let Frozen { ready, storage, recorded, .. } = self;
         let given = Given::Buffers(inputs);
         if let Some(recorded) = recorded
@@ -129,11 +129,14 @@ impl Frozen {
 
     /// Inputs that kernels may read while they write the outputs of this capture: an input that is such an output is
     /// copied, always to the same memory.
-    fn readable<'a>(&mut self, inputs: &'a [Buffer]) -> Result<Cow<'a, [Buffer]>> {
+    fn readable<'a>(&mut self, runtime: &Runtime, inputs: &'a [Buffer]) -> Result<Cow<'a, [Buffer]>> {
         let mut readable = Cow::Borrowed(inputs);
         for (number, input) in inputs.iter().enumerate() {
             if !self.storage.outputs.iter().flatten().any(|output| overlap(output, input)) {
                 continue;
+            }
+            if let Type::Buffer(_) = runtime.program.inputs[number] {
+                bail!(value, "input{number} is written in place, so it cannot be an output of the capture");
             }
             let copy = match &self.copies[number] {
                 Some(copy) => {

@@ -6,7 +6,7 @@ use max_core::{
 };
 
 use crate::attr::op_struct;
-use crate::graph::record;
+use crate::graph::{Graph, record};
 use crate::host::{HostTensor, byte_count};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
@@ -99,13 +99,24 @@ fn to_store(buffer: &BufferValue, source: Operand, shape: &Shape) -> Result<Tens
     if number { crate::ops::broadcast_to(&tensor, shape.clone()) } else { Ok(tensor) }
 }
 
+/// Whether two dims may turn out to have the same size.
+fn may_be_equal(a: &Dim, b: &Dim) -> bool {
+    a == b || a.as_static().is_none() || b.as_static().is_none()
+}
+
 fn store(buffer: &BufferValue, source: Operand) -> Result<()> {
-    let source = to_store(buffer, source, buffer.shape())?;
+    let mut source = to_store(buffer, source, buffer.shape())?;
+    let (from, to) = (source.shape(), buffer.shape());
+    // What cannot be proven wrong is checked when the graph runs.
+    if from != to && from.rank() == to.rank() && from.iter().zip(to.iter()).all(|(a, b)| may_be_equal(a, b)) {
+        source = crate::ops::rebind(&source, to.clone(), "the shape of a buffer")?;
+    }
     record(BufferStore {}, &[buffer.value().clone(), source.into()])?;
     Ok(())
 }
 
 fn store_slice(buffer: &BufferValue, source: Operand, Indices(indices): Indices) -> Result<()> {
+    Graph::current()?;
     let indices = expand(indices, buffer.shape())?;
     let (mut starts, mut steps, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
     let (mut axes, mut stops, mut kept) = (Vec::new(), Vec::new(), Vec::new());
@@ -147,7 +158,7 @@ fn store_slice(buffer: &BufferValue, source: Operand, Indices(indices): Indices)
         sizes.push(count);
     }
     let known: Option<Vec<Dim>> = kept.iter().map(|&axis| sizes[axis].clone()).collect();
-    let source = to_store(buffer, source, &known.unwrap_or_default().into())?;
+    let mut source = to_store(buffer, source, &known.unwrap_or_default().into())?;
     if source.rank() != kept.len() {
         bail!(
             value,
@@ -159,16 +170,20 @@ fn store_slice(buffer: &BufferValue, source: Operand, Indices(indices): Indices)
     }
     let mut dims = vec![Dim::Static(1); starts.len()];
     for (&axis, dim) in kept.iter().zip(source.shape().iter()) {
-        if let Some(expected) = sizes[axis].as_ref().filter(|expected| *expected != dim) {
+        dims[axis] = sizes[axis].clone().unwrap_or_else(|| dim.clone());
+        if !may_be_equal(&dims[axis], dim) {
             bail!(
                 value,
-                "a tensor of shape {} cannot be stored to a slice of size {expected} along axis {axis} of a buffer of \
-                 shape {}; if the sizes are equal, say so with rebind",
-                source.shape(),
-                buffer.shape()
+                "expected source to have shape {} for this slice of a buffer of shape {}; got {}",
+                Shape::from(kept.iter().map(|&axis| sizes[axis].clone().unwrap_or(dim.clone())).collect::<Vec<_>>()),
+                buffer.shape(),
+                source.shape()
             );
         }
-        dims[axis] = dim.clone();
+    }
+    let expected: Shape = kept.iter().map(|&axis| dims[axis].clone()).collect();
+    if *source.shape() != expected {
+        source = crate::ops::rebind(&source, expected, "the shape of a slice of a buffer")?;
     }
     let source = reshape_value(&source, dims.into())?;
     let mut operands = vec![buffer.value().clone(), source.into()];

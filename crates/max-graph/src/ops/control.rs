@@ -121,29 +121,28 @@ op_fns! {
         if let Some(buffer) = initial.iter().find(|value| !matches!(value.type_(), Type::Tensor(_))) {
             bail!(
                 not_implemented,
-                "a value of type {} cannot be passed from one iteration of while_loop to the next; use it in the body",
+                "buffers are not supported in while loops as values that are carried: use {} in the body instead",
                 buffer.type_()
             );
         }
         let types: Vec<Type> = initial.iter().map(|value| value.type_().clone()).collect();
-        let flag = match &predicate.output_types()?[..] {
-            [Type::Tensor(flag)] if is_flag(flag) => TensorType { device: DeviceRef::CPU, ..flag.clone() },
+        match &predicate.output_types()?[..] {
+            [Type::Tensor(flag)] if is_flag(flag) => check_host(flag)?,
             other => bail!(
                 value,
                 "the predicate of while_loop must return one scalar of type bool; Results don't match expected types: got {}",
                 list(other)
             ),
-        };
+        }
         check_results("body", &types, &body.output_types()?)?;
         let graph = Graph::current()?;
         let ([condition], outside) = graph.close([&predicate])?;
-        let first = to_host(&graph, graph.inline(condition.body(), &[&initial[..], &outside].concat())?)?;
+        let first = graph.inline(condition.body(), &[&initial[..], &outside].concat())?;
         let next: Vec<Value> = body.outputs()?.into_iter().chain(outside).collect();
-        let again = to_host(&body, body.inline(condition.body(), &next)?)?;
-        body.output(next[..types.len()].iter().cloned().chain([again]).collect::<Vec<_>>())?;
+        let again = body.inline(condition.body(), &next)?;
+        body.output(next[..types.len()].iter().cloned().chain(again).collect::<Vec<_>>())?;
         let ([region], captures) = graph.close([&body])?;
-        debug_assert!(region.result_types().last() == Some(&flag.into()));
-        let operands: Vec<Value> = [first].into_iter().chain(initial).chain(captures).collect();
+        let operands: Vec<Value> = first.into_iter().chain(initial).chain(captures).collect();
         record(While { regions: vec![region] }, &operands)
     }
 
@@ -155,23 +154,14 @@ op_fns! {
         if operands.len() != inputs {
             bail!(value, "graph '{}': Expected {inputs} args, got {}", graph.name(), operands.len());
         }
-        for (name, ty) in &callee.weights {
-            let weight = caller.weight_value(&format!("{prefix}{name}"), ty, 0, true)?;
+        for (name, ty, identity) in &callee.weights {
+            let identity = if prefix.is_empty() { *identity } else { 0 };
+            let weight = caller.weight_value(&format!("{prefix}{name}"), ty, identity, true)?;
             operands.push(weight.into());
         }
         record(Call { regions: vec![callee.region] }, &operands)
+            .map_err(|e| e.context(format!("in a call of graph '{}'", graph.name())))
     }
-}
-
-/// Records the transfer of a predicate's result to the host, which decides.
-fn to_host(graph: &Graph, results: Vec<Value>) -> Result<Value> {
-    let entered = graph.enter();
-    let flag = match results.first() {
-        Some(result) => predicate(result.tensor()?)?,
-        None => bail!(internal, "a predicate without a result"),
-    };
-    drop(entered);
-    Ok(flag.into())
 }
 
 fn is_flag(ty: &TensorType) -> bool {
@@ -183,7 +173,19 @@ fn predicate(value: TensorValue) -> Result<TensorValue> {
     if !is_flag(value.tensor_type()) {
         bail!(value, "the predicate must be a scalar of type bool; got {}", value.tensor_type());
     }
-    crate::ops::transfer_to(&value, DeviceRef::CPU)
+    check_host(value.tensor_type())?;
+    Ok(value)
+}
+
+/// The host decides.
+fn check_host(flag: &TensorType) -> Result<()> {
+    if flag.device != DeviceRef::CPU {
+        bail!(
+            value,
+            "the predicate must reside on CPU; got {flag}, which an explicit transfer_to would bring there"
+        );
+    }
+    Ok(())
 }
 
 fn check_results(what: &str, expected: &[Type], found: &[Type]) -> Result<()> {

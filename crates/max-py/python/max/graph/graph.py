@@ -109,11 +109,7 @@ class Graph:
         else:
             self._adopt(_core.Graph(name, list(input_types)))
         if forward is not None:
-            with self:
-                result = forward(*self.inputs, *args, **kwargs)
-                if result is not None:
-                    many = isinstance(result, Iterable) and not isinstance(result, Operators)
-                    self.output(*(result if many else [result]))  # type: ignore[misc]
+            self._build(lambda: forward(*self.inputs, *args, **kwargs))
 
     def _adopt(self, native: _core.Graph) -> None:
         self._native = native
@@ -157,7 +153,10 @@ class Graph:
             path: Instead: the path of a graph that `save` wrote.
             custom_extensions: Libraries of custom ops.
         """
-        return Graph(name, forward, input_types, path, custom_extensions=custom_extensions)
+        graph = Graph(name, None, input_types, path, custom_extensions=custom_extensions)
+        if forward is not None:
+            graph._build(lambda: forward(*graph.inputs))
+        return graph
 
     @property
     def always_ready_chain(self) -> _ChainValue:
@@ -179,6 +178,18 @@ class Graph:
         merged = _ChainValue()
         for device in self._chains:
             self._chains[device] = merged
+
+    def _build(self, forward: Callable[[], Value[Any] | Iterable[Value[Any]] | None]) -> None:
+        """Records what a function does; its results are the outputs, unless it has set them itself."""
+        with self:
+            result = forward()
+            if result is None:
+                if not self._native.has_output:
+                    self.output()
+            elif isinstance(result, Iterable) and not isinstance(result, (Operators, Value)):
+                self.output(*result)
+            else:
+                self.output(result)
 
     @classmethod
     def parse(cls, text: str) -> Graph:

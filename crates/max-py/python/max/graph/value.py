@@ -197,6 +197,8 @@ class BufferValue(_ArrayValue[BufferType]):
     __slots__ = ()
 
     def __init__(self, value: Value[Any]) -> None:
+        if not isinstance(value, Value):
+            raise TypeError(f"a BufferValue is made from a value of a graph; got {type(value).__name__}")
         self._native = value.buffer._native
 
     def __getitem__(self, index: Any) -> TensorValue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from max import _core
 from max.graph import value as _value
@@ -58,8 +58,4 @@ def buffer_store_slice(
         indices: Which part, as in `tensor[indices]`. A scalar tensor as an index, or as a bound of a slice, is read when
             the graph runs.
     """
-    _core.op(current_native(), "buffer_store_slice", (destination, source, _indices(indices)))
-
-
-def _indices(indices: Any) -> tuple[Any, ...]:
-    return tuple(indices) if isinstance(indices, (list, tuple)) else (indices,)
+    _core.op(current_native(), "buffer_store_slice", (destination, source, tuple(indices)))
