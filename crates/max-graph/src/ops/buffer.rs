@@ -175,7 +175,9 @@ fn store_slice(buffer: &BufferValue, source: Operand, Indices(indices): Indices)
             bail!(
                 value,
                 "expected source to have shape {} for this slice of a buffer of shape {}; got {}",
-                Shape::from(kept.iter().map(|&axis| sizes[axis].clone().unwrap_or(dim.clone())).collect::<Vec<_>>()),
+                Shape::from(
+                    kept.iter().map(|&axis| sizes[axis].clone().unwrap_or(dim.clone())).collect::<Vec<_>>()
+                ),
                 buffer.shape(),
                 source.shape()
             );
