@@ -205,7 +205,7 @@ pub fn hand_over(buffer: &Buffer, stream: Option<i64>) -> PyResult<()> {
 }
 
 /// The stream that a consumer means when it names none.
-const LEGACY_STREAM: u64 = 1;
+pub const LEGACY_STREAM: u64 = 1;
 
 fn mark_used(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
     // SAFETY: the capsule is alive and the name is static.

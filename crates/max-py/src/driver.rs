@@ -432,6 +432,12 @@ impl PyBuffer {
         array::to_dlpack(py, &buffer, versioned, copy)
     }
 
+    /// Returns borrowed GPU memory to its owner; see the stub.
+    fn return_to(&self, stream: u64) -> PyResult<()> {
+        // SAFETY: as the stub asks of the caller.
+        unsafe { self.0.return_to(stream.max(array::LEGACY_STREAM)) }.raise()
+    }
+
     fn dlpack_device(&self) -> (i32, i32) {
         let device = driver::dlpack::DLDevice::from(self.0.device());
         (device.device_type, device.device_id)

@@ -37,6 +37,19 @@ impl Buffer {
         Ok(())
     }
 
+    /// Returns borrowed GPU memory to the library that owns it: work enqueued on the stream with this handle from now on
+    /// starts after what is pending here, and dropping the buffer waits for nothing. Other memory needs no returning.
+    ///
+    /// # Safety
+    ///
+    /// The handle is that of a stream of the buffer's device, the owner reuses the memory in the order of that stream
+    /// only, and nobody enqueues work on the memory from here any more.
+    pub unsafe fn return_to(&self, handle: u64) -> Result<()> {
+        let Some(foreign) = self.memory.as_foreign() else { return Ok(()) };
+        // SAFETY: as the caller promises.
+        foreign.return_to(&unsafe { Stream::from_handle(self.device(), handle) })
+    }
+
     /// Sets every element of a buffer on a GPU to a number.
     pub(super) fn fill_on_gpu(&self, value: Number) -> Result<()> {
         let address = self.data_ptr_mut()? as u64;

@@ -9,6 +9,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use max_core::{DeviceRef, Error, Number, Result};
@@ -81,13 +82,23 @@ impl Drop for Block {
 /// GPU memory with a foreign owner, which gets it back when all work on it is done.
 pub(crate) struct Foreign {
     users: Users,
+    /// Whether the owner takes care of the order of the work that is still pending.
+    returned: AtomicBool,
     _owner: Box<dyn Any + Send + Sync>,
 }
 
 impl Foreign {
     /// Memory to be used on a stream.
     pub(crate) fn new(home: &Stream, owner: Box<dyn Any + Send + Sync>) -> Foreign {
-        Foreign { users: Users::new(home), _owner: owner }
+        Foreign { users: Users::new(home), returned: AtomicBool::new(false), _owner: owner }
+    }
+
+    /// Makes work given to a stream of the owner from now on wait for all work here, so that dropping this need not.
+    pub(crate) fn return_to(&self, theirs: &Stream) -> Result<()> {
+        self.users.gather()?;
+        theirs.wait_for(&self.users.home)?;
+        self.returned.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// The streams that use it.
@@ -98,6 +109,9 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
+        if *self.returned.get_mut() {
+            return;
+        }
         let done = self.users.gather().and_then(|()| self.users.home.finish());
         if let (Err(_), Some((gpu, _))) = (done, self.users.home.cuda()) {
             // If even this fails the context is lost, and no work runs on it any more.

@@ -317,6 +317,11 @@ class Buffer:
 
         GPU memory is made ready for the consumer's stream, numbered as in the protocol.
         """
+    def return_to(self, stream: int) -> None:
+        """Returns borrowed GPU memory to its owner, whose stream (a live handle; 0 for CUDA's default) then waits for our work.
+
+        The owner must use the memory in the order of that stream, and this buffer must not be used any more.
+        """
     def dlpack_device(self) -> tuple[int, int]: ...
     def __repr__(self) -> str: ...
     def __str__(self) -> str: ...  # the data, like NumPy
