@@ -439,22 +439,24 @@ fn foreign_memory_is_released_when_its_work_is_done() {
 }
 
 #[test]
-fn returned_memory_is_ready_in_the_order_of_its_owner() {
+fn memory_that_was_given_back_is_not_waited_for() {
     on_gpu!(device);
     let owners = Stream::new(&device).unwrap();
-    let theirs = Buffer::uninit_pooled(DType::Int32, &[16 << 20], &owners).unwrap();
-    let other = Stream::new(&device).unwrap();
+    let theirs = Buffer::uninit_pooled(DType::Int32, &[64 << 20], &owners).unwrap();
     for value in 0..20 {
         let ours = borrow(&theirs);
         (0..20).for_each(|_| ours.fill(Number::Int(-1)).unwrap());
-        ours.to_stream(&other).unwrap().fill(Number::Int(value)).unwrap();
-        // SAFETY: the owner's stream, on which alone the memory is used from here on.
-        unsafe { ours.return_to(owners.handle().unwrap()) }.unwrap();
+        ours.fill(Number::Int(value)).unwrap();
+        let pending = Event::record(&device.default_stream(), false).unwrap();
+        owners.wait_for(&device).unwrap();
+        // SAFETY: the owner's stream waits for our work, of which there is no more.
+        unsafe { ours.give_back() };
         drop(ours);
+        assert!(!pending.is_done().unwrap(), "filling takes milliseconds, and nothing waits for it");
         assert_eq!(last_seen_on(&owners, &theirs), Number::Int(value));
     }
-    // SAFETY: memory that is not borrowed needs no returning.
-    unsafe { Buffer::from([1i32]).return_to(1) }.unwrap();
+    // SAFETY: memory that is not borrowed needs no giving back.
+    unsafe { Buffer::from([1i32]).give_back() };
 }
 
 #[test]

@@ -432,10 +432,10 @@ impl PyBuffer {
         array::to_dlpack(py, &buffer, versioned, copy)
     }
 
-    /// Returns borrowed GPU memory to its owner; see the stub.
-    fn return_to(&self, stream: u64) -> PyResult<()> {
+    /// Gives borrowed GPU memory back to its owner; see the stub.
+    fn give_back(&self) {
         // SAFETY: as the stub asks of the caller.
-        unsafe { self.0.return_to(stream.max(array::LEGACY_STREAM)) }.raise()
+        unsafe { self.0.give_back() }
     }
 
     fn dlpack_device(&self) -> (i32, i32) {

@@ -37,17 +37,16 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns borrowed GPU memory to the library that owns it: work enqueued on the stream with this handle from now on
-    /// starts after what is pending here, and dropping the buffer waits for nothing. Other memory needs no returning.
+    /// Gives borrowed GPU memory back to the library that owns it: dropping the buffer then waits for nothing. Other memory
+    /// needs no giving back.
     ///
     /// # Safety
     ///
-    /// The handle is that of a stream of the buffer's device, the owner reuses the memory in the order of that stream
-    /// only, and nobody enqueues work on the memory from here any more.
-    pub unsafe fn return_to(&self, handle: u64) -> Result<()> {
-        let Some(foreign) = self.memory.as_foreign() else { return Ok(()) };
-        // SAFETY: as the caller promises.
-        foreign.return_to(&unsafe { Stream::from_handle(self.device(), handle) })
+    /// The owner uses the memory only after all work that is pending on it here, and nobody enqueues more of that.
+    pub unsafe fn give_back(&self) {
+        if let Some(foreign) = self.memory.as_foreign() {
+            foreign.give_back();
+        }
     }
 
     /// Sets every element of a buffer on a GPU to a number.

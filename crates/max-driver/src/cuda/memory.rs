@@ -82,23 +82,20 @@ impl Drop for Block {
 /// GPU memory with a foreign owner, which gets it back when all work on it is done.
 pub(crate) struct Foreign {
     users: Users,
-    /// Whether the owner takes care of the order of the work that is still pending.
-    returned: AtomicBool,
+    /// Whether the owner has it back already, and waits for the pending work itself.
+    given_back: AtomicBool,
     _owner: Box<dyn Any + Send + Sync>,
 }
 
 impl Foreign {
     /// Memory to be used on a stream.
     pub(crate) fn new(home: &Stream, owner: Box<dyn Any + Send + Sync>) -> Foreign {
-        Foreign { users: Users::new(home), returned: AtomicBool::new(false), _owner: owner }
+        Foreign { users: Users::new(home), given_back: AtomicBool::new(false), _owner: owner }
     }
 
-    /// Makes work given to a stream of the owner from now on wait for all work here, so that dropping this need not.
-    pub(crate) fn return_to(&self, theirs: &Stream) -> Result<()> {
-        self.users.gather()?;
-        theirs.wait_for(&self.users.home)?;
-        self.returned.store(true, Ordering::Release);
-        Ok(())
+    /// Lets the owner wait for the pending work itself.
+    pub(crate) fn give_back(&self) {
+        self.given_back.store(true, Ordering::Release);
     }
 
     /// The streams that use it.
@@ -109,7 +106,7 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        if *self.returned.get_mut() {
+        if *self.given_back.get_mut() {
             return;
         }
         let done = self.users.gather().and_then(|()| self.users.home.finish());

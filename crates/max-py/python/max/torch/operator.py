@@ -13,10 +13,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from max.driver import CPU, Buffer, Device
+from max.driver import CPU, Accelerator, Buffer, Device
 from max.dtype import DType
 from max.engine import InferenceSession, Model
 from max.graph import DeviceRef, Graph, KernelLibrary, Shape, TensorType, TensorValue, Value, ops
+from torch.utils.dlpack import to_dlpack
 
 if TYPE_CHECKING:
     from torch.library import CustomOpDef
@@ -113,7 +114,7 @@ class _Operator:
             None if self.input_types is not None else tuple(map(_key, sources)),
         )
         try:
-            _execute(model, [*targets, *sources])
+            self.execute(model, [*targets, *sources])
         except ValueError:
             self.check("output", targets, self.output_types)
             self.check("input", sources, self.input_types)
@@ -121,6 +122,21 @@ class _Operator:
         for output, target in zip(outputs, targets, strict=True):
             if target is not output:
                 output.copy_(target)
+
+    def execute(self, model: Model, tensors: Sequence[torch.Tensor]) -> None:
+        """Runs a model in the memory of tensors, in the order of PyTorch's current streams."""
+        devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+        if devices and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"{self.name!r} cannot be recorded in a CUDA graph of PyTorch: call it outside of one")
+        streams = [(torch.cuda.current_stream(device), _our_stream(device)) for device in devices]
+        for theirs, ours in streams:
+            ours.wait_stream(theirs)
+        buffers = [Buffer.from_dlpack(to_dlpack(tensor)) for tensor in tensors]
+        model.execute(*buffers)
+        for theirs, ours in streams:
+            theirs.wait_stream(ours)
+        for buffer in buffers:
+            buffer._native.give_back()
 
     def compile(self, outputs: tuple[Key, ...] | None, inputs: tuple[Key, ...] | None) -> Model:
         """The model for tensors of these dtypes, shapes and devices; None where the user gave the types."""
@@ -170,33 +186,16 @@ def _fits(found: TensorType, wanted: TensorType) -> bool:
     return all(have == want for have, want in static)
 
 
-def _execute(model: Model, tensors: Sequence[torch.Tensor]) -> None:
-    """Runs a model on the memory of tensors, after the work that PyTorch has enqueued and before what it enqueues next."""
-    buffers = [Buffer.from_dlpack(tensor) for tensor in tensors]
-    model.execute(*buffers)
-    for buffer, tensor in zip(buffers, tensors, strict=True):
-        if tensor.is_cuda:
-            buffer._native.return_to(torch.cuda.current_stream(tensor.device).cuda_stream)
-
-
 def _is_free(output: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
     """Whether a graph can store a result right in the memory of an output: it is contiguous, and no other tensor's."""
     if not output.is_contiguous():
         return False
     start, end = output.data_ptr(), output.data_ptr() + output.nbytes
-    return not any(start < tensor.data_ptr() + _extent(tensor) and tensor.data_ptr() < end for tensor in others)
+    return not any(start < other.data_ptr() + other.nbytes and other.data_ptr() < end for other in others)
 
 
 def _contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    """The bytes from the first element of a tensor to the end of its last."""
-    if tensor.numel() == 0:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.itemsize
 
 
 def _key(tensor: torch.Tensor) -> Key:
@@ -208,6 +207,13 @@ def _type(dtype: torch.dtype, shape: torch.Size, device: torch.device) -> Tensor
         raise ValueError(f"graphs run on tensors on cpu and cuda devices; got one on {device}")
     place = DeviceRef.CPU() if device.type == "cpu" else DeviceRef.GPU(device.index or 0)
     return TensorType(DType.from_torch(dtype), list(shape), place)
+
+
+@lru_cache(maxsize=None)
+def _our_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which models run, which exists as long as the process."""
+    handle = Accelerator(device.index).default_stream._native.handle
+    return torch.cuda.ExternalStream(handle, device=device)
 
 
 @lru_cache(maxsize=None)
