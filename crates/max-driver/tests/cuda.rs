@@ -405,15 +405,7 @@ fn borrow(owner: &Buffer) -> Buffer {
     let shape = owner.shape();
     // SAFETY: the buffer that owns the memory is kept as the owner.
     unsafe {
-        Buffer::from_raw(
-            ptr,
-            owner.dtype(),
-            shape,
-            None,
-            device,
-            Access::ReadWrite,
-            Box::new(owner.clone()),
-        )
+        Buffer::from_raw(ptr, owner.dtype(), shape, None, device, Access::ReadWrite, Box::new(owner.clone()))
     }
     .unwrap()
 }

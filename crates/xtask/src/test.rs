@@ -81,7 +81,9 @@ impl Options {
             options.only = Some(language);
         }
         if options.only == Some(Language::Rust) && (options.torch || !options.pytest.is_empty()) {
-            return Err("`--rust` does not run pytest, so it takes neither `--torch` nor arguments for it".into());
+            return Err(
+                "`--rust` does not run pytest, so it takes neither `--torch` nor arguments for it".into()
+            );
         }
         Ok(options)
     }
