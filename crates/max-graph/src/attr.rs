@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use max_core::{ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Result, Shape, bail};
 
 use crate::host::HostTensor;
+use crate::region::Region;
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +22,8 @@ pub enum Attr {
     Str(String),
     /// The data of a constant.
     Tensor(HostTensor),
+    /// Bodies of their own that the op runs.
+    Regions(Vec<Region>),
 }
 
 /// Constants of up to this many bytes are compared by content, larger ones by address.
@@ -40,6 +43,7 @@ impl Attr {
                 let bytes = tensor.bytes();
                 if bytes.len() <= SHORT { bytes.hash(state) } else { bytes.as_ptr().hash(state) }
             }
+            Attr::Regions(regions) => regions.iter().for_each(|region| region.address().hash(state)),
         }
     }
 }
@@ -102,6 +106,7 @@ attr_types! {
     Option<FilterLayout>: self => Attr::Str(self.map_or("", FilterLayout::name).into()),
         Attr::Str(s) => if s.is_empty() { Some(None) } else { s.parse().ok().map(Some) };
     HostTensor: self => Attr::Tensor(self.clone()), Attr::Tensor(t) => Some(t);
+    Vec<Region>: self => Attr::Regions(self.clone()), Attr::Regions(r) => Some(r);
 }
 
 /// Declares the struct of an op with its IR name and attributes, and how they print and parse.

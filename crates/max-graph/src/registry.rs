@@ -5,15 +5,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use max_core::{
-    ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Result, Shape, TensorType, Type,
-    bail,
+    BufferType, ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Result, Shape,
+    TensorType, Type, bail,
 };
 
+use crate::graph::Graph;
 use crate::host::HostTensor;
 use crate::operand::{HasTensorValue, Operand, Operands};
 use crate::ops;
 use crate::ops::slice::{Bound, Index, Indices};
-use crate::value::{TensorValue, Value};
+use crate::value::{BufferValue, TensorValue, Value};
 
 /// An argument of a type known only at run time.
 #[derive(Clone)]
@@ -30,6 +31,7 @@ pub enum Arg {
     DType(DType),
     Device(DeviceRef),
     Type(Type),
+    Graph(Graph),
     List(Vec<Arg>),
     Slice(Box<[Arg; 3]>),
     Ellipsis,
@@ -75,6 +77,7 @@ impl Arg {
             Arg::DType(_) => "a DType",
             Arg::Device(_) => "a device",
             Arg::Type(_) => "a type",
+            Arg::Graph(_) => "a graph",
             Arg::List(_) => "a list",
             Arg::Slice(_) => "a slice",
             Arg::Ellipsis => "an ellipsis",
@@ -124,6 +127,11 @@ from_arg! {
     DType, "a DType or the name of one" { Arg::DType(d) => Ok(d), Arg::Str(name) => name.parse() }
     DeviceRef, "a device" { Arg::Device(d) => Ok(d) }
     TensorType, "a TensorType" { Arg::Type(Type::Tensor(t)) => Ok(t) }
+    BufferType, "a BufferType" { Arg::Type(Type::Buffer(t)) => Ok(t) }
+    Type, "a Type" { Arg::Type(t) => Ok(t) }
+    Vec<Type>, "a list of types" { Arg::List(list) => list.into_iter().map(Type::from_arg).collect() }
+    Graph, "a graph" { Arg::Graph(g) => Ok(g) }
+    BufferValue, "a buffer" { Arg::Value(v) => v.buffer() }
     Dim, "an int, a name or a Dim" {
         Arg::Number(Number::Int(i)) => integer(i).map(Dim::Static),
         Arg::Str(name) => Dim::symbolic(&name),
@@ -205,6 +213,18 @@ impl IntoOutput for () {
 impl IntoOutput for TensorValue {
     fn into_output(self) -> Output {
         Output::One(self.into())
+    }
+}
+
+impl IntoOutput for BufferValue {
+    fn into_output(self) -> Output {
+        Output::One(self.value().clone())
+    }
+}
+
+impl IntoOutput for Vec<Value> {
+    fn into_output(self) -> Output {
+        Output::Many(self)
     }
 }
 

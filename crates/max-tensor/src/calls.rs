@@ -167,7 +167,7 @@ impl Call {
                 words.push(2);
                 return parts.iter().all(|part| self.describe(part));
             }
-            Arg::Value(_) | Arg::Array(_) => return false,
+            Arg::Value(_) | Arg::Array(_) | Arg::Graph(_) => return false,
             Arg::None => words.push(3),
             Arg::Ellipsis => words.push(4),
             Arg::Number(Number::Bool(value)) => words.extend([5, u64::from(*value)]),

@@ -183,7 +183,7 @@ impl Lowering<'_> {
     }
 
     /// Adds a group, which reads what its kernel reads.
-    fn add_group(&mut self, group: Group) -> usize {
+    pub(super) fn add_group(&mut self, group: Group) -> usize {
         let number = self.groups.len();
         if let Work::Kernel(kernel) = &group.work {
             kernel.reads().for_each(|&node| self.read(number, node));
@@ -193,7 +193,7 @@ impl Lowering<'_> {
     }
 
     /// Nodes for the results of an op that the next group computes.
-    fn results(&mut self, op: &Op) -> Result<Vec<NodeId>> {
+    pub(super) fn results(&mut self, op: &Op) -> Result<Vec<NodeId>> {
         let number = self.groups.len();
         let mut nodes = Vec::with_capacity(op.results.len());
         for &value in &op.results {
@@ -217,7 +217,7 @@ impl Lowering<'_> {
     }
 
     /// The view that an op on a device has of an operand that must be in memory there.
-    fn stored(&mut self, value: ValueId, device: DeviceRef) -> Result<View> {
+    pub(super) fn stored(&mut self, value: ValueId, device: DeviceRef) -> Result<View> {
         let view = self.view(value)?;
         let view = self.on(None, view, device)?;
         self.in_memory(view)
@@ -233,7 +233,7 @@ impl Lowering<'_> {
     }
 
     /// A value as a whole node on a device with the value's shape: itself, or a copy.
-    fn whole(&mut self, id: OpId, value: ValueId, device: DeviceRef) -> Result<NodeId> {
+    pub(super) fn whole(&mut self, id: OpId, value: ValueId, device: DeviceRef) -> Result<NodeId> {
         let view = self.stored(value, device)?;
         let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
         if whole { Ok(view.node) } else { self.copy(Some(id), &view) }

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use max_core::DeviceRef;
+use max_core::kernel::Slot;
 
 use super::{Origin, Program, Work};
 
@@ -40,6 +41,14 @@ impl Display for Program {
                     Work::Print(label, Some(slot)) => writeln!(f, "print {label:?} s{}", slot.0)?,
                     Work::Print(label, None) => writeln!(f, "print {label:?}")?,
                     Work::Transfer { from, to } => writeln!(f, "transfer s{} to s{}", from.0, to.0)?,
+                    Work::Nested(nested) => {
+                        let slots = |slots: &[Slot]| {
+                            let names = slots.iter().map(|slot| format!("s{}", slot.0));
+                            names.collect::<Vec<_>>().join(" ")
+                        };
+                        let (inputs, outputs) = (slots(&nested.inputs), slots(&nested.outputs));
+                        writeln!(f, "{} of {inputs} into {outputs}", self.step_text(number))?;
+                    }
                 }
             }
         }
