@@ -31,26 +31,26 @@ class CustomOpLibrary:
         self._library = as_library(kernel_library)
 
     def __getattr__(self, name: str) -> CustomOp:
-        known = [] if name.startswith("__") else self._library.op_names()
-        if name not in known:
-            raise AttributeError(f"there is no custom op {name!r}; the library has {', '.join(known) or 'none'}")
-        op = CustomOp(self._library, name)
+        if name.startswith("__") or name == "_library":  # Python's own protocols, and an object that is not set up
+            raise AttributeError(f"a CustomOpLibrary has no attribute {name!r}")
+        try:
+            op = CustomOp(self._library, name)
+        except ValueError as error:
+            raise AttributeError(str(error)) from None
         setattr(self, name, op)  # found without this method from now on
         return op
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._library.op_names()]
 
 
 class CustomOp:
     """A custom op as a PyTorch operator: called with its outputs, which it writes in place, then its inputs.
 
-    Created by `CustomOpLibrary`.
+    It has as many outputs as its signature has results, or one if it has no signature. Created by `CustomOpLibrary`.
     """
 
     def __init__(self, library: KernelLibrary, name: str, parameters: Parameters | None = None) -> None:
+        results = library[name].num_results
         self._library, self._name, self._parameters = library, name, dict(parameters or {})
-        self._num_outputs = library.num_results(name)
+        self._num_outputs = 1 if results is None else results
         self._operator = define(name, self._record, None, self._num_outputs, kernel_library=library)
 
     def __getitem__(self, parameters: Parameters) -> CustomOp:
@@ -58,7 +58,7 @@ class CustomOp:
         return CustomOp(self._library, self._name, parameters)
 
     def __call__(self, *tensors: torch.Tensor) -> None:
-        """Writes the results of the op to the first tensors, given the others."""
+        """Writes the results of the op to the first tensors, computed from the others."""
         self._operator(*tensors[: self._num_outputs], list(tensors[self._num_outputs :]))
 
     def _record(self, inputs: Sequence[TensorValue], output_types: Sequence[TensorType]) -> Results:
