@@ -109,6 +109,14 @@ def test_tensors_on_two_devices() -> None:
     assert applied(moved, there, here).tolist() == [2, 2, 2]
 
 
+def test_a_result_on_the_host_is_there_when_the_call_returns() -> None:
+    square = graph_op(lambda x: (x @ x).to(DeviceRef.CPU()), name="square")
+    x = torch.full((4096, 4096), 0.5, device="cuda")
+    for output in (torch.zeros(4096, 4096), torch.zeros(4096, 4096).pin_memory()):
+        square(output, x)
+        assert output[-1, -1].item() == output[0, 0].item() == 1024
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled(mode: str) -> None:
     compiler()
