@@ -122,15 +122,15 @@ fn on_device(buffer: &Buffer, device: &Device) -> Result<Buffer> {
     if fits_kernels(&here) { Ok(here) } else { here.contiguous() }
 }
 
-/// Whether kernels can use a buffer in place: it must be contiguous, and on an accelerator be aligned to 16 bytes. If
-/// memory is guarded, it must be guarded too.
+/// Whether kernels can use a buffer in place: it must be contiguous, and on a GPU be aligned to 16 bytes. If memory is
+/// guarded, it must be guarded too.
 pub(crate) fn fits_kernels(buffer: &Buffer) -> bool {
-    let lies_well = match buffer.is_host() {
+    let lies_well = match buffer.device().runs_on_host() {
         true => !buffer.lacks_guard(),
-        false => buffer.data_ptr().addr().is_multiple_of(ACCELERATOR_ALIGNMENT),
+        false => buffer.data_ptr().addr().is_multiple_of(GPU_ALIGNMENT),
     };
     lies_well && buffer.is_contiguous()
 }
 
-/// How many bytes an accelerator's kernels load at a time.
-const ACCELERATOR_ALIGNMENT: usize = 16;
+/// How many bytes a GPU's kernels load at a time.
+const GPU_ALIGNMENT: usize = 16;
