@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use max_core::kernel::{Access, Kernel, Map, Slot};
-use max_core::{DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
+use max_core::{Collective, DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
 use max_graph::ops::reduce::ReduceKind;
 use max_graph::{Body, OpId};
 
@@ -168,7 +168,8 @@ pub enum Claim<M = Slot> {
 pub struct Step {
     /// What it does.
     pub work: Work,
-    /// The device it runs on, whose memory is all it touches; for a transfer, the destination.
+    /// The device it runs on, whose memory is all it touches; for a transfer, the destination; for a collective, the first
+    /// device.
     pub device: DeviceRef,
     /// The slots it reads.
     pub reads: Vec<Slot>,
@@ -192,6 +193,16 @@ pub enum Work<K = Launch, M = Slot> {
         /// Where it goes.
         to: M,
     },
+    /// Runs a collective of GPUs, whose slots are in the order of the devices. The slot of an allgather has the tensors of
+    /// the devices one after the other, and each slot that a reduce-scatter reads has the parts of the devices so.
+    Collective {
+        /// What it computes.
+        kind: Collective,
+        /// What each device has; for a broadcast, what one of them has.
+        from: Vec<M>,
+        /// What each device gets.
+        to: Vec<M>,
+    },
 }
 
 /// A kernel of the program, and the memory it is launched on.
@@ -210,21 +221,41 @@ impl Program {
         op.location.iter().cloned().fold(error.context(op.describe(&self.source)), Error::at)
     }
 
-    /// Checks that no step touches the memory of two devices, except transfers.
+    /// Checks that no step touches the memory of two devices, except transfers and collectives.
     pub fn verify(&self) -> Result<()> {
         let info = |slot: Slot| &self.slots[slot.0 as usize];
         for (number, step) in self.steps.iter().enumerate() {
-            if let Work::Transfer { from, to } = step.work {
-                let (from, to) = (info(from), info(to));
-                let same = from.dtype == to.dtype && from.shape == to.shape;
-                if !same || from.device == to.device || to.device != step.device {
-                    bail!(internal, "step {number} on {} transfers {from:?} to {to:?}", step.device);
+            match &step.work {
+                Work::Transfer { from, to } => {
+                    let (from, to) = (info(*from), info(*to));
+                    let same = from.dtype == to.dtype && from.shape == to.shape;
+                    if !same || from.device == to.device || to.device != step.device {
+                        bail!(internal, "step {number} on {} transfers {from:?} to {to:?}", step.device);
+                    }
                 }
-                continue;
-            }
-            if let Some(&slot) = step.slots().find(|&&slot| info(slot).device != step.device) {
-                let (own, other) = (step.device, info(slot).device);
-                bail!(internal, "step {number} on {own} touches slot {} on {other}", slot.0);
+                Work::Collective { kind, from, to } => {
+                    let devices =
+                        |slots: &[Slot]| slots.iter().map(|&slot| info(slot).device).collect::<Vec<_>>();
+                    let (given, taken) = (devices(from), devices(to));
+                    let distinct = (1..taken.len()).all(|at| !taken[..at].contains(&taken[at]));
+                    let fits = match kind {
+                        Collective::Broadcast => given.len() == 1 && taken.contains(&given[0]),
+                        _ => given == taken,
+                    };
+                    if !fits || !distinct || taken.first() != Some(&step.device) {
+                        bail!(
+                            internal,
+                            "step {number} on {} is a {kind:?} from {given:?} to {taken:?}",
+                            step.device
+                        );
+                    }
+                }
+                Work::Kernel(_) | Work::Print(..) => {
+                    if let Some(&slot) = step.slots().find(|&&slot| info(slot).device != step.device) {
+                        let (own, other) = (step.device, info(slot).device);
+                        bail!(internal, "step {number} on {own} touches slot {} on {other}", slot.0);
+                    }
+                }
             }
         }
         Ok(())
@@ -241,12 +272,13 @@ impl Program {
         self.devices.iter().position(|&own| own == device).unwrap_or(0)
     }
 
-    /// The kind of a step: that of its kernel, or "print" or "transfer".
+    /// The kind of a step: that of its kernel, or "print", "transfer" or "collective".
     pub fn step_kind(&self, step: usize) -> &'static str {
         match &self.steps[step].work {
             Work::Kernel(launch) => self.kernels[launch.kernel].1.kind(),
             Work::Print(..) => "print",
             Work::Transfer { .. } => "transfer",
+            Work::Collective { .. } => "collective",
         }
     }
 
@@ -256,6 +288,7 @@ impl Program {
             Work::Kernel(_) => self.kernel(step).map_or(String::new(), |kernel| kernel.to_string()),
             Work::Print(label, _) => label.clone(),
             Work::Transfer { .. } => format!("to {}", self.steps[step].device),
+            Work::Collective { kind, to, .. } => format!("{} of {} devices", kind.name(), to.len()),
         }
     }
 

@@ -22,15 +22,25 @@ fn virtual_devices_stand_in_for_gpus() {
     let [first, second] = [&devices[0], &devices[1]];
     assert_eq!(first.to_string(), "Device(type=gpu,id=0)");
     assert_eq!((second.label(), second.id(), second.device_ref()), ("gpu", 1, DeviceRef::gpu(1)));
-    assert_eq!((second.api(), accelerator_api(), second.model_name()), ("virtual", "virtual", "VirtualGPU-1".into()));
-    assert!(!second.is_host() && second.runs_on_host() && !second.is_host_unified() && second.is_compatible());
+    assert_eq!(
+        (second.api(), accelerator_api(), second.model_name()),
+        ("virtual", "virtual", "VirtualGPU-1".into())
+    );
+    assert!(
+        !second.is_host() && second.runs_on_host() && !second.is_host_unified() && second.is_compatible()
+    );
     assert!(second.can_access(second) && !second.can_access(first) && !second.can_access(&Device::cpu()));
     assert!(second.architecture_name().unwrap_err().message().contains("virtual"));
-    assert!(second.max_single_alloc_size().unwrap() > 0 && second.synchronize().is_ok() && second.gpu().is_none());
+    assert!(
+        second.max_single_alloc_size().unwrap() > 0 && second.synchronize().is_ok() && second.gpu().is_none()
+    );
     assert_eq!(Device::accelerator(Some(1)).as_ref(), Ok(second));
     assert_eq!(Stream::new(second).unwrap(), second.default_stream());
     let error = Device::accelerator(Some(3)).unwrap_err();
-    assert!(error.message().contains("gpu:3") && error.message().contains("there are 3 virtual devices"), "{error}");
+    assert!(
+        error.message().contains("gpu:3") && error.message().contains("there are 3 virtual devices"),
+        "{error}"
+    );
 
     // Each has memory of its own, which counts as that of the device.
     let used = |device: &Device| device.stats()["bytes_in_use"];

@@ -17,6 +17,7 @@ use max_compiler::program::{self, Work};
 use max_compiler::{Bound, Data, MemoryPlan, Program, Shapes};
 use max_core::kernel::{Access, Instr};
 use max_core::{Bindings, Error, Result, bail};
+use max_driver::cuda::require_collectives;
 use max_driver::{Buffer, Device, Stream};
 use max_graph::interpret::bind_inputs;
 use max_kernels::{Pool, cuda};
@@ -112,7 +113,7 @@ impl Segment {
     fn stream<'a>(&self, runtime: &'a Runtime, step: usize) -> Result<Option<&'a Stream>> {
         match &runtime.program.steps[step].work {
             Work::Kernel(launch) => Ok(self.kernel(launch)?.stream(runtime)),
-            Work::Print(..) | Work::Transfer { .. } => Ok(None),
+            Work::Print(..) | Work::Transfer { .. } | Work::Collective { .. } => Ok(None),
         }
     }
 }
@@ -121,6 +122,9 @@ impl Runtime {
     pub(crate) fn new(program: Arc<Program>, weights: &[Buffer], config: Config) -> Result<Runtime> {
         let devices = program.devices.iter().map(|&device| Device::from_ref(device));
         let devices = devices.collect::<Result<Vec<_>>>()?;
+        if program.steps.iter().any(|step| matches!(step.work, Work::Collective { .. })) {
+            require_collectives()?;
+        }
         let runtime = Runtime {
             fixed: Fixed::new(&program, weights, &devices, config.keep)?,
             streams: devices.iter().map(Device::default_stream).collect(),
@@ -282,6 +286,7 @@ impl Runtime {
                 Work::Kernel(launch) => segment.kernel(launch)?.run(launch, &mut table, self),
                 Work::Print(label, slot) => state.print(running, label, *slot),
                 Work::Transfer { from, to } => state.transfer(running, *from, *to),
+                Work::Collective { kind, from, to } => state.collective(running, *kind, from, to),
             }
             .map_err(|error| self.blame(step, error))?;
             observer.finish(&self.program, step, started)?;

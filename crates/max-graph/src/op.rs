@@ -129,6 +129,7 @@ operations! {
     attention::Attention,
     broadcast::BroadcastTo,
     cast::Cast,
+    collective::Collect,
     concat::Concat,
     constant::Constant,
     constant::ConstantExternal,

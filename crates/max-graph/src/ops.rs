@@ -4,6 +4,7 @@ pub mod attention;
 pub mod broadcast;
 pub mod cast;
 pub mod clamp;
+pub mod collective;
 pub mod complex;
 pub mod concat;
 pub mod constant;
@@ -33,6 +34,9 @@ pub mod window;
 pub use broadcast::broadcast_to;
 pub use cast::cast;
 pub use clamp::clamp;
+pub use collective::{
+    allgather, allreduce_sum, distributed_broadcast, distributed_scatter, reducescatter_sum,
+};
 pub use complex::{as_interleaved_complex, complex_mul};
 pub use concat::{concat, stack};
 pub use constant::{constant, constant_external, shape_to_tensor, tensor};
@@ -69,6 +73,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         broadcast::OP_FUNCTIONS,
         cast::OP_FUNCTIONS,
         clamp::OP_FUNCTIONS,
+        collective::OP_FUNCTIONS,
         complex::OP_FUNCTIONS,
         concat::OP_FUNCTIONS,
         constant::OP_FUNCTIONS,

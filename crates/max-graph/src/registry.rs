@@ -13,7 +13,7 @@ use crate::host::HostTensor;
 use crate::operand::{HasTensorValue, Operand, Operands};
 use crate::ops;
 use crate::ops::slice::{Bound, Index, Indices};
-use crate::value::{TensorValue, Value};
+use crate::value::{BufferValue, TensorValue, Value};
 
 /// An argument of a type known only at run time.
 #[derive(Clone)]
@@ -117,6 +117,10 @@ from_arg! {
     Operands, "a list of tensors" {
         Arg::List(list) => Ok(list.into_iter().map(Operand::from_arg).collect::<Result<Vec<_>>>()?.into()),
     }
+    Vec<BufferValue>, "a list of buffers" {
+        Arg::List(list) => list.into_iter().map(BufferValue::from_arg).collect(),
+    }
+    BufferValue, "a buffer" { Arg::Value(v) => v.buffer() }
     i64, "an int" { Arg::Number(Number::Int(i)) => integer(i), Arg::Dim(Dim::Static(i)) => Ok(i) }
     f64, "a float" { Arg::Number(Number::Int(i)) => Ok(i as f64), Arg::Number(Number::Float(f)) => Ok(f) }
     bool, "a bool" { Arg::Number(Number::Bool(b)) => Ok(b) }

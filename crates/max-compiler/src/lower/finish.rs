@@ -47,6 +47,12 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
                 let (from, to) = (slots.slot(from), slots.slot(to));
                 (program::Work::Transfer { from, to }, vec![from], vec![to], vec![])
             }
+            Work::Collective { kind, from, to } => {
+                let [from, to] =
+                    [from, to].map(|nodes| nodes.iter().map(|&n| slots.slot(n)).collect::<Vec<_>>());
+                let work = program::Work::Collective { kind: *kind, from: from.clone(), to: to.clone() };
+                (work, from, to, vec![])
+            }
             Work::Kernel(_) => {
                 let kernels_of = groups.iter().filter_map(|group| slots.kernel(group).transpose());
                 let Some(kernel) = launched(kernels_of.collect::<Result<_>>()?)? else { continue };

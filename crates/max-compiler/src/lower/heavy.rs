@@ -233,7 +233,7 @@ impl Lowering<'_> {
     }
 
     /// A value as a whole node on a device with the value's shape: itself, or a copy.
-    fn whole(&mut self, id: OpId, value: ValueId, device: DeviceRef) -> Result<NodeId> {
+    pub(super) fn whole(&mut self, id: OpId, value: ValueId, device: DeviceRef) -> Result<NodeId> {
         let view = self.stored(value, device)?;
         let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
         if whole { Ok(view.node) } else { self.copy(Some(id), &view) }

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use max_core::DeviceRef;
+use max_core::kernel::Slot;
 
 use super::{Origin, Program, Work};
 
@@ -40,6 +41,12 @@ impl Display for Program {
                     Work::Print(label, Some(slot)) => writeln!(f, "print {label:?} s{}", slot.0)?,
                     Work::Print(label, None) => writeln!(f, "print {label:?}")?,
                     Work::Transfer { from, to } => writeln!(f, "transfer s{} to s{}", from.0, to.0)?,
+                    Work::Collective { kind, from, to } => {
+                        let list = |slots: &[Slot]| {
+                            slots.iter().map(|s| format!("s{}", s.0)).collect::<Vec<_>>().join(", ")
+                        };
+                        writeln!(f, "{} from {} to {}", kind.name(), list(from), list(to))?;
+                    }
                 }
             }
         }

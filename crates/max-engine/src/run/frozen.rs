@@ -45,7 +45,7 @@ impl Runtime {
         if does(|work| matches!(work, Work::Print(..))) {
             bail!(runtime, "model '{name}' prints, so it cannot be captured");
         }
-        if does(|work| matches!(work, Work::Transfer { .. })) {
+        if does(|work| matches!(work, Work::Transfer { .. } | Work::Collective { .. })) {
             bail!(
                 runtime,
                 "model '{name}' transfers values between devices while it runs, so it cannot be captured"

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use max_compiler::Data;
 use max_compiler::program::Origin;
 use max_core::kernel::{Access, Slot};
-use max_core::{Bindings, Result, Strided, bail};
-use max_driver::{Buffer, Device};
+use max_core::{Bindings, Collective, Result, Strided, bail};
+use max_driver::{Buffer, Device, cuda};
 use max_graph::op::Run;
 use max_graph::{HostTensor, OpKind};
 
@@ -74,15 +74,31 @@ impl<'a> State<'a> {
     /// Copies a slot to another device. The host waits for what is sent to it; devices wait for each other by
     /// themselves, also before they overwrite what is being copied.
     pub(super) fn transfer(&self, running: Running, from: Slot, to: Slot) -> Result<()> {
-        let [from, to] = [from, to].map(|slot| {
-            let (shape, spot) = self.find(running, slot.0 as usize)?;
-            self.buffer(slot.0 as usize, spot, shape)
-        });
-        let (from, to) = (from?, to?);
+        let (from, to) = (self.buffer_in(running, from)?, self.buffer_in(running, to)?);
         to.inplace_copy_from(&from)?;
         // Pageable memory has been read when the call returns. Page-locked memory may not have been, and arrays of
         // other libraries over it do not wait for the copy.
         if from.pinned() { to.stream().synchronize() } else { Ok(()) }
+    }
+
+    /// Enqueues a collective of GPUs, which wait for each other by themselves.
+    pub(super) fn collective(
+        &self,
+        running: Running,
+        kind: Collective,
+        from: &[Slot],
+        to: &[Slot],
+    ) -> Result<()> {
+        let buffers = |slots: &[Slot]| {
+            slots.iter().map(|&slot| self.buffer_in(running, slot)).collect::<Result<Vec<_>>>()
+        };
+        cuda::collective(kind, &buffers(from)?, &buffers(to)?)
+    }
+
+    /// The memory of a slot that a segment uses, as a buffer.
+    fn buffer_in(&self, running: Running, slot: Slot) -> Result<Buffer> {
+        let (shape, spot) = self.find(running, slot.0 as usize)?;
+        self.buffer(slot.0 as usize, spot, shape)
     }
 
     /// The sizes of a slot that a segment uses, and its location if it is a temporary.
