@@ -11,7 +11,8 @@ Call them while a graph is being built. `TensorValue` has operators and methods 
 
 from __future__ import annotations
 
-from max.graph.ops import random
+from max.graph.ops import allreduce, random, reducescatter
+from max.graph.ops.collective import allgather, distributed_broadcast, distributed_scatter
 from max.graph.ops.data import constant, constant_external, hann_window, range, shape_to_tensor
 from max.graph.ops.debug import print
 from max.graph.ops.elementwise import (
@@ -102,6 +103,8 @@ __all__ = [
     "abs",
     "acos",
     "add",
+    "allgather",
+    "allreduce",
     "argmax",
     "argmin",
     "as_interleaved_complex",
@@ -119,6 +122,8 @@ __all__ = [
     "conv2d",
     "cos",
     "cumsum",
+    "distributed_broadcast",
+    "distributed_scatter",
     "div",
     "equal",
     "erf",
@@ -158,6 +163,7 @@ __all__ = [
     "random",
     "range",
     "rebind",
+    "reducescatter",
     "relu",
     "repeat_interleave",
     "reshape",
