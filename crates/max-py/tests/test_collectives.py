@@ -51,11 +51,11 @@ def run(graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     devices = [Accelerator(id) for id in range(driver.accelerator_count())]
     model = InferenceSession(devices=devices).load(graph)
     inputs = [
-        Buffer.from_numpy(array).to(Accelerator(spec.device.id))
-        for array, spec in zip([*arrays, *[np.zeros(1, np.uint8)] * 4], model.input_metadata)
+        Buffer.from_numpy(array).to(device)
+        for array, device in zip([*arrays, *[np.zeros(1, np.uint8)] * 4], model.input_devices)
     ]
     outputs = model.execute(*inputs)
-    assert [output.device.id for output in outputs] == [spec.device.id for spec in model.output_metadata]
+    assert [output.device for output in outputs] == model.output_devices
     assert not any(output.is_host for output in outputs)
     return [output.to(CPU()).to_numpy() for output in outputs]
 
