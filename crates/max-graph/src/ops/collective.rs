@@ -137,7 +137,14 @@ fn collect(
     record(Collect { kind, axis, devices }, &inputs)?.iter().map(Value::tensor).collect()
 }
 
+/// The most devices of a collective, so that a small input cannot make a graph huge.
+const MAX_DEVICES: usize = 1024;
+
+/// Checks that each device is there only once.
 fn distinct(devices: &[DeviceRef]) -> Result<()> {
+    if devices.len() > MAX_DEVICES {
+        bail!(value, "at most {MAX_DEVICES} devices can work together; got {}", devices.len());
+    }
     match devices.iter().enumerate().find(|(at, device)| devices[..*at].contains(device)) {
         Some((_, twice)) => bail!(value, "each device must take part only once; {twice} does so repeatedly"),
         None => Ok(()),
@@ -257,4 +264,49 @@ fn sum(tensors: &[HostTensor], run: &Run) -> Result<HostTensor> {
     let mut wider = tensors.iter().map(|tensor| tensor.cast(wide));
     let first = wider.next().ok_or_else(|| Error::internal("a sum of no tensors"))?;
     wider.try_fold(first?, |sum, tensor| only(add.eval(&[sum, tensor?], run)?))?.cast(dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text;
+
+    fn error(op: &str, arguments: &str) -> String {
+        let text = format!("graph \"g\"({arguments}) {{ {op} return }}");
+        text::parse(&text).unwrap_err().to_string()
+    }
+
+    /// What the functions check is checked again in graphs that were read.
+    #[test]
+    fn graphs_that_cannot_be_built_cannot_be_read() {
+        let two = "%0: int32[4, 6]@gpu:0, %1: int32[4, 6]@gpu:1";
+        let of = |operands: &str, kind: &str, axis: usize, devices: &str| {
+            let attributes = format!("{{kind = \"{kind}\", axis = {axis}, devices = \"{devices}\"}}");
+            error(
+                &format!(
+                    "%2, %3 = collective({operands}) {attributes} : int32[4, 6]@gpu:0, int32[4, 6]@gpu:1"
+                ),
+                two,
+            )
+        };
+        let message = of("%0, %1", "allreduce_sum", 0, "gpu:1,gpu:0");
+        assert!(message.contains("the input of gpu:1 is on gpu:0"), "{message}");
+        let message = of("%0", "allreduce_sum", 0, "gpu:0,gpu:1");
+        assert!(message.contains("expected 2 inputs for 2 devices, got 1"), "{message}");
+        let message = of("%0, %1", "broadcast", 0, "gpu:0,gpu:1");
+        assert!(message.contains("expected 1 inputs"), "{message}");
+        let message = of("%0, %1", "reducescatter_sum", 2, "gpu:0,gpu:1");
+        assert!(message.contains("axis 2"), "{message}");
+        let message = of("%0, %1", "allgather", 7, "gpu:0,gpu:1");
+        assert!(message.contains("axis 7"), "{message}");
+        let message = of("%0, %1", "allreduce_sum", 0, "gpu:0,gpu:0");
+        assert!(message.contains("gpu:0 does so repeatedly"), "{message}");
+        let many: Vec<_> = (0..2000).map(|id| format!("gpu:{id}")).collect();
+        let message = of("%0", "broadcast", 0, &many.join(","));
+        assert!(message.contains("at most 1024 devices"), "{message}");
+        for (kind, devices) in [("allreduce", "gpu:0,gpu:1"), ("broadcast", ""), ("broadcast", "gpu:0,tpu:1")]
+        {
+            let message = of("%0", kind, 0, devices);
+            assert!(message.contains("has the wrong type"), "{kind} {devices}: {message}");
+        }
+    }
 }
