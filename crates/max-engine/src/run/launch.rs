@@ -46,9 +46,10 @@ impl Runtime {
         let device_of = |at: usize| self.program.device_number(self.program.kernels[at].0);
         let mut ready: Vec<Option<Launch>> = Vec::with_capacity(kernels.len());
         for (at, kernel) in kernels.iter().enumerate() {
+            let device = &self.devices[device_of(at)];
             ready.push(match kernel {
-                Some(kernel) if self.devices[device_of(at)].runs_on_host() => {
-                    Some(Launch::Host(prepare_on(kernel, self.program.kernels[at].0)?))
+                Some(kernel) if device.runs_on_host() => {
+                    Some(Launch::Host(prepare_on(kernel, device.device_ref())?))
                 }
                 _ => None,
             });
