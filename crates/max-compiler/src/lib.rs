@@ -83,8 +83,10 @@ mod tests {
     use super::*;
 
     fn build(graph: &Graph, devices: &[DeviceRef]) -> Result<Program> {
-        let target =
-            Target { devices: devices.to_vec(), options: Options { fuse: true, fold_exactly: false } };
+        let target = Target {
+            devices: devices.to_vec(),
+            options: Options { fuse: true, fold_exactly: false, nccl: false },
+        };
         compile(graph.body(), &target, &mut |_, _| ())
     }
 

@@ -5,6 +5,7 @@
 //! of execution, and no search for cycles is needed.
 
 mod buffer;
+mod collective;
 mod emit;
 mod finish;
 mod group;
@@ -35,6 +36,9 @@ pub struct Options {
     /// Whether ops on constants are folded only where that gives the same bits as a kernel, so that graphs that differ in
     /// what is constant give the same results.
     pub fold_exactly: bool,
+    /// Whether collectives of GPUs are steps of their own, which NCCL runs. Otherwise, and where NCCL does not have what
+    /// they compute, they become transfers and ordinary kernels.
+    pub nccl: bool,
 }
 
 /// Lowers an optimized body.
@@ -316,14 +320,9 @@ impl<'a> Lowering<'a> {
                 Ok(())
             }
             OpKind::Reshape(r) => {
-                let View { node, layout } = self.view(op.operands[0])?;
-                if let Some(layout) = layout.reshape(&r.shape)? {
-                    self.set_view(op.results[0], node, layout);
-                    return Ok(());
-                }
-                let whole = self.copy(Some(id), &View { node, layout })?;
-                let layout = Layout::contiguous(&r.shape)?;
-                self.set_view(op.results[0], whole, layout);
+                let view = self.view(op.operands[0])?;
+                let View { node, layout } = self.reshaped(id, view, &r.shape)?;
+                self.set_view(op.results[0], node, layout);
                 Ok(())
             }
             OpKind::Matmul(_) => self.matmul(id, op),
@@ -347,6 +346,7 @@ impl<'a> Lowering<'a> {
                 self.fences.push(self.groups.len());
                 Ok(())
             }
+            OpKind::Collect(c) => self.collective(id, op, c),
             OpKind::Cast(c) => {
                 let source = self.views[op.operands[0].0 as usize].clone();
                 if let (DType::Float32, Some(view)) = (c.dtype, source) {
@@ -367,6 +367,15 @@ impl<'a> Lowering<'a> {
             | OpKind::LayerNorm(_)
             | OpKind::RmsNorm(_) => self.elementwise(id, op),
         }
+    }
+
+    /// A view in another shape: of the same node if strides can express it, else of a copy.
+    fn reshaped(&mut self, id: OpId, view: View, shape: &[Dim]) -> Result<View> {
+        if let Some(layout) = view.layout.reshape(shape)? {
+            return Ok(View { layout, ..view });
+        }
+        let node = self.copy(Some(id), &view)?;
+        Ok(View { node, layout: Layout::contiguous(shape)? })
     }
 
     fn broadcast(&mut self, id: OpId, op: &Op, shape: &Shape) -> Result<()> {

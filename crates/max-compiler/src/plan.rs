@@ -200,8 +200,10 @@ mod tests {
     use crate::{Bound, Options, Program, Target, compile};
 
     fn bound(graph: &str) -> (Program, Bound) {
-        let target =
-            Target { devices: vec![DeviceRef::CPU], options: Options { fuse: false, fold_exactly: false } };
+        let target = Target {
+            devices: vec![DeviceRef::CPU],
+            options: Options { fuse: false, fold_exactly: false, nccl: false },
+        };
         let program = compile(text::parse(graph).unwrap(), &target, &mut |_, _| ()).unwrap();
         let bound = program.bind(0, &Bindings::new()).unwrap();
         (program, bound)

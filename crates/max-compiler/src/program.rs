@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use max_core::kernel::{Access, Kernel, Map, Slot};
-use max_core::{DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
+use max_core::{Collective, DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
 use max_graph::ops::reduce::ReduceKind;
 use max_graph::{Body, OpId};
 
@@ -181,7 +181,8 @@ pub enum Claim<M = Slot> {
 pub struct Step {
     /// What it does.
     pub work: Work,
-    /// The device it runs on, whose memory is all it touches; for a transfer, the destination.
+    /// The device it runs on, whose memory is all it touches; for a transfer, the destination; for a collective, the first
+    /// device.
     pub device: DeviceRef,
     /// The slots it reads.
     pub reads: Vec<Slot>,
@@ -207,6 +208,16 @@ pub enum Work<K = Launch, M = Slot> {
     },
     /// Runs regions.
     Nested(Nested<M>),
+    /// Runs a collective of GPUs, whose slots are in the order of the devices. The slot of an allgather has the tensors of
+    /// the devices one after the other, and each slot that a reduce-scatter reads has the parts of the devices so.
+    Collective {
+        /// What it computes.
+        kind: Collective,
+        /// What each device has; for a broadcast, what one of them has.
+        from: Vec<M>,
+        /// What each device gets.
+        to: Vec<M>,
+    },
 }
 
 /// Runs of regions on memory of the program.
@@ -305,25 +316,43 @@ impl Program {
         op.location.iter().cloned().fold(error.context(op.describe(&self.source)), Error::at)
     }
 
-    /// Checks that no step touches the memory of two devices, except transfers.
+    /// Checks that no step touches the memory of two devices, except transfers and collectives.
     pub fn verify(&self) -> Result<()> {
         let info = |slot: Slot| &self.slots[slot.0 as usize];
         for (number, step) in self.steps.iter().enumerate() {
-            if let Work::Transfer { from, to } = step.work {
-                let (from, to) = (info(from), info(to));
-                let same = from.dtype == to.dtype && from.shape == to.shape;
-                if !same || from.device == to.device || to.device != step.device {
-                    bail!(internal, "step {number} on {} transfers {from:?} to {to:?}", step.device);
+            match &step.work {
+                Work::Transfer { from, to } => {
+                    let (from, to) = (info(*from), info(*to));
+                    let same = from.dtype == to.dtype && from.shape == to.shape;
+                    if !same || from.device == to.device || to.device != step.device {
+                        bail!(internal, "step {number} on {} transfers {from:?} to {to:?}", step.device);
+                    }
                 }
-                continue;
-            }
-            // Regions are programs of their own.
-            if let Work::Nested(_) = step.work {
-                continue;
-            }
-            if let Some(&slot) = step.slots().find(|&&slot| info(slot).device != step.device) {
-                let (own, other) = (step.device, info(slot).device);
-                bail!(internal, "step {number} on {own} touches slot {} on {other}", slot.0);
+                Work::Collective { kind, from, to } => {
+                    let devices =
+                        |slots: &[Slot]| slots.iter().map(|&slot| info(slot).device).collect::<Vec<_>>();
+                    let (given, taken) = (devices(from), devices(to));
+                    let distinct = (1..taken.len()).all(|at| !taken[..at].contains(&taken[at]));
+                    let fits = match kind {
+                        Collective::Broadcast => given.len() == 1 && taken.contains(&given[0]),
+                        _ => given == taken,
+                    };
+                    if !fits || !distinct || taken.first() != Some(&step.device) {
+                        bail!(
+                            internal,
+                            "step {number} on {} is a {kind:?} from {given:?} to {taken:?}",
+                            step.device
+                        );
+                    }
+                }
+                // Regions are programs of their own.
+                Work::Nested(_) => {}
+                Work::Kernel(_) | Work::Print(..) => {
+                    if let Some(&slot) = step.slots().find(|&&slot| info(slot).device != step.device) {
+                        let (own, other) = (step.device, info(slot).device);
+                        bail!(internal, "step {number} on {own} touches slot {} on {other}", slot.0);
+                    }
+                }
             }
         }
         Ok(())
@@ -353,7 +382,7 @@ impl Program {
         self.devices.iter().position(|&own| own == device).unwrap_or(0)
     }
 
-    /// The kind of a step: that of its kernel, or "print", "transfer", "call", "cond" or "while".
+    /// The kind of a step: that of its kernel, or "print", "transfer", "collective", "call", "cond" or "while".
     pub fn step_kind(&self, step: usize) -> &'static str {
         match &self.steps[step].work {
             Work::Kernel(launch) => self.kernels[launch.kernel].1.kind(),
@@ -364,6 +393,7 @@ impl Program {
                 Control::Cond { .. } => "cond",
                 Control::While { .. } => "while",
             },
+            Work::Collective { .. } => "collective",
         }
     }
 
@@ -377,6 +407,7 @@ impl Program {
                 let names = nested.regions().iter().map(|&region| self.regions[region].source.name.as_str());
                 names.collect::<Vec<_>>().join(" or ")
             }
+            Work::Collective { kind, to, .. } => format!("{} of {} devices", kind.name(), to.len()),
         }
     }
 

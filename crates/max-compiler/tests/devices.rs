@@ -8,7 +8,7 @@ use max_graph::text;
 
 fn program(graph: &str, fuse: bool) -> Program {
     let devices = vec![DeviceRef::CPU, DeviceRef::gpu(0), DeviceRef::gpu(1)];
-    let target = Target { devices, options: Options { fuse, fold_exactly: false } };
+    let target = Target { devices, options: Options { fuse, fold_exactly: false, nccl: false } };
     let program = compile(text::parse(graph).unwrap(), &target, &mut |_, _| ()).unwrap();
     program.verify().unwrap();
     program

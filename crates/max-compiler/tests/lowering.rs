@@ -7,8 +7,10 @@ use max_graph::text;
 
 fn check(graph: &str, expected: Expect) {
     let body = text::parse(graph).unwrap();
-    let target =
-        Target { devices: vec![DeviceRef::CPU], options: Options { fuse: true, fold_exactly: false } };
+    let target = Target {
+        devices: vec![DeviceRef::CPU],
+        options: Options { fuse: true, fold_exactly: false, nccl: false },
+    };
     expected.assert_eq(&compile(body, &target, &mut |_, _| ()).unwrap().to_string());
 }
 

@@ -18,8 +18,10 @@ fn program(
     let values = graph.inputs().iter().map(Value::tensor).collect::<Result<Vec<_>>>().unwrap();
     graph.output(build(&values).unwrap()).unwrap();
     drop(scope);
-    let target =
-        Target { devices: vec![CPU, DeviceRef::gpu(0)], options: Options { fuse, fold_exactly: false } };
+    let target = Target {
+        devices: vec![CPU, DeviceRef::gpu(0)],
+        options: Options { fuse, fold_exactly: false, nccl: false },
+    };
     compile(graph.body().clone(), &target, &mut |_, _| ()).unwrap()
 }
 

@@ -5,6 +5,7 @@
 
 pub mod bytes;
 pub mod checksum;
+pub mod collective;
 pub mod device;
 pub mod dim;
 pub mod dtype;
@@ -22,6 +23,7 @@ pub mod types;
 
 pub use bytes::HostBytes;
 pub use checksum::checksum;
+pub use collective::Collective;
 pub use device::{DeviceKind, DeviceRef};
 pub use dim::{Bindings, Dim};
 pub use dtype::DType;

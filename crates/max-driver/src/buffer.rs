@@ -202,9 +202,10 @@ impl Buffer {
         place(self) == place(other) && self.layout == other.layout
     }
 
-    /// The address for reading on the host, once all pending work on the elements is done.
+    /// The address for reading in host memory, that of a virtual device included, once all pending work on the elements
+    /// is done.
     fn host_ptr(&self) -> Result<*const u8> {
-        if !self.is_host() {
+        if !self.device().runs_on_host() {
             bail!(runtime, "{self:?} is not in host memory; copy it to the CPU first");
         }
         self.memory.settle()?;

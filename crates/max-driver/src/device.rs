@@ -8,7 +8,9 @@ use std::fmt;
 
 use max_core::{DeviceKind, DeviceRef, Error, Number, Result, bail};
 
-use crate::cuda::{self, Gpu};
+use crate::cuda::Gpu;
+use crate::pool::Pool;
+use crate::virtual_device::{self, Virtual};
 use crate::{Stream, host};
 
 /// A device on which buffers live and work runs; cheap to clone and to compare.
@@ -19,6 +21,14 @@ pub struct Device(Kind);
 enum Kind {
     Host,
     Cuda(&'static Gpu),
+    Virtual(&'static Virtual),
+}
+
+/// What does the work of a device and holds its memory.
+pub(crate) enum Home {
+    /// The host, with a pool for the memory of this device.
+    Host(&'static Pool),
+    Gpu(&'static Gpu),
 }
 
 impl Device {
@@ -36,7 +46,10 @@ impl Device {
                 "no accelerator is available as {device}: {why}; use the CPU device instead"
             ))
         };
-        cuda::open(id).map(|gpu| Device(Kind::Cuda(gpu))).map_err(missing)
+        match virtual_device::open(id).map_err(missing)? {
+            virtual_device::Accelerator::Gpu(gpu) => Ok(Device(Kind::Cuda(gpu))),
+            virtual_device::Accelerator::Virtual(device) => Ok(Device(Kind::Virtual(device))),
+        }
     }
 
     /// The device that a graph's device reference means.
@@ -56,7 +69,7 @@ impl Device {
     pub fn kind(&self) -> DeviceKind {
         match self.0 {
             Kind::Host => DeviceKind::Cpu,
-            Kind::Cuda(_) => DeviceKind::Gpu,
+            Kind::Cuda(_) | Kind::Virtual(_) => DeviceKind::Gpu,
         }
     }
 
@@ -65,6 +78,7 @@ impl Device {
         match self.0 {
             Kind::Host => 0,
             Kind::Cuda(gpu) => gpu.id(),
+            Kind::Virtual(device) => device.id,
         }
     }
 
@@ -73,15 +87,16 @@ impl Device {
         self.kind().name()
     }
 
-    /// The API that programs it: `cpu` or `cuda`.
+    /// The API that programs it: `cpu` or `cuda`, or `virtual` for a device that the host stands in for.
     pub fn api(&self) -> &'static str {
         match self.0 {
             Kind::Host => "cpu",
             Kind::Cuda(_) => "cuda",
+            Kind::Virtual(_) => "virtual",
         }
     }
 
-    /// The architecture of an accelerator, such as `sm_90`; an error for the host.
+    /// The architecture of a GPU, such as `sm_90`; an error for the host, and for a virtual device.
     pub fn architecture_name(&self) -> Result<String> {
         match self.0 {
             Kind::Host => bail!(runtime, "only an accelerator has an architecture name; {self} is the host"),
@@ -89,6 +104,7 @@ impl Device {
                 let (major, minor) = gpu.compute_capability();
                 Ok(format!("sm_{major}{minor}"))
             }
+            Kind::Virtual(_) => bail!(runtime, "{self} is virtual, so it has no architecture name"),
         }
     }
 
@@ -97,14 +113,24 @@ impl Device {
         match self.0 {
             Kind::Host => host::model_name(),
             Kind::Cuda(gpu) => gpu.name.clone(),
+            Kind::Virtual(device) => format!("VirtualGPU-{}", device.id),
         }
     }
 
     /// The GPU, if it is one.
     pub fn gpu(&self) -> Option<&'static Gpu> {
+        match self.home() {
+            Home::Host(_) => None,
+            Home::Gpu(gpu) => Some(gpu),
+        }
+    }
+
+    /// Where its work is done and its memory lies.
+    pub(crate) fn home(&self) -> Home {
         match self.0 {
-            Kind::Host => None,
-            Kind::Cuda(gpu) => Some(gpu),
+            Kind::Host => Home::Host(&host::POOL),
+            Kind::Cuda(gpu) => Home::Gpu(gpu),
+            Kind::Virtual(device) => Home::Host(&device.pool),
         }
     }
 
@@ -113,18 +139,23 @@ impl Device {
         self.kind() == DeviceKind::Cpu
     }
 
+    /// Whether the host's processor does its work, in host memory: true of the host itself and of virtual devices.
+    pub fn runs_on_host(&self) -> bool {
+        self.gpu().is_none()
+    }
+
     /// Whether the host and the device share the same memory.
     pub fn is_host_unified(&self) -> bool {
         match self.0 {
             Kind::Host => true,
-            Kind::Cuda(_) => false,
+            Kind::Cuda(_) | Kind::Virtual(_) => false,
         }
     }
 
     /// Whether programs can be compiled for it.
     pub fn is_compatible(&self) -> bool {
         match self.0 {
-            Kind::Host => true,
+            Kind::Host | Kind::Virtual(_) => true,
             Kind::Cuda(gpu) => gpu.compute_capability() >= (7, 0),
         }
     }
@@ -140,7 +171,7 @@ impl Device {
     /// The most bytes that one buffer may have: all the memory of the device, if the system tells how much that is.
     pub fn max_single_alloc_size(&self) -> Result<usize> {
         match self.0 {
-            Kind::Host => Ok(host::total_memory().unwrap_or(isize::MAX as usize)),
+            Kind::Host | Kind::Virtual(_) => Ok(host::total_memory().unwrap_or(isize::MAX as usize)),
             Kind::Cuda(gpu) => gpu.free_and_total().map(|(_, total)| total),
         }
     }
@@ -153,7 +184,7 @@ impl Device {
     /// Waits for all work given to the device on any stream, and reports a failure of that work.
     pub fn synchronize(&self) -> Result<()> {
         match self.0 {
-            Kind::Host => Ok(()),
+            Kind::Host | Kind::Virtual(_) => Ok(()),
             Kind::Cuda(gpu) => gpu.finish().and_then(|()| gpu.watch.check()),
         }
     }
@@ -165,8 +196,9 @@ impl Device {
     /// `temperature` in degrees Celsius, and `power_usage` in watts.
     pub fn stats(&self) -> BTreeMap<String, Number> {
         match self.0 {
-            Kind::Host => host::stats(),
+            Kind::Host => host::stats(&host::POOL),
             Kind::Cuda(gpu) => gpu.stats(),
+            Kind::Virtual(device) => host::stats(&device.pool),
         }
     }
 }

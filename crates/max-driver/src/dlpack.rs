@@ -14,7 +14,7 @@ use std::ffi::c_void;
 
 use max_core::{DType, DeviceKind, Error, Result, bail};
 
-use crate::Device;
+use crate::{Device, is_virtual_device_mode};
 
 /// The protocol version that a tensor states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +58,20 @@ impl DLDevice {
     }
 }
 
-impl From<&Device> for DLDevice {
-    fn from(device: &Device) -> DLDevice {
+/// How other libraries see a device; an error for a virtual one, which only exists here.
+impl TryFrom<&Device> for DLDevice {
+    type Error = Error;
+
+    fn try_from(device: &Device) -> Result<DLDevice> {
         let device_type = match device.kind() {
             DeviceKind::Cpu => CPU,
-            DeviceKind::Gpu => CUDA,
+            DeviceKind::Gpu if device.gpu().is_some() => CUDA,
+            DeviceKind::Gpu => bail!(
+                runtime,
+                "{device} is virtual, and other libraries do not know it; copy the elements to the CPU first"
+            ),
         };
-        DLDevice { device_type, device_id: device.id() as i32 }
+        Ok(DLDevice { device_type, device_id: device.id() as i32 })
     }
 }
 
@@ -77,6 +84,10 @@ impl TryFrom<DLDevice> for Device {
         let name = device_name(device_type);
         match (device_type, u32::try_from(device_id)) {
             (CPU | CUDA_HOST, _) => Ok(Device::cpu()),
+            (CUDA | CUDA_MANAGED, Ok(_)) if is_virtual_device_mode() => bail!(
+                runtime,
+                "a DLPack tensor on {name}:{device_id} cannot be imported: accelerators are virtual devices here"
+            ),
             (CUDA | CUDA_MANAGED, Ok(id)) => Device::accelerator(Some(id)).map_err(|error| {
                 Error::runtime(format!("a DLPack tensor on {name}:{device_id} cannot be imported: {error}"))
             }),

@@ -6,9 +6,11 @@ use max_core::Number;
 
 use crate::pool::Pool;
 
-/// The pool of host memory. It keeps at most this much for reuse: enough for the outputs of most models, and too little
-/// to be missed.
-pub(crate) static POOL: Pool = Pool::new(256 << 20);
+/// The pool of host memory.
+pub(crate) static POOL: Pool = Pool::new(KEPT_BYTES);
+
+/// How much a pool of host memory keeps for reuse: enough for the outputs of most models, and too little to be missed.
+pub(crate) const KEPT_BYTES: usize = 256 << 20;
 
 /// The name of the processor, or at least of its architecture.
 pub(crate) fn model_name() -> String {
@@ -21,12 +23,12 @@ pub(crate) fn total_memory() -> Option<usize> {
     bytes(&meminfo(), "MemTotal")
 }
 
-/// The statistics of the host: see `Device::stats`.
-pub(crate) fn stats() -> BTreeMap<String, Number> {
+/// The statistics of a device whose memory is in a pool on the host: see `Device::stats`.
+pub(crate) fn stats(pool: &Pool) -> BTreeMap<String, Number> {
     let text = meminfo();
     let entries = [
-        ("bytes_in_use", Some(POOL.bytes_in_use())),
-        ("bytes_pooled", Some(POOL.bytes_held())),
+        ("bytes_in_use", Some(pool.bytes_in_use())),
+        ("bytes_pooled", Some(pool.bytes_held())),
         ("total_memory", bytes(&text, "MemTotal")),
         ("free_memory", bytes(&text, "MemAvailable")),
     ];

@@ -21,6 +21,7 @@ mod mmap;
 mod pool;
 mod spec;
 mod stream;
+mod virtual_device;
 
 pub use buffer::Buffer;
 pub use device::{Accelerator, CPU, Device};
@@ -31,6 +32,7 @@ pub use spec::{
     load_devices, scan_available_devices,
 };
 pub use stream::Stream;
+pub use virtual_device::{get_virtual_device_count, is_virtual_device_mode, set_virtual_device_count};
 
 /// The older name of [`Buffer`].
 pub type Tensor = Buffer;

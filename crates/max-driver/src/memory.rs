@@ -9,9 +9,10 @@ use std::ptr::NonNull;
 
 use max_core::Result;
 
+use crate::Stream;
 use crate::cuda::{Block, Foreign, Gpu, Pinned, Users};
+use crate::device::Home;
 use crate::pool::{Contents, Lease};
-use crate::{Stream, host};
 
 /// What may be done to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,12 +49,12 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Memory from the pool of a stream's device, for work on that stream.
     pub(crate) fn owned(len: usize, stream: &Stream, contents: Contents) -> Result<Memory> {
-        let (ptr, owner) = match stream.device().gpu() {
-            None => {
-                let lease = host::POOL.take(len, contents)?;
+        let (ptr, owner) = match stream.device().home() {
+            Home::Host(pool) => {
+                let lease = pool.take(len, contents)?;
                 (lease.ptr(), Owner::Host { _lease: lease })
             }
-            Some(gpu) => {
+            Home::Gpu(gpu) => {
                 let block = Block::new(gpu, len, contents, stream)?;
                 (block.ptr(), Owner::Gpu(block))
             }
@@ -80,7 +81,7 @@ impl Memory {
         stream: &Stream,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Memory {
-        let owner = match stream.device().is_host() {
+        let owner = match stream.device().runs_on_host() {
             true => Owner::Other { _owner: owner },
             false => Owner::Foreign(Foreign::new(stream, owner)),
         };
@@ -132,7 +133,7 @@ impl Memory {
         matches!(self.owner, Owner::Other { .. })
     }
 
-    /// Whether it came from the pool of host memory.
+    /// Whether it came from a pool of host memory.
     pub(crate) fn is_pooled(&self) -> bool {
         matches!(self.owner, Owner::Host { .. })
     }

@@ -2,7 +2,7 @@
 
 use max_core::{DeviceKind, Result, bail};
 
-use crate::{Device, cuda};
+use crate::{Device, cuda, get_virtual_device_count};
 
 /// The specification of a device: its kind and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,9 +56,12 @@ pub fn scan_available_devices() -> Vec<DeviceSpec> {
     }
 }
 
-/// The number of accelerators.
+/// The number of accelerators; in virtual device mode, that of the virtual devices.
 pub fn accelerator_count() -> usize {
-    cuda::count().unwrap_or(0) as usize
+    match get_virtual_device_count() {
+        0 => cuda::count().unwrap_or(0) as usize,
+        count => count as usize,
+    }
 }
 
 /// The API that programs the accelerator; `cpu` without one.

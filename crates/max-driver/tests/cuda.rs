@@ -55,6 +55,9 @@ fn a_gpu_describes_itself() {
     let error = Device::accelerator(Some(4000)).unwrap_err();
     assert!(error.message().contains("gpu:4000") && error.message().contains("this machine has"), "{error}");
     assert!(device.default_stream().handle().is_some_and(|handle| handle > 2));
+    let error = max_driver::set_virtual_device_count(1).unwrap_err();
+    assert!(error.message().contains("already opened a GPU"), "{error}");
+    assert!(max_driver::set_virtual_device_count(0).is_ok() && !device.runs_on_host());
 }
 
 #[test]
@@ -377,7 +380,7 @@ fn buffers_are_exported_by_dlpack_and_imported_again() {
     let view = buffer.index(&[slice(None, None, -1), slice(Some(1), None, 2)]).unwrap();
     // SAFETY: the legacy stream always exists.
     unsafe { view.release_to(Some(1)).unwrap() };
-    let tensor = dlpack::export_versioned(&view, false);
+    let tensor = dlpack::export_versioned(&view, false).unwrap();
     // SAFETY: the tensor is alive until it is consumed, once.
     let (place, again) = unsafe { ((*tensor).dl_tensor.device, dlpack::import_versioned(tensor).unwrap()) };
     assert_eq!((place.device_type, place.device_id), (2, device.id() as i32));

@@ -19,6 +19,7 @@ use max_compiler::program::{self, Returned, Work};
 use max_compiler::{Bound, Data, MemoryPlan, Program, Shapes};
 use max_core::kernel::{Access, Instr, Slot};
 use max_core::{Bindings, Error, Result, bail};
+use max_driver::cuda::require_collectives;
 use max_driver::{Buffer, Device, Stream};
 use max_graph::interpret::bind_inputs;
 use max_graph::region::outer_symbols;
@@ -129,7 +130,7 @@ impl Segment {
     fn stream<'a>(&self, runtime: &'a Runtime, step: usize) -> Result<Option<&'a Stream>> {
         match &runtime.program.steps[step].work {
             Work::Kernel(launch) => Ok(self.kernel(launch)?.stream(runtime)),
-            Work::Print(..) | Work::Transfer { .. } | Work::Nested(_) => Ok(None),
+            Work::Print(..) | Work::Transfer { .. } | Work::Collective { .. } | Work::Nested(_) => Ok(None),
         }
     }
 }
@@ -158,6 +159,9 @@ impl Runtime {
         }
         let devices = program.devices.iter().map(|&device| Device::from_ref(device));
         let devices = devices.collect::<Result<Vec<_>>>()?;
+        if program.steps.iter().any(|step| matches!(step.work, Work::Collective { .. })) {
+            require_collectives()?;
+        }
         let runtime = Runtime {
             fixed: Fixed::new(&program, weights, &devices, config.keep)?,
             streams: devices.iter().map(Device::default_stream).collect(),
@@ -358,6 +362,7 @@ impl Runtime {
                 Work::Kernel(launch) => segment.kernel(launch)?.run(launch, table, self),
                 Work::Print(label, slot) => self.print(running, table, label, *slot),
                 Work::Transfer { from, to } => self.transfer(running, table, *from, *to),
+                Work::Collective { kind, from, to } => self.collective(running, table, *kind, from, to),
                 Work::Nested(nested) => self.nested(nested, running, table, regions, observer),
             }
             .map_err(|error| self.blame(step, error))?;

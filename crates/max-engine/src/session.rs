@@ -134,7 +134,8 @@ impl InferenceSession {
         let devices = self.devices.iter().map(Device::device_ref).collect();
         // With value checks on, every op is a kernel, so that the op that made a value is known.
         let fuse = matches!(self.settings.assert_level(), AssertLevel::None | AssertLevel::Safe);
-        Target { devices, options: Options { fuse, fold_exactly: false } }
+        let nccl = self.devices.iter().any(|device| device.gpu().is_some());
+        Target { devices, options: Options { fuse, fold_exactly: false, nccl } }
     }
 
     /// The program of a graph: from the cache, or compiled now.

@@ -101,6 +101,8 @@ attr_types! {
     String: self => Attr::Str(self.clone()), Attr::Str(s) => Some(s);
     DType: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     DeviceRef: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    Vec<DeviceRef>: self => Attr::Str(self.iter().map(DeviceRef::to_string).collect::<Vec<_>>().join(",")),
+        Attr::Str(s) => s.split(',').map(|device| device.parse().ok()).collect();
     ConvInputLayout: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     FilterLayout: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     Option<FilterLayout>: self => Attr::Str(self.map_or("", FilterLayout::name).into()),

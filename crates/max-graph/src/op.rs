@@ -152,6 +152,7 @@ operations! {
     buffer::BufferStore,
     buffer::BufferStoreSlice,
     cast::Cast,
+    collective::Collect,
     concat::Concat,
     control::Call,
     control::Cond,

@@ -5,6 +5,7 @@ pub mod broadcast;
 pub mod buffer;
 pub mod cast;
 pub mod clamp;
+pub mod collective;
 pub mod complex;
 pub mod concat;
 pub mod constant;
@@ -37,6 +38,9 @@ pub use broadcast::broadcast_to;
 pub use buffer::{buffer_create, buffer_load, buffer_store, buffer_store_slice};
 pub use cast::cast;
 pub use clamp::clamp;
+pub use collective::{
+    allgather, allreduce_sum, distributed_broadcast, distributed_scatter, reducescatter_sum,
+};
 pub use complex::{as_interleaved_complex, complex_mul};
 pub use concat::{concat, stack};
 pub use constant::{constant, constant_external, shape_to_tensor, tensor};
@@ -76,6 +80,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         buffer::OP_FUNCTIONS,
         cast::OP_FUNCTIONS,
         clamp::OP_FUNCTIONS,
+        collective::OP_FUNCTIONS,
         complex::OP_FUNCTIONS,
         concat::OP_FUNCTIONS,
         constant::OP_FUNCTIONS,

@@ -120,6 +120,9 @@ from_arg! {
     Operands, "a list of tensors" {
         Arg::List(list) => Ok(list.into_iter().map(Operand::from_arg).collect::<Result<Vec<_>>>()?.into()),
     }
+    Vec<BufferValue>, "a list of buffers" {
+        Arg::List(list) => list.into_iter().map(BufferValue::from_arg).collect(),
+    }
     i64, "an int" { Arg::Number(Number::Int(i)) => integer(i), Arg::Dim(Dim::Static(i)) => Ok(i) }
     f64, "a float" { Arg::Number(Number::Int(i)) => Ok(i as f64), Arg::Number(Number::Float(f)) => Ok(f) }
     bool, "a bool" { Arg::Number(Number::Bool(b)) => Ok(b) }

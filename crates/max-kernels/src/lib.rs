@@ -77,9 +77,14 @@ kinds! {
     Put => put::PreparedPut,
 }
 
-/// Checks a kernel and decides how to run it.
+/// Checks a kernel and decides how to run it, on the memory of the host.
 pub fn prepare(kernel: &Kernel<i64>) -> Result<Prepared> {
-    Ok(Prepared { extents: memory::extents(kernel, DeviceRef::CPU)?, run: Run::new(kernel)? })
+    prepare_on(kernel, DeviceRef::CPU)
+}
+
+/// As [`prepare`], for the memory of a device whose work the host does.
+pub fn prepare_on(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Prepared> {
+    Ok(Prepared { extents: memory::extents(kernel, device)?, run: Run::new(kernel)? })
 }
 
 impl Prepared {

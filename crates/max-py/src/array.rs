@@ -230,7 +230,7 @@ pub fn to_dlpack<'py>(
     copied: bool,
 ) -> PyResult<Bound<'py, PyCapsule>> {
     let (tensor, name): (*mut c_void, _) = if versioned {
-        (dlpack::export_versioned(buffer, copied).cast(), VERSIONED)
+        (dlpack::export_versioned(buffer, copied).raise()?.cast(), VERSIONED)
     } else {
         let tensor = dlpack::export(buffer).map_err(|e| PyBufferError::new_err(e.to_string()))?;
         (tensor.cast(), UNVERSIONED)

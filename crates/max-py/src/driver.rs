@@ -191,6 +191,28 @@ pub fn accelerator_architecture_name(py: Python<'_>) -> PyResult<String> {
     py.detach(driver::accelerator_architecture_name).raise()
 }
 
+/// Makes accelerators virtual devices that run on the host.
+#[pyfunction]
+pub fn set_virtual_device_count(count: &Bound<'_, PyAny>) -> PyResult<()> {
+    let asked = args::index(count)?.filter(|_| !count.is_instance_of::<PyBool>());
+    match asked.map(u32::try_from) {
+        Some(Ok(count)) => driver::set_virtual_device_count(count).raise(),
+        Some(Err(_)) => Err(PyValueError::new_err(format!(
+            "the number of virtual devices must be at least 0 and fit 32 bits; got {count}"
+        ))),
+        None => Err(PyTypeError::new_err(format!(
+            "the number of virtual devices must be an int; got {}",
+            count.get_type()
+        ))),
+    }
+}
+
+/// The number of virtual devices.
+#[pyfunction]
+pub fn get_virtual_device_count() -> u32 {
+    driver::get_virtual_device_count()
+}
+
 /// Where a buffer is created: on a device, or on a stream of one.
 fn place(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let object = native(object)?;
@@ -438,9 +460,9 @@ impl PyBuffer {
         unsafe { self.0.give_back() }
     }
 
-    fn dlpack_device(&self) -> (i32, i32) {
-        let device = driver::dlpack::DLDevice::from(self.0.device());
-        (device.device_type, device.device_id)
+    fn dlpack_device(&self) -> PyResult<(i32, i32)> {
+        let device = driver::dlpack::DLDevice::try_from(self.0.device()).raise()?;
+        Ok((device.device_type, device.device_id))
     }
 
     fn __repr__(&self) -> String {

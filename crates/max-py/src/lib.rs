@@ -20,6 +20,7 @@ mod _core {
     #[pymodule_export]
     use crate::driver::{
         PyBuffer, PyDevice, PyStream, accelerator_api, accelerator_architecture_name, accelerator_count,
+        get_virtual_device_count, set_virtual_device_count,
     };
     #[pymodule_export]
     use crate::engine::{PyModel, PySession, clear_program_cache, program_cache_stats};

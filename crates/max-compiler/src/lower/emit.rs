@@ -90,15 +90,22 @@ impl Lowering<'_> {
         Ok(node)
     }
 
-    /// Operands one after the other. Operands that only the concat uses are computed directly in their place.
+    /// Operands one after the other.
     pub(super) fn concat(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
+        let whole = self.joined(id, op, axis)?;
+        self.define(op.results[0], whole)
+    }
+
+    /// The operands of an op one after the other, as the first result says. Those that only this op uses are computed
+    /// directly in their place.
+    pub(super) fn joined(&mut self, id: OpId, op: &Op, axis: usize) -> Result<NodeId> {
         let ((dtype, shape), device) = (self.array(op.results[0])?, self.device(op.results[0])?);
         let strides = contiguous_strides(&shape)?;
         let whole = self.add_node(device, dtype, &shape, Source::Group(0, None));
         let mut start = Dim::Static(0);
         for &value in &op.operands {
             let view = self.view(value)?;
-            let view = self.on(None, view, device)?;
+            let view = self.on(Some(id), view, device)?;
             let offset = start.mul(&strides[axis])?;
             start = start.add(&view.layout.shape[axis])?;
             let writer = match self.placeable(&view)? {
@@ -122,7 +129,7 @@ impl Lowering<'_> {
                 *last = writer.max(*last);
             }
         }
-        self.define(op.results[0], whole)
+        Ok(whole)
     }
 
     /// The group of a node that can be computed in another's memory, and where in the view each axis of the node is:
@@ -284,6 +291,17 @@ fn emit(
         }
         other => bail!(internal, "{} is not an elementwise op", other.name()),
     })
+}
+
+/// Appends the sum of registers in their order. Narrow floats are rounded before and after it, and not in between.
+pub(super) fn emit_sum(group: &mut Group, regs: &[Reg], dtype: DType) -> Reg {
+    let mut e = Emit { group, dtype, size: Dim::Static(1) };
+    let mut sum = e.round(regs[0]);
+    for &reg in &regs[1..] {
+        let next = e.round(reg);
+        sum = e.apply(NumericOp::Add, &[sum, next]);
+    }
+    e.round(sum)
 }
 
 /// The reduction for a kind; a mean is a sum and a division.

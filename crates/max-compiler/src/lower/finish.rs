@@ -57,6 +57,12 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
                 let (reads, writes) = (nested.reads().copied().collect(), nested.writes().copied().collect());
                 (program::Work::Nested(nested), reads, writes, vec![])
             }
+            Work::Collective { kind, from, to } => {
+                let [from, to] =
+                    [from, to].map(|nodes| nodes.iter().map(|&n| slots.slot(n)).collect::<Vec<_>>());
+                let work = program::Work::Collective { kind: *kind, from: from.clone(), to: to.clone() };
+                (work, from, to, vec![])
+            }
             Work::Kernel(_) => {
                 let kernels_of = groups.iter().filter_map(|group| slots.kernel(group).transpose());
                 let Some(kernel) = launched(kernels_of.collect::<Result<_>>()?)? else { continue };

@@ -1,6 +1,6 @@
 //! Ops that run regions: each region becomes a program of its own, and the op a step that runs it on memory of the caller.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use max_core::{DType, DeviceRef, Result, Type, bail};
@@ -53,10 +53,13 @@ impl Lowering<'_> {
         let body = self.body;
         let Some(first) = op.results.first().filter(|_| self.regions.depth == 0) else { return Ok(()) };
         let symbols = |ty: &Type| ty.array().map_or(vec![], |(_, shape)| shape.parameters());
-        let known: HashSet<_> =
-            (0..first.0).flat_map(|value| symbols(body.type_of(ValueId(value)))).collect();
+        let has = |ty: &Type, symbol: &Arc<str>| symbols(ty).contains(symbol);
+        let is_known = |symbol: &Arc<str>| {
+            body.types_of(&op.operands).any(|ty| has(ty, symbol))
+                || (0..first.0).any(|value| has(body.type_of(ValueId(value)), symbol))
+        };
         for ty in body.types_of(&op.results) {
-            if let Some(unknown) = symbols(ty).iter().find(|symbol| !known.contains(*symbol)) {
+            if let Some(unknown) = symbols(ty).iter().find(|symbol| !is_known(symbol)) {
                 bail!(
                     not_implemented,
                     "the result {ty} of {} has the dim '{unknown}', which is not known before it runs",

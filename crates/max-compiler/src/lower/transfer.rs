@@ -11,17 +11,10 @@ use crate::layout::Layout;
 impl Lowering<'_> {
     /// The elements of a view on a device: the view itself if it is already there.
     pub(super) fn on(&mut self, id: Option<OpId>, view: View, device: DeviceRef) -> Result<View> {
-        let node = self.node(view.node);
-        if node.device == device {
+        if self.node(view.node).device == device {
             return Ok(view);
         }
-        let elements = |shape: &[_]| Shape::from(shape).num_elements();
-        let (own, seen) = (elements(&node.shape)?, elements(&view.layout.shape)?);
-        // A node that is no larger than the view is transferred as it is, and viewed there in the same way.
-        let all = match (own.as_static(), seen.as_static()) {
-            (Some(own), Some(seen)) => own <= seen,
-            _ => own == seen,
-        };
+        let (all, node) = (self.shows_all(&view)?, self.node(view.node));
         let there = match &node.source {
             // These have no location before a program is loaded, so no step is needed to move them.
             Source::Constant(_) | Source::Index => Some(node.source.clone()),
@@ -44,6 +37,16 @@ impl Lowering<'_> {
         let whole = self.copy(id, &view)?;
         let layout = Layout::contiguous(&view.layout.shape)?;
         Ok(View { node: self.transfer(id, whole, device), layout })
+    }
+
+    /// Whether a node is no larger than a view of it. Then it is transferred as it is, and viewed there in the same way.
+    pub(super) fn shows_all(&self, view: &View) -> Result<bool> {
+        let elements = |shape: &[_]| Shape::from(shape).num_elements();
+        let (own, seen) = (elements(&self.node(view.node).shape)?, elements(&view.layout.shape)?);
+        Ok(match (own.as_static(), seen.as_static()) {
+            (Some(own), Some(seen)) => own <= seen,
+            _ => own == seen,
+        })
     }
 
     /// Sizes as data are written on the device that needs them.

@@ -10,7 +10,7 @@ use max_graph::text::{Constants, parse, print};
 use super::{PASSES, Pass, Rewrites, optimize};
 use crate::lower::Options;
 
-const OPTIONS: Options = Options { fuse: true, fold_exactly: false };
+const OPTIONS: Options = Options { fuse: true, fold_exactly: false, nccl: false };
 
 /// A body from arguments and ops, where `f32 1.0` is short for a constant, and likewise for other dtypes.
 fn graph(arguments: &str, ops: &str) -> Body {

@@ -42,18 +42,21 @@ impl Display for Program {
                     Work::Print(label, None) => writeln!(f, "print {label:?}")?,
                     Work::Transfer { from, to } => writeln!(f, "transfer s{} to s{}", from.0, to.0)?,
                     Work::Nested(nested) => {
-                        let slots = |slots: &[Slot]| {
-                            let names = slots.iter().map(|slot| format!("s{}", slot.0));
-                            names.collect::<Vec<_>>().join(" ")
-                        };
-                        let (inputs, outputs) = (slots(&nested.inputs), slots(&nested.outputs));
+                        let (inputs, outputs) = (list(&nested.inputs), list(&nested.outputs));
                         writeln!(f, "{} of {inputs} into {outputs}", self.step_text(number))?;
+                    }
+                    Work::Collective { kind, from, to } => {
+                        writeln!(f, "{} from {} to {}", kind.name(), list(from), list(to))?;
                     }
                 }
             }
         }
         Ok(())
     }
+}
+
+fn list(slots: &[Slot]) -> String {
+    slots.iter().map(|slot| format!("s{}", slot.0)).collect::<Vec<_>>().join(", ")
 }
 
 /// A device, unless it is the host.

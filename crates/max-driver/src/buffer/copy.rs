@@ -12,7 +12,7 @@ use crate::{Device, Stream};
 impl Buffer {
     /// Sets every element to a number; "Unsafe cast" if the dtype cannot represent it.
     pub fn fill(&self, value: Number) -> Result<()> {
-        if !self.is_host() {
+        if !self.device().runs_on_host() {
             return self.fill_on_gpu(value);
         }
         let to = Side { ptr: self.host_ptr_mut()?, strides: self.strides() };
@@ -31,7 +31,7 @@ impl Buffer {
         if (self.dtype, self.shape()) != (source.dtype, source.shape()) {
             bail!(value, "cannot copy {source:?} into {self:?}: shape and dtype must be the same");
         }
-        if !(self.is_host() && source.is_host()) {
+        if !(self.device().runs_on_host() && source.device().runs_on_host()) {
             return self.transfer_from(source);
         }
         let ptr = self.host_ptr_mut()?;
@@ -154,6 +154,9 @@ impl Buffer {
     ///
     /// Whoever holds bytes that were not gathered must make sure that nobody writes to the memory meanwhile.
     pub fn host_bytes(&self) -> Result<HostBytes> {
+        if !self.is_host() {
+            bail!(runtime, "{self:?} is not in host memory; copy it to the CPU first");
+        }
         self.host_ptr()?;
         if !self.is_contiguous() {
             return self.contiguous()?.host_bytes();

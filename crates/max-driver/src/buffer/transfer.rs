@@ -7,7 +7,7 @@
 use max_core::{Number, Result};
 
 use super::Buffer;
-use crate::cuda::{self, Fill, LEGACY, Side};
+use crate::cuda::{self, Fill, LEGACY, Side, between_gpus};
 use crate::{Device, Stream};
 
 impl Buffer {
@@ -118,6 +118,7 @@ impl Buffer {
 
     /// Runs a copy between GPUs in the order of both streams.
     fn after(&self, source: &Buffer, copy: impl FnOnce(u64, u64) -> Result<()>) -> Result<()> {
+        let _alone = (self.device() != source.device()).then(between_gpus);
         self.stream.wait_for(&source.stream)?;
         source.used_on(&self.stream);
         copy(self.address() as u64, source.address() as u64)?;

@@ -25,16 +25,12 @@ pub fn export(buffer: &Buffer) -> Result<*mut DLManagedTensor> {
              not to write; export a copy of it"
         );
     }
-    Ok(leak(buffer, |dl_tensor, manager_ctx| DLManagedTensor {
-        dl_tensor,
-        manager_ctx,
-        deleter: Some(delete),
-    }))
+    leak(buffer, |dl_tensor, manager_ctx| DLManagedTensor { dl_tensor, manager_ctx, deleter: Some(delete) })
 }
 
 /// A tensor for a consumer of version 1, which frees it by its deleter. `copied` says that the buffer was copied for
 /// this consumer alone.
-pub fn export_versioned(buffer: &Buffer, copied: bool) -> *mut DLManagedTensorVersioned {
+pub fn export_versioned(buffer: &Buffer, copied: bool) -> Result<*mut DLManagedTensorVersioned> {
     let read_only = if buffer.is_read_only() { FLAG_READ_ONLY } else { 0 };
     let flags = read_only | if copied { FLAG_COPIED } else { 0 };
     leak(buffer, |dl_tensor, manager_ctx| DLManagedTensorVersioned {
@@ -47,7 +43,8 @@ pub fn export_versioned(buffer: &Buffer, copied: bool) -> *mut DLManagedTensorVe
 }
 
 /// Allocates a tensor; `managed` assembles it.
-fn leak<M>(buffer: &Buffer, managed: impl FnOnce(DLTensor, *mut c_void) -> M) -> *mut M {
+fn leak<M>(buffer: &Buffer, managed: impl FnOnce(DLTensor, *mut c_void) -> M) -> Result<*mut M> {
+    let device = buffer.device().try_into()?;
     // Sizes and strides fit: no axis of a buffer spans more than its bytes, whose number fits an isize.
     let mut shape: Box<[i64]> = buffer.shape().iter().map(|&size| size as i64).collect();
     let mut strides: Box<[i64]> = buffer.strides().iter().map(|&stride| stride as i64).collect();
@@ -56,7 +53,7 @@ fn leak<M>(buffer: &Buffer, managed: impl FnOnce(DLTensor, *mut c_void) -> M) ->
     let data = if nothing { std::ptr::null() } else { buffer.data_ptr() };
     let tensor = DLTensor {
         data: data.cast_mut().cast(),
-        device: buffer.device().into(),
+        device,
         ndim: buffer.rank() as i32,
         dtype: buffer.dtype().into(),
         shape: shape.as_mut_ptr(),
@@ -73,7 +70,7 @@ fn leak<M>(buffer: &Buffer, managed: impl FnOnce(DLTensor, *mut c_void) -> M) ->
     // SAFETY: the memory was just allocated for this type, and nobody else knows it yet.
     unsafe {
         (*place).write(exported);
-        &raw mut (*place.cast::<Exported<M>>()).managed
+        Ok(&raw mut (*place.cast::<Exported<M>>()).managed)
     }
 }
 

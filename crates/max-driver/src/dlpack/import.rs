@@ -176,7 +176,7 @@ mod tests {
         let deleted = Arc::new(AtomicUsize::new(0));
         let dl_tensor = DLTensor {
             data: std::ptr::null_mut(),
-            device: (&Device::cpu()).into(),
+            device: (&Device::cpu()).try_into().unwrap(),
             ndim: 2,
             dtype: DType::Float32.into(),
             shape: std::ptr::null_mut(),
@@ -268,7 +268,7 @@ mod tests {
             // SAFETY: a fresh tensor, consumed once.
             let again = unsafe { import(export(&buffer).unwrap()) }.unwrap();
             // SAFETY: as above.
-            let versioned = unsafe { import_versioned(export_versioned(&buffer, true)) }.unwrap();
+            let versioned = unsafe { import_versioned(export_versioned(&buffer, true).unwrap()) }.unwrap();
             let ptr = buffer.data_ptr();
             drop(buffer);
             again.fill(Number::Int(1)).unwrap();
@@ -292,7 +292,7 @@ mod tests {
         let bytes = HostBytes::new(Bytes(counted.clone()));
         let buffer = Buffer::from_host_bytes(bytes, DType::UInt8, &[3]).unwrap();
         assert_eq!(export(&buffer).unwrap_err().kind(), ErrorKind::Value);
-        let tensor = export_versioned(&buffer, false);
+        let tensor = export_versioned(&buffer, false).unwrap();
         drop(buffer);
         assert_eq!(Arc::strong_count(&counted), 2);
         // SAFETY: alive until it is consumed, once.

@@ -122,16 +122,17 @@ fn on_device(buffer: &Buffer, device: &Device) -> Result<Buffer> {
     if fits_kernels(&here) { Ok(here) } else { here.contiguous() }
 }
 
-/// Whether kernels can use a buffer in place: it must be contiguous, and on an accelerator be aligned to 16 bytes. If
-/// memory is guarded, it must be guarded too.
+/// Whether kernels can use a buffer in place: it must be contiguous, and on a GPU be aligned to 16 bytes. If memory is
+/// guarded, it must be guarded too.
 pub(crate) fn fits_kernels(buffer: &Buffer) -> bool {
-    is_aligned(buffer) && buffer.is_contiguous() && !(buffer.is_host() && buffer.lacks_guard())
+    let guarded = !(buffer.device().runs_on_host() && buffer.lacks_guard());
+    is_aligned(buffer) && buffer.is_contiguous() && guarded
 }
 
 /// Whether a buffer is aligned as its device's kernels need it.
 pub(crate) fn is_aligned(buffer: &Buffer) -> bool {
-    buffer.is_host() || buffer.data_ptr().addr().is_multiple_of(ACCELERATOR_ALIGNMENT)
+    buffer.device().runs_on_host() || buffer.data_ptr().addr().is_multiple_of(GPU_ALIGNMENT)
 }
 
-/// How many bytes an accelerator's kernels load at a time.
-const ACCELERATOR_ALIGNMENT: usize = 16;
+/// How many bytes a GPU's kernels load at a time.
+const GPU_ALIGNMENT: usize = 16;

@@ -53,7 +53,7 @@ impl Runtime {
         if steps().any(|step| matches!(step.work, Work::Print(..))) {
             return refuse("prints");
         }
-        if steps().any(|step| matches!(step.work, Work::Transfer { .. })) {
+        if steps().any(|step| matches!(step.work, Work::Transfer { .. } | Work::Collective { .. })) {
             return refuse("transfers values between devices while it runs");
         }
         let launches = steps().filter(|step| matches!(step.work, Work::Kernel(_)));
@@ -65,14 +65,14 @@ impl Runtime {
             Work::Nested(nested) => !matches!(nested.control, Control::Call(_)),
             _ => false,
         };
-        if used.iter().any(|device| !device.is_cpu()) && steps().any(decides) {
+        let device = used.first().map(|&device| Device::from_ref(device)).transpose()?;
+        let device = device.filter(|device| !device.runs_on_host());
+        if device.is_some() && steps().any(decides) {
             return refuse("branches or loops on a GPU");
         }
         let ready = self.ready(inputs)?;
         let mut storage = Storage::default();
         storage.reserve(self, Given::Buffers(inputs), 0, &ready.first)?;
-        let device = used.first().filter(|device| !device.is_cpu()).map(|&device| Device::from_ref(device));
-        let device = device.transpose()?;
         Ok(Frozen { ready, storage, copies: vec![None; inputs.len()], device, recorded: None })
     }
 
@@ -234,7 +234,7 @@ impl Runtime {
                         )?;
                     }
                 }
-                Work::Print(..) | Work::Transfer { .. } => {}
+                Work::Print(..) | Work::Transfer { .. } | Work::Collective { .. } => {}
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use max_compiler::program;
 use max_core::kernel::Kernel;
 use max_core::{Error, Result};
 use max_driver::Stream;
-use max_kernels::{Prepared, cuda, prepare};
+use max_kernels::{Prepared, cuda, prepare_on};
 
 use super::Runtime;
 use super::storage::Table;
@@ -46,12 +46,15 @@ impl Runtime {
         let device_of = |at: usize| self.program.device_number(self.program.kernels[at].0);
         let mut ready: Vec<Option<Launch>> = Vec::with_capacity(kernels.len());
         for (at, kernel) in kernels.iter().enumerate() {
+            let device = &self.devices[device_of(at)];
             ready.push(match kernel {
-                Some(kernel) if self.devices[device_of(at)].is_host() => Some(Launch::Host(prepare(kernel)?)),
+                Some(kernel) if device.runs_on_host() => {
+                    Some(Launch::Host(prepare_on(kernel, device.device_ref())?))
+                }
                 _ => None,
             });
         }
-        for (number, device) in self.devices.iter().enumerate().filter(|(_, device)| !device.is_host()) {
+        for (number, device) in self.devices.iter().enumerate().filter(|(_, device)| !device.runs_on_host()) {
             let own = kernels.iter().enumerate().filter(|(at, _)| device_of(*at) == number);
             let (own, given): (Vec<usize>, Vec<&Kernel<i64>>) =
                 own.filter_map(|(at, kernel)| Some((at, kernel.as_ref()?))).unzip();

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use max_compiler::Data;
 use max_compiler::program::Origin;
 use max_core::kernel::{Access, Slot};
-use max_core::{Bindings, Result, Strided, bail};
-use max_driver::{Buffer, Device};
+use max_core::{Bindings, Collective, Result, Strided, bail};
+use max_driver::{Buffer, Device, cuda};
 use max_graph::op::Run;
 use max_graph::{HostTensor, OpKind};
 
@@ -105,6 +105,21 @@ impl Runtime {
         // Pageable memory has been read when the call returns. Page-locked memory may not have been, and arrays of
         // other libraries over it do not wait for the copy.
         if from.pinned() { to.stream().synchronize() } else { Ok(()) }
+    }
+
+    /// Enqueues a collective of GPUs, which wait for each other by themselves.
+    pub(super) fn collective(
+        &self,
+        running: Running,
+        table: &Table,
+        kind: Collective,
+        from: &[Slot],
+        to: &[Slot],
+    ) -> Result<()> {
+        let buffers = |slots: &[Slot]| {
+            slots.iter().map(|&slot| self.buffer(running, table, slot)).collect::<Result<Vec<_>>>()
+        };
+        cuda::collective(kind, &buffers(from)?, &buffers(to)?)
     }
 
     pub(super) fn print(

@@ -150,7 +150,7 @@ impl Storage {
                     let buffer = Buffer::uninit_pooled(info.dtype, shape, &devices[home])?;
                     self.outputs[*output] = Some(buffer);
                 }
-                Origin::Temporary(lifetime) if guard().is_some() && devices[home].is_host() => {
+                Origin::Temporary(lifetime) if guard().is_some() && devices[home].runs_on_host() => {
                     let offset = segment.plan.offsets[slot];
                     let heir_of = lifetime.reuses.map(|from| from.0 as usize);
                     let heir_of = heir_of.filter(|&from| segment.plan.offsets[from] == offset);

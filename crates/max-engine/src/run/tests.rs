@@ -10,8 +10,10 @@ use crate::settings::{AssertLevel, Settings};
 const OTHER: DeviceRef = DeviceRef { kind: DeviceKind::Cpu, id: 1 };
 
 fn runtime(graph: &str, weights: &[Buffer], fuse: bool) -> Runtime {
-    let target =
-        Target { devices: vec![DeviceRef::CPU, OTHER], options: Options { fuse, fold_exactly: false } };
+    let target = Target {
+        devices: vec![DeviceRef::CPU, OTHER],
+        options: Options { fuse, fold_exactly: false, nccl: false },
+    };
     let program = compile(text::parse(graph).unwrap(), &target, &mut |_, _| ()).unwrap();
     assert_eq!(program.devices, [DeviceRef::CPU, OTHER]);
     let config = Config {

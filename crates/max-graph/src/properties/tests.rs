@@ -50,6 +50,12 @@ fn structured_ops() {
           %12 = broadcast_to(%4) {shape = [n + -1, 4]} : float32[n + -1, 4]
           %13 = broadcast_to(%4, %6) {shape = [r, 4]} : float32[r, 4]
           %14 = cast(%0) {dtype = \"int32\"} : int32[n, 4]
+          %49 = transfer_to(%0) {device = \"gpu:1\"} : float32[n, 4]@gpu:1
+          %50 = transfer_to(%1) {device = \"gpu:1\"} : int32[n, 4]@gpu:1
+          %51, %52 = collective(%0, %49) {kind = \"allgather\", axis = 0, devices = \"cpu:0,gpu:1\"} : float32[n * 2, 4], float32[n * 2, 4]@gpu:1
+          %53, %54 = collective(%0, %49) {kind = \"allreduce_sum\", axis = 0, devices = \"cpu:0,gpu:1\"} : float32[n, 4], float32[n, 4]@gpu:1
+          %55, %56 = collective(%1, %50) {kind = \"reducescatter_sum\", axis = 1, devices = \"cpu:0,gpu:1\"} : int32[n, 2], int32[n, 2]@gpu:1
+          %57, %58 = collective(%0) {kind = \"broadcast\", axis = 0, devices = \"cpu:0,gpu:1\"} : float32[n, 4], float32[n, 4]@gpu:1
           %15 = concat(%0, %0) {axis = 0} : float32[n * 2, 4]
           %16 = constant() {value = dense(float32[], [1.0]), device = \"cpu:0\"} : float32[]
           %17 = constant_external() {name = \"w\", dtype = \"float32\", shape = [2], device = \"cpu:0\", layout = \"\"} : float32[2]
@@ -108,6 +114,12 @@ fn structured_ops() {
         broadcast_to(float32[4]) -> float32[n + -1, 4]: part, never folds, checks
         broadcast_to(float32[4], int64[2]) -> float32[r, 4]: part, never folds, checks
         cast(float32[n, 4]) -> int32[n, 4]: elementwise, folds exactly, rounds operands
+        transfer_to(float32[n, 4]) -> float32[n, 4]@gpu:1: whole, folds exactly
+        transfer_to(int32[n, 4]) -> int32[n, 4]@gpu:1: whole, folds exactly
+        collective(float32[n, 4], float32[n, 4]@gpu:1) -> float32[n * 2, 4], float32[n * 2, 4]@gpu:1: whole, folds exactly
+        collective(float32[n, 4], float32[n, 4]@gpu:1) -> float32[n, 4], float32[n, 4]@gpu:1: whole, folds approximately
+        collective(int32[n, 4], int32[n, 4]@gpu:1) -> int32[n, 2], int32[n, 2]@gpu:1: whole, folds exactly
+        collective(float32[n, 4]) -> float32[n, 4], float32[n, 4]@gpu:1: whole, folds exactly
         concat(float32[n, 4], float32[n, 4]) -> float32[n * 2, 4]: whole, folds exactly
         constant() -> float32[]: source, never folds
         constant_external() -> float32[2]: source, never folds

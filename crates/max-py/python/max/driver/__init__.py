@@ -20,8 +20,11 @@ from max.driver.spec import (
     accelerator_architecture_name,
     accelerator_count,
     devices_exist,
+    get_virtual_device_count,
+    is_virtual_device_mode,
     load_devices,
     scan_available_devices,
+    set_virtual_device_count,
 )
 
 __all__ = [
@@ -38,8 +41,11 @@ __all__ = [
     "accelerator_count",
     "batch_inplace_copy",
     "devices_exist",
+    "get_virtual_device_count",
+    "is_virtual_device_mode",
     "load_devices",
     "scan_available_devices",
+    "set_virtual_device_count",
 ]
 
 __version__: str

@@ -33,17 +33,17 @@ class DeviceSpec(NamedTuple):
 
 
 def accelerator_count() -> int:
-    """The number of accelerators of this machine."""
+    """The number of accelerators of this machine, or of virtual devices."""
     return _core.accelerator_count()
 
 
 def accelerator_api() -> str:
-    """The API that programs the accelerators of this machine."""
+    """The API that programs the accelerators of this machine; "virtual" for virtual devices."""
     return _core.accelerator_api()
 
 
 def accelerator_architecture_name() -> str:
-    """The architecture of the first accelerator; raises RuntimeError if there is none."""
+    """The architecture of the first accelerator; raises RuntimeError if there is none, or if it is virtual."""
     return _core.accelerator_architecture_name()
 
 
@@ -69,3 +69,30 @@ def _load(spec: DeviceSpec) -> Device:
 def scan_available_devices() -> list[DeviceSpec]:
     """The specifications of all accelerators, or of the CPU if there are none."""
     return [DeviceSpec.accelerator(id) for id in range(accelerator_count())] or [DeviceSpec.cpu()]
+
+
+def set_virtual_device_count(count: int) -> None:
+    """Makes accelerators virtual devices: they answer as `gpu:0` to `gpu:count - 1`, and run on the host.
+
+    Each has memory of its own, so that programs for several GPUs can be tested on any machine. The count may change at any
+    time. With 0, accelerators are the machine's GPUs, as they are at first; but a process uses either GPUs or virtual
+    devices, whichever it opens first.
+
+    Args:
+        count: The number of virtual devices.
+
+    Raises:
+        ValueError: If the count is negative or too large.
+        RuntimeError: If a GPU has been opened already.
+    """
+    _core.set_virtual_device_count(count)
+
+
+def get_virtual_device_count() -> int:
+    """The number of virtual devices; 0 if accelerators are the machine's GPUs."""
+    return _core.get_virtual_device_count()
+
+
+def is_virtual_device_mode() -> bool:
+    """Whether accelerators are virtual devices."""
+    return get_virtual_device_count() > 0

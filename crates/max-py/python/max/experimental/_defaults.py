@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from max.driver import CPU, Accelerator, Device, accelerator_count
+from max.driver import CPU, Accelerator, Device, accelerator_count, get_virtual_device_count
 from max.dtype import DType, as_dtype
 from max.graph.type import DeviceRef, TensorType
 
@@ -24,8 +24,8 @@ _device: ContextVar[Device | None] = ContextVar("max.experimental default device
 
 
 @cache
-def _machine_device() -> Device:
-    """The first accelerator of this machine, or its CPU."""
+def _machine_device(virtual_devices: int) -> Device:
+    """The first accelerator of this machine with that many virtual devices, or its CPU."""
     return Accelerator() if accelerator_count() else CPU()
 
 
@@ -55,7 +55,7 @@ def defaults(dtype: DType | None = None, device: Device | DeviceRef | None = Non
     >>> defaults(device=CPU())
     (float32, Device(type=cpu,id=0))
     """
-    place = (_device.get() or _machine_device()) if device is None else as_device(device)
+    place = (_device.get() or _machine_device(get_virtual_device_count())) if device is None else as_device(device)
     if dtype is None:
         return _dtype.get() or (DType.float32 if place.is_host else DType.bfloat16), place
     return as_dtype(dtype), place

@@ -11,8 +11,9 @@ Call them while a graph is being built. `TensorValue` has operators and methods 
 
 from __future__ import annotations
 
-from max.graph.ops import random
+from max.graph.ops import allreduce, random, reducescatter
 from max.graph.ops.buffer import buffer_create, buffer_load, buffer_store, buffer_store_slice
+from max.graph.ops.collective import allgather, distributed_broadcast, distributed_scatter
 from max.graph.ops.control import call, cond, fence, while_loop
 from max.graph.ops.data import constant, constant_external, hann_window, range, shape_to_tensor
 from max.graph.ops.debug import print
@@ -104,6 +105,8 @@ __all__ = [
     "abs",
     "acos",
     "add",
+    "allgather",
+    "allreduce",
     "argmax",
     "argmin",
     "as_interleaved_complex",
@@ -127,6 +130,8 @@ __all__ = [
     "conv2d",
     "cos",
     "cumsum",
+    "distributed_broadcast",
+    "distributed_scatter",
     "div",
     "equal",
     "erf",
@@ -167,6 +172,7 @@ __all__ = [
     "random",
     "range",
     "rebind",
+    "reducescatter",
     "relu",
     "repeat_interleave",
     "reshape",
