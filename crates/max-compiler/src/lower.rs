@@ -301,6 +301,7 @@ impl<'a> Lowering<'a> {
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
+            OpKind::Custom(c) => self.custom(id, op, c.device),
             OpKind::Cast(c) => {
                 let source = self.views[op.operands[0].0 as usize].clone();
                 if let (DType::Float32, Some(view)) = (c.dtype, source) {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use max_core::kernel::{Access, Kernel, Map, Slot};
 use max_core::{DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
+use max_graph::ops::custom::Custom;
 use max_graph::ops::reduce::ReduceKind;
-use max_graph::{Body, OpId};
+use max_graph::{Body, OpId, OpKind};
 
 use crate::passes::Rewrites;
 
@@ -192,6 +193,13 @@ pub enum Work<K = Launch, M = Slot> {
         /// Where it goes.
         to: M,
     },
+    /// Runs the custom op that is the step's only op, on contiguous memory.
+    Custom {
+        /// Its operands.
+        operands: Vec<M>,
+        /// Its results.
+        results: Vec<M>,
+    },
 }
 
 /// A kernel of the program, and the memory it is launched on.
@@ -236,17 +244,29 @@ impl Program {
         launch.place(&self.kernels[launch.kernel].1).ok()
     }
 
+    /// The custom op that a step runs; `None` for other steps.
+    pub fn custom(&self, step: usize) -> Option<&Custom> {
+        let (Work::Custom { .. }, [op]) = (&self.steps[step].work, &self.steps[step].ops[..]) else {
+            return None;
+        };
+        match &self.source.op(*op).kind {
+            OpKind::Custom(custom) => Some(custom),
+            _ => None,
+        }
+    }
+
     /// The index of a device among those of the program.
     pub fn device_number(&self, device: DeviceRef) -> usize {
         self.devices.iter().position(|&own| own == device).unwrap_or(0)
     }
 
-    /// The kind of a step: that of its kernel, or "print" or "transfer".
+    /// The kind of a step: that of its kernel, or "print", "transfer" or "custom".
     pub fn step_kind(&self, step: usize) -> &'static str {
         match &self.steps[step].work {
             Work::Kernel(launch) => self.kernels[launch.kernel].1.kind(),
             Work::Print(..) => "print",
             Work::Transfer { .. } => "transfer",
+            Work::Custom { .. } => "custom",
         }
     }
 
@@ -256,6 +276,9 @@ impl Program {
             Work::Kernel(_) => self.kernel(step).map_or(String::new(), |kernel| kernel.to_string()),
             Work::Print(label, _) => label.clone(),
             Work::Transfer { .. } => format!("to {}", self.steps[step].device),
+            Work::Custom { .. } => {
+                self.custom(step).map_or(String::new(), |custom| format!("{:?}", custom.op))
+            }
         }
     }
 
@@ -265,7 +288,7 @@ impl Program {
         if ops.is_empty() {
             return "copy".into();
         }
-        let mut names: Vec<_> = ops.iter().take(SHOWN).map(|&op| self.source.op(op).kind.name()).collect();
+        let mut names: Vec<_> = ops.iter().take(SHOWN).map(|&op| self.source.op(op).kind.title()).collect();
         let more = format!("{} more", ops.len().saturating_sub(SHOWN));
         if ops.len() > SHOWN {
             names.push(&more);

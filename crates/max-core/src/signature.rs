@@ -247,7 +247,8 @@ impl Matched {
     /// An expression of names with what they stand for. A name after a `*` is the number of elements of its sizes.
     fn dim(&self, expression: &Dim) -> Result<Dim> {
         let known: Vec<(Arc<str>, Dim)> = self.elements()?;
-        expression.substitute(&|name| known.iter().find(|(own, _)| **own == *name).map(|(_, dim)| dim.clone()))
+        expression
+            .substitute(&|name| known.iter().find(|(own, _)| **own == *name).map(|(_, dim)| dim.clone()))
     }
 
     fn elements(&self) -> Result<Vec<(Arc<str>, Dim)>> {
@@ -276,7 +277,8 @@ impl Display for Matched {
 
 impl Display for OpSignature {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let list = |patterns: &[Pattern]| patterns.iter().map(Pattern::to_string).collect::<Vec<_>>().join(", ");
+        let list =
+            |patterns: &[Pattern]| patterns.iter().map(Pattern::to_string).collect::<Vec<_>>().join(", ");
         let (operands, results) = (list(&self.operands), list(&self.results));
         let space = |side: &str| if side.is_empty() { "" } else { " " };
         write!(f, "{operands}{}->{}{results}", space(&operands), space(&results))
@@ -315,7 +317,9 @@ impl FromStr for OpSignature {
         };
         let shown: String = text.chars().take(200).collect();
         parse().map_err(|e: Error| {
-            e.context(format!("in the signature {shown:?}, which should read like \"T[n, k], float32[k] -> T[n]\""))
+            e.context(format!(
+                "in the signature {shown:?}, which should read like \"T[n, k], float32[k] -> T[n]\""
+            ))
         })
     }
 }
@@ -337,8 +341,12 @@ fn patterns(list: &str) -> Result<Vec<Pattern>> {
     let mut rest = list.trim();
     let mut patterns = Vec::new();
     while !rest.is_empty() {
-        let Some((before, after)) = rest.split_once('[') else { bail!(value, "'[' is missing after '{rest}'") };
-        let Some((dims, after)) = after.split_once(']') else { bail!(value, "']' is missing after '{after}'") };
+        let Some((before, after)) = rest.split_once('[') else {
+            bail!(value, "'[' is missing after '{rest}'")
+        };
+        let Some((dims, after)) = after.split_once(']') else {
+            bail!(value, "']' is missing after '{after}'")
+        };
         let before = before.trim();
         let (mutable, dtype) = match before.strip_prefix('&') {
             Some(dtype) => (true, dtype.trim()),
@@ -440,7 +448,10 @@ mod tests {
         let sizes = matched.unwrap().sizes().unwrap();
         assert_eq!(sizes, [("rows".into(), 6), ("k".into(), 8)]);
         let wrong = refusal("T[n] -> T[n // 2]", &[tensor(f32, &["8"])], &[tensor(f32, &["5"])]);
-        assert!(wrong.contains("must be T[n // 2] with n = 8") && wrong.contains("got float32[5]"), "{wrong}");
+        assert!(
+            wrong.contains("must be T[n // 2] with n = 8") && wrong.contains("got float32[5]"),
+            "{wrong}"
+        );
         check("T[*all] -> T[*all]", &[tensor(f32, &[])], &[tensor(f32, &[])]).unwrap();
         check("-> T[n]", &[], &[tensor(f32, &["m"])]).unwrap();
     }
@@ -450,7 +461,9 @@ mod tests {
         let buffer: Type = BufferType::new(DType::Float32, [3], DeviceRef::CPU).into();
         check("&T[n] ->", std::slice::from_ref(&buffer), &[]).unwrap();
         assert!(refusal("T[n] ->", &[buffer], &[]).contains("operand 0 must be T[n]"));
-        assert!(refusal("&T[n] ->", &[tensor(DType::Float32, &["3"])], &[]).contains("operand 0 must be &T[n]"));
+        assert!(
+            refusal("&T[n] ->", &[tensor(DType::Float32, &["3"])], &[]).contains("operand 0 must be &T[n]")
+        );
     }
 
     #[test]

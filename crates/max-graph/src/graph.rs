@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use max_core::{Error, Location, Result, TensorType, Type, bail};
 
+use crate::custom::KernelLibrary;
 use crate::host::HostTensor;
 use crate::ir::{Body, ValueId};
 use crate::op::OpKind;
@@ -27,6 +28,7 @@ struct State {
     body: Body,
     weights: HashMap<String, AddedWeight>,
     seed: Option<Seed>,
+    library: KernelLibrary,
 }
 
 /// The seed of random numbers, and how many draws there have been since it was set.
@@ -106,12 +108,23 @@ impl Graph {
             _ => None,
         });
         let weights = external.collect();
-        Graph(Arc::new(Mutex::new(State { body, weights, seed: None })))
+        Graph(Arc::new(Mutex::new(State { body, weights, seed: None, library: KernelLibrary::new() })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while the lock is held cannot leave a half-made op: bodies change by appending whole ops.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same graph, whose custom ops are found in a library by their names.
+    pub fn with_library(self, library: &KernelLibrary) -> Graph {
+        self.state().library = library.clone();
+        self
+    }
+
+    /// Where its custom ops are found.
+    pub fn library(&self) -> KernelLibrary {
+        self.state().library.clone()
     }
 
     /// A copy of the graph as data.

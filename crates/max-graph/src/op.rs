@@ -135,6 +135,7 @@ operations! {
     constant::ShapeToTensor,
     conv::Conv2d,
     cumsum::Cumsum,
+    custom::Custom,
     gather::Gather,
     index::Index,
     layer_norm::LayerNorm,
@@ -155,6 +156,14 @@ operations! {
 }
 
 impl OpKind {
+    /// Its name for people: that of a custom op is its own.
+    pub fn title(&self) -> &str {
+        match self {
+            OpKind::Custom(custom) => custom.op.name(),
+            other => other.name(),
+        }
+    }
+
     /// See [`Operation::infer`]; the result types are validated.
     pub fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let types = self.operation().infer(operands)?;

@@ -9,6 +9,7 @@ pub mod concat;
 pub mod constant;
 pub mod conv;
 pub mod cumsum;
+pub mod custom;
 pub mod elementwise;
 pub mod gather;
 pub mod group_norm;
@@ -38,6 +39,7 @@ pub use concat::{concat, stack};
 pub use constant::{constant, constant_external, shape_to_tensor, tensor};
 pub use conv::{ConvOptions, conv2d};
 pub use cumsum::cumsum;
+pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
 pub use gather::gather;
 pub use group_norm::group_norm;
@@ -74,6 +76,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         constant::OP_FUNCTIONS,
         conv::OP_FUNCTIONS,
         cumsum::OP_FUNCTIONS,
+        custom::OP_FUNCTIONS,
         elementwise::OP_FUNCTIONS,
         gather::OP_FUNCTIONS,
         group_norm::OP_FUNCTIONS,

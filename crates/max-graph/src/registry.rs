@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use max_core::{
-    ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Result, Shape, TensorType, Type,
-    bail,
+    ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Parameter, Parameters, Result,
+    Shape, TensorType, Type, bail,
 };
 
+use crate::custom::{CustomOp, CustomRef};
 use crate::host::HostTensor;
 use crate::operand::{HasTensorValue, Operand, Operands};
 use crate::ops;
@@ -30,6 +31,7 @@ pub enum Arg {
     DType(DType),
     Device(DeviceRef),
     Type(Type),
+    Custom(Arc<CustomOp>),
     List(Vec<Arg>),
     Slice(Box<[Arg; 3]>),
     Ellipsis,
@@ -50,6 +52,12 @@ impl From<f64> for Arg {
 impl From<bool> for Arg {
     fn from(b: bool) -> Arg {
         Arg::Number(Number::Bool(b))
+    }
+}
+
+impl From<()> for Arg {
+    fn from((): ()) -> Arg {
+        Arg::None
     }
 }
 
@@ -75,6 +83,7 @@ impl Arg {
             Arg::DType(_) => "a DType",
             Arg::Device(_) => "a device",
             Arg::Type(_) => "a type",
+            Arg::Custom(_) => "a custom op",
             Arg::List(_) => "a list",
             Arg::Slice(_) => "a slice",
             Arg::Ellipsis => "an ellipsis",
@@ -132,6 +141,34 @@ from_arg! {
     Shape, "a list of dims" {
         Arg::List(list) => list.into_iter().map(Dim::from_arg).collect(),
         Arg::Shape(s) => Ok(s),
+    }
+    CustomRef, "the name of a custom op" {
+        Arg::Str(name) => Ok(CustomRef::Name(name)),
+        Arg::Custom(op) => Ok(CustomRef::Op(op)),
+    }
+    Vec<Type>, "a list of types" {
+        Arg::None => Ok(Vec::new()),
+        Arg::List(list) => list.into_iter().map(Type::from_arg).collect(),
+    }
+    Type, "a type" { Arg::Type(ty) => Ok(ty) }
+    Parameter, "a bool, an int, a str or a DType" {
+        Arg::Number(Number::Bool(b)) => Ok(b.into()),
+        Arg::Number(Number::Int(i)) => integer(i).map(Parameter::Int),
+        Arg::Str(text) => Ok(Parameter::Str(text)),
+        Arg::DType(dtype) => Ok(dtype.into()),
+    }
+    Parameters, "parameters by name" {
+        Arg::None => Ok(Parameters::default()),
+        Arg::List(list) => {
+            let named = list.into_iter().map(|pair| match pair {
+                Arg::List(pair) => match <[Arg; 2]>::try_from(pair) {
+                    Ok([name, value]) => Ok((String::from_arg(name)?, Parameter::from_arg(value)?)),
+                    Err(_) => bail!(type_, "expected pairs of names and values"),
+                },
+                other => other.wrong("a pair of a name and a value"),
+            });
+            Parameters::new(named.collect::<Result<_>>()?)
+        }
     }
     Vec<i64>, "a list of ints" { Arg::List(list) => list.into_iter().map(i64::from_arg).collect() }
     ConvInputLayout, "the name of a layout" { Arg::Str(s) => s.parse() }
@@ -205,6 +242,12 @@ impl IntoOutput for () {
 impl IntoOutput for TensorValue {
     fn into_output(self) -> Output {
         Output::One(self.into())
+    }
+}
+
+impl IntoOutput for Vec<Value> {
+    fn into_output(self) -> Output {
+        Output::Many(self)
     }
 }
 

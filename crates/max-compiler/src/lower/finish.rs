@@ -47,6 +47,12 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
                 let (from, to) = (slots.slot(from), slots.slot(to));
                 (program::Work::Transfer { from, to }, vec![from], vec![to], vec![])
             }
+            Work::Custom { operands, results } => {
+                let [operands, results] = [operands, results]
+                    .map(|nodes| nodes.iter().map(|&node| slots.slot(node)).collect::<Vec<_>>());
+                let (reads, writes) = (operands.clone(), results.clone());
+                (program::Work::Custom { operands, results }, reads, writes, vec![])
+            }
             Work::Kernel(_) => {
                 let kernels_of = groups.iter().filter_map(|group| slots.kernel(group).transpose());
                 let Some(kernel) = launched(kernels_of.collect::<Result<_>>()?)? else { continue };

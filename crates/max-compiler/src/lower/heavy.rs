@@ -147,6 +147,21 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// A step of its own: whole operands, whole results.
+    pub(super) fn custom(&mut self, id: OpId, op: &Op, device: DeviceRef) -> Result<()> {
+        let operands =
+            op.operands.iter().map(|&value| self.whole(id, value, device)).collect::<Result<Vec<_>>>()?;
+        let (results, number) = (self.results(op)?, self.groups.len());
+        operands.iter().for_each(|&node| self.read(number, node));
+        self.groups.push(Group::new(device, Work::Custom { operands, results: results.clone() }, &[]));
+        self.note(number, id);
+        for (&value, node) in op.results.iter().zip(results) {
+            self.nodes[node.0 as usize].stored = true;
+            self.define(value, node)?;
+        }
+        Ok(())
+    }
+
     /// A group that starts with the result of a kernel, which later ops may continue in its final loop. The kernel may
     /// have the axes of the result in another order.
     fn fused(

@@ -33,7 +33,10 @@ pub(super) fn together(parts: &Parts) -> Vec<Vec<usize>> {
             (Work::Kernel(Kernel::Matmul(_)), _) => {
                 open = (parts.fuse && group.device.is_cpu()).then_some(number);
             }
-            (Work::Kernel(Kernel::Loop(_)) | Work::Print(..) | Work::Transfer { .. }, _) => {}
+            (
+                Work::Kernel(Kernel::Loop(_)) | Work::Print(..) | Work::Transfer { .. } | Work::Custom { .. },
+                _,
+            ) => {}
             (Work::Kernel(_), _) => open = None,
         }
         steps.push(own);

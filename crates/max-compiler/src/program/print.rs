@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use max_core::DeviceRef;
+use max_core::kernel::Slot;
 
 use super::{Origin, Program, Work};
 
@@ -40,6 +41,12 @@ impl Display for Program {
                     Work::Print(label, Some(slot)) => writeln!(f, "print {label:?} s{}", slot.0)?,
                     Work::Print(label, None) => writeln!(f, "print {label:?}")?,
                     Work::Transfer { from, to } => writeln!(f, "transfer s{} to s{}", from.0, to.0)?,
+                    Work::Custom { operands, results } => {
+                        let list = |slots: &[Slot]| {
+                            slots.iter().map(|slot| format!("s{}", slot.0)).collect::<Vec<_>>().join(", ")
+                        };
+                        writeln!(f, "custom ({}) to ({})", list(operands), list(results))?;
+                    }
                 }
             }
         }
