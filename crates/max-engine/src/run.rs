@@ -5,6 +5,7 @@
 //! next one starts. Steps on an accelerator are enqueued on its default stream, like everything else that uses the same
 //! memory, so the host waits only where it reads what a device wrote.
 
+mod custom;
 mod fixed;
 mod frozen;
 mod launch;
@@ -24,6 +25,7 @@ use max_kernels::{Pool, cuda};
 use crate::lock;
 use crate::lru::Lru;
 use crate::observe::Observer;
+use custom::Customs;
 use fixed::Fixed;
 use launch::{Launch, Need};
 use state::{NotFinite, Running, State};
@@ -90,6 +92,8 @@ pub(crate) struct Ready {
 pub(crate) struct Segment {
     /// The kernels of the program that its steps launch.
     launches: Vec<Option<Launch>>,
+    /// The custom ops among its steps that are kernels of a GPU.
+    customs: Customs,
     /// The sizes of each slot that it uses.
     pub(crate) shapes: Shapes,
     /// The sizes of each output, as far as they are known at this point.
@@ -112,6 +116,7 @@ impl Segment {
     fn stream<'a>(&self, runtime: &'a Runtime, step: usize) -> Result<Option<&'a Stream>> {
         match &runtime.program.steps[step].work {
             Work::Kernel(launch) => Ok(self.kernel(launch)?.stream(runtime)),
+            Work::Custom { .. } => Ok(self.customs.get(&step).and_then(|(launch, _)| launch.stream(runtime))),
             Work::Print(..) | Work::Transfer { .. } => Ok(None),
         }
     }
@@ -168,9 +173,9 @@ impl Runtime {
             self.program.check_plan(number, &bound)?;
         }
         let Bound { kernels, shapes, plan } = bound;
-        let launches = self.prepare(&kernels)?;
+        let (launches, customs) = (self.prepare(&kernels)?, self.prepare_customs(number, &shapes)?);
         let needs = launch::needs(&plan.bytes, &launches);
-        Ok(Segment { launches, shapes, outputs: self.output_shapes(bindings), plan, needs })
+        Ok(Segment { launches, customs, shapes, outputs: self.output_shapes(bindings), plan, needs })
     }
 
     /// The bytes of the operands that kernels keep packed.
@@ -282,6 +287,10 @@ impl Runtime {
                 Work::Kernel(launch) => segment.kernel(launch)?.run(launch, &mut table, self),
                 Work::Print(label, slot) => state.print(running, label, *slot),
                 Work::Transfer { from, to } => state.transfer(running, *from, *to),
+                Work::Custom { operands, results } => match segment.customs.get(&step) {
+                    Some((kernel, launch)) => kernel.run(launch, &mut table, self),
+                    None => state.custom(running, step, operands, results),
+                },
             }
             .map_err(|error| self.blame(step, error))?;
             observer.finish(&self.program, step, started)?;

@@ -24,7 +24,7 @@ pub struct CustomOp {
 }
 
 /// A rule for the types of operands and results, in addition to the signature.
-pub type Rule = Box<dyn Fn(&[&Type], &[&Type], &Parameters) -> Result<()> + Send + Sync>;
+type Rule = Box<dyn Fn(&[&Type], &[&Type], &Parameters) -> Result<()> + Send + Sync>;
 
 /// A function over other ops.
 pub type BodyFn = dyn Fn(&[TensorValue], &Parameters) -> Result<Vec<TensorValue>> + Send + Sync;
@@ -61,8 +61,11 @@ impl CustomOp {
     }
 
     /// The same op with a rule that calls must meet.
-    pub fn with_rule(self, rule: Rule) -> CustomOp {
-        CustomOp { rule: Some(rule), ..self }
+    pub fn with_rule(
+        self,
+        rule: impl Fn(&[&Type], &[&Type], &Parameters) -> Result<()> + Send + Sync + 'static,
+    ) -> CustomOp {
+        CustomOp { rule: Some(Box::new(rule)), ..self }
     }
 
     /// Its name.
@@ -85,7 +88,7 @@ impl CustomOp {
         self.identity
     }
 
-    /// Its implementation and the parameters of a call are all it needs; `None` if it is a function over other ops.
+    /// What it runs; `None` if it is a function over other ops.
     pub fn implementation(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
         match &self.meaning {
             Meaning::Kernel(implementation, _) => Some(implementation),

@@ -45,6 +45,7 @@ impl Runtime {
         if does(|work| matches!(work, Work::Print(..))) {
             bail!(runtime, "model '{name}' prints, so it cannot be captured");
         }
+        self.check_captures_customs()?;
         if does(|work| matches!(work, Work::Transfer { .. })) {
             bail!(
                 runtime,
@@ -104,8 +105,7 @@ impl Frozen {
             None => false,
         };
         for (step, work) in runtime.program.steps.iter().enumerate().filter(|_| !replayed) {
-            let Work::Kernel(launch) = &work.work else { continue };
-            let kernel = ready.first.kernel(launch)?;
+            let Some((kernel, launch)) = ready.first.launch(step, &work.work)? else { continue };
             (observer.checkpoint)()?;
             let started = observer.start(step, kernel.stream(runtime))?;
             kernel.run(launch, &mut table, runtime).map_err(|error| runtime.blame(step, error))?;
@@ -139,7 +139,8 @@ impl Frozen {
     /// Records a program's launches on a GPU, on the inputs it last ran on.
     pub(crate) fn record(&mut self, runtime: &Runtime, inputs: &[Buffer]) -> Result<()> {
         let first = &self.ready.first;
-        let mut devices = first.launches.iter().flatten().filter_map(|launch| match launch {
+        let customs = first.customs.values().map(|(launch, _)| launch);
+        let mut devices = first.launches.iter().flatten().chain(customs).filter_map(|launch| match launch {
             Launch::Gpu(device, _) => Some(*device),
             Launch::Host(_) => None,
         });
@@ -160,11 +161,10 @@ fn kernels<'a>(
     table: &mut Table<'a>,
     runtime: &Runtime,
 ) -> Vec<(&'a cuda::Prepared, Vec<Memory<'a>>)> {
-    let kernels = runtime.program.steps.iter().filter_map(|step| {
-        let Work::Kernel(launch) = &step.work else { return None };
-        match segment.kernel(launch).ok()? {
-            Launch::Gpu(_, kernel) => Some((kernel, table.of(launch).to_vec())),
-            Launch::Host(_) => None,
+    let kernels = runtime.program.steps.iter().enumerate().filter_map(|(number, step)| {
+        match segment.launch(number, &step.work).ok()?? {
+            (Launch::Gpu(_, kernel), launch) => Some((kernel, table.of(launch).to_vec())),
+            (Launch::Host(_), _) => None,
         }
     });
     kernels.collect()

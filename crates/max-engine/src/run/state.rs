@@ -16,7 +16,7 @@ use crate::observe::{Observer, first_not_finite};
 
 /// An execution.
 pub(super) struct State<'a> {
-    runtime: &'a Runtime,
+    pub(super) runtime: &'a Runtime,
     pub(super) inputs: &'a [Buffer],
     pub(super) storage: Storage,
 }
@@ -43,7 +43,7 @@ impl<'a> State<'a> {
     }
 
     /// The memory of a slot as a buffer.
-    fn buffer(&self, slot: usize, spot: Option<Spot>, shape: &[usize]) -> Result<Buffer> {
+    pub(super) fn buffer(&self, slot: usize, spot: Option<Spot>, shape: &[usize]) -> Result<Buffer> {
         let (program, info) = (&self.runtime.program, &self.runtime.program.slots[slot]);
         let device = &self.runtime.devices[program.device_number(info.device)];
         let found = match &info.origin {
@@ -86,7 +86,11 @@ impl<'a> State<'a> {
     }
 
     /// The sizes of a slot that a segment uses, and its location if it is a temporary.
-    fn find<'s>(&'s self, running: Running<'s>, slot: usize) -> Result<(&'s [usize], Option<Spot>)> {
+    pub(super) fn find<'s>(
+        &'s self,
+        running: Running<'s>,
+        slot: usize,
+    ) -> Result<(&'s [usize], Option<Spot>)> {
         let Running { number, segment } = running;
         let known = || self.storage.shapes.get(slot).and_then(|shape| shape.as_deref());
         match segment.shapes.get(slot).or_else(known) {
