@@ -12,7 +12,7 @@ from max.graph import _building
 from max.graph import type as _type
 from max.graph import value as _value
 from max.graph._operators import Operators
-from max.graph.kernel_library import KernelLibrary
+from max.graph.kernel_library import KernelLibrary, add_to, library_of
 from max.graph.value import TensorValue, TensorValueLike, Value
 
 if TYPE_CHECKING:
@@ -63,14 +63,15 @@ class Graph:
         input_types: The types of the inputs.
         path: Instead: the path of a graph that `save` wrote.
         *args: Further arguments for `forward`.
-        custom_extensions: Libraries of custom ops; there must be none.
+        custom_extensions: Files of custom ops that it may use, or `KernelLibrary` objects.
         context: Must be None.
-        kernel_library: A library of custom ops, which is empty.
+        kernel_library: The library to which these are added; by default a new one.
         module: Must be None.
         **kwargs: Further keyword arguments for `forward`.
     """
 
     _native: _core.Graph
+    _library: KernelLibrary
     _inputs: list[Value[Any]]
 
     _lazy = True
@@ -94,13 +95,15 @@ class Graph:
         library = KernelLibrary() if kernel_library is None else kernel_library
         if not isinstance(library, KernelLibrary):
             raise TypeError(f"kernel_library is a KernelLibrary; got a {type(library).__name__}")
-        library.load_paths(context, custom_extensions)
+        for extension in custom_extensions:
+            add_to(library, extension)
+        self._library = library
         if context is not None or module is not None:
             raise NotImplementedError("graphs have no compiler context or module to share")
         if path is not None:
-            self._adopt(_core.Graph.load(path))
+            self._adopt(_core.Graph.load(path, library._native))
         else:
-            self._adopt(_core.Graph(name, list(input_types)))
+            self._adopt(_core.Graph(name, list(input_types), library._native))
         if forward is not None:
             with self:
                 result = forward(*self.inputs, *args, **kwargs)
@@ -113,14 +116,19 @@ class Graph:
         self._inputs = [_value.wrap(value) for value in native.inputs()]
 
     @classmethod
-    def parse(cls, text: str) -> Graph:
+    def parse(cls, text: str, custom_extensions: Any = None) -> Graph:
         """Parses the text form of a graph, as `str` prints it.
+
+        Args:
+            text: The text.
+            custom_extensions: Where its custom ops are found: paths, or `KernelLibrary` objects.
 
         Raises:
             ValueError: If it is not valid, or long constants are elided from it.
         """
         graph = cls.__new__(cls)
-        graph._adopt(_core.Graph.parse(text))
+        graph._library = library_of(custom_extensions)
+        graph._adopt(_core.Graph.parse(text, graph._library._native))
         return graph
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -139,6 +147,11 @@ class Graph:
     def inputs(self) -> Sequence[Value[Any]]:
         """The inputs, as values to compute with."""
         return self._inputs
+
+    @property
+    def kernel_libraries_paths(self) -> list[Path]:
+        """The files that its custom ops come from."""
+        return self._library.library_paths()
 
     def output(self, *outputs: Value[Any] | TensorValueLike) -> None:
         """Sets what the graph returns."""

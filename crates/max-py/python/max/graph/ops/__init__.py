@@ -12,6 +12,7 @@ Call them while a graph is being built. `TensorValue` has operators and methods 
 from __future__ import annotations
 
 from max.graph.ops import random
+from max.graph.ops.custom import custom, inplace_custom
 from max.graph.ops.data import constant, constant_external, hann_window, range, shape_to_tensor
 from max.graph.ops.debug import print
 from max.graph.ops.elementwise import (
@@ -119,6 +120,7 @@ __all__ = [
     "conv2d",
     "cos",
     "cumsum",
+    "custom",
     "div",
     "equal",
     "erf",
@@ -132,6 +134,7 @@ __all__ = [
     "greater_equal",
     "group_norm",
     "hann_window",
+    "inplace_custom",
     "is_inf",
     "is_nan",
     "layer_norm",
