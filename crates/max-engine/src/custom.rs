@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use max_core::{Error, OpSignature, Result};
 use max_driver::extension;
-use max_graph::custom::{CustomOp, KernelLibrary, Meaning, Place};
+use max_graph::custom::{CustomOp, IN_PROCESS, KernelLibrary, Meaning, Place};
 use max_kernels::custom::{Implementation, host};
 
 pub use max_kernels::cuda::{CustomSource, GridSize};
@@ -15,9 +15,6 @@ pub use max_kernels::custom::{Call, CustomKernel, Execute, View, ViewMut, Work};
 
 use crate::lock;
 use crate::lru::Lru;
-
-/// What ops that no file defines have for a library.
-pub const IN_PROCESS: &str = "this process";
 
 /// How many files of custom ops are kept for graphs that load them again.
 const KEPT_FILES: usize = 64;

@@ -13,6 +13,9 @@ use max_core::{DeviceRef, Error, OpSignature, Parameters, Result, Type, bail};
 use crate::graph::unique_identity;
 use crate::value::TensorValue;
 
+/// The library of ops that no file defines.
+pub const IN_PROCESS: &str = "this process";
+
 /// A custom op. Two of them are equal only if they are the same object.
 pub struct CustomOp {
     name: String,
@@ -53,6 +56,14 @@ impl CustomOp {
     pub fn new(name: impl Into<String>, library: impl Into<String>, meaning: Meaning) -> CustomOp {
         let (name, library) = (name.into(), library.into());
         CustomOp { name, library, signature: None, rule: None, meaning, identity: unique_identity() }
+    }
+
+    /// An op that stands for the ops that a function over them records: it fuses like those.
+    pub fn body(
+        name: impl Into<String>,
+        body: impl Fn(&[TensorValue], &Parameters) -> Result<Vec<TensorValue>> + Send + Sync + 'static,
+    ) -> CustomOp {
+        CustomOp::new(name, IN_PROCESS, Meaning::Body(Box::new(body)))
     }
 
     /// The same op with a signature that calls must match.

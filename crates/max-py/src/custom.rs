@@ -7,7 +7,7 @@ use std::sync::Arc;
 use max::driver::Buffer;
 use max::engine::custom::{self, CustomSource, Execute, GridSize, Work};
 use max::engine::load_custom_ops;
-use max::graph::custom::{CustomOp, KernelLibrary, Meaning};
+use max::graph::custom::{CustomOp, KernelLibrary};
 use max::graph::registry::FromArg;
 use max::graph::{Operand, Parameter, Parameters, TensorValue, Value};
 use max::{Error, ErrorKind};
@@ -90,8 +90,7 @@ impl PyKernelLibrary {
         };
         let op = || {
             let signature = signature.map(str::parse).transpose()?;
-            let op = CustomOp::new(name, custom::IN_PROCESS, Meaning::Body(Box::new(body)));
-            Ok(op.with_signature(signature))
+            Ok(CustomOp::body(name, body).with_signature(signature))
         };
         self.add(op())
     }
