@@ -17,7 +17,8 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 
 use max_core::{DeviceRef, Result, bail};
-use max_graph::{Body, text, verify};
+use max_graph::region::regions;
+use max_graph::{Body, Region, text, verify};
 
 pub use bind::{Bound, Data, Shapes};
 pub use lower::Options;
@@ -39,7 +40,7 @@ pub fn compile(body: Body, target: &Target, after: &mut dyn FnMut(&str, &dyn Dis
     check_devices(&body, target)?;
     let (body, rounding) =
         passes::optimize(body, target.options, &mut |pass, body| after(pass, &Text(body)))?;
-    let program = Program { rounding, ..lower::lower(body, target.options)? };
+    let program = Program { rounding, ..lower::lower(body, &mut lower::Regions::new(target.options))? };
     after("program", &program);
     Ok(program)
 }
@@ -54,8 +55,12 @@ impl Display for Text<'_> {
 }
 
 fn check_devices(body: &Body, target: &Target) -> Result<()> {
-    let values = body.block.arguments.iter().chain(body.ops().flat_map(|op| &op.results));
-    let used: BTreeSet<DeviceRef> = values.filter_map(|&v| body.type_of(v).device()).collect();
+    let mut used = BTreeSet::new();
+    let nested = regions(body);
+    for body in nested.iter().map(Region::body).chain([body]) {
+        let values = body.block.arguments.iter().chain(body.ops().flat_map(|op| &op.results));
+        used.extend(values.filter_map(|&v| body.type_of(v).device()));
+    }
     match used.iter().find(|d| !target.devices.contains(d)) {
         None => Ok(()),
         Some(missing) => {

@@ -4,10 +4,12 @@
 //! join the highest group that computes one of its operands, or any group above that: the numbering stays a valid order
 //! of execution, and no search for cycles is needed.
 
+mod buffer;
 mod emit;
 mod finish;
 mod group;
 mod heavy;
+mod nested;
 mod together;
 mod transfer;
 
@@ -20,8 +22,10 @@ use max_graph::ops::slice::check_range;
 use max_graph::{Body, OpId, OpKind, ValueId};
 
 use crate::layout::Layout;
-use crate::program::{Claim, Fact, Program};
+use crate::program::{Claim, Fact, Program, Returned};
+use buffer::Buffers;
 use group::Group;
+pub(crate) use nested::Regions;
 
 /// How a body is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +38,8 @@ pub struct Options {
 }
 
 /// Lowers an optimized body.
-pub(crate) fn lower(body: Body, options: Options) -> Result<Program> {
-    let mut lowering = Lowering::new(&body, options);
+pub(crate) fn lower(body: Body, regions: &mut Regions) -> Result<Program> {
+    let mut lowering = Lowering::new(&body, regions);
     for at in 0..body.block.ops.len() {
         let id = body.block.ops[at];
         let op = body.op(id);
@@ -66,6 +70,8 @@ pub(super) struct Node {
     pending: u32,
     /// The node whose memory contains it, and where: the operands of a concat are computed in place.
     home: Option<(NodeId, Layout)>,
+    /// The node whose memory it is, if it is a later state of a buffer.
+    buffer: Option<NodeId>,
 }
 
 /// Where a node comes from.
@@ -78,6 +84,8 @@ pub(super) enum Source {
     Index,
     /// The last group that writes it, and which output it is, if any.
     Group(usize, Option<usize>),
+    /// A buffer that the program makes, and which output it is, if any.
+    Created(Option<usize>),
 }
 
 /// A value: a node seen through a layout.
@@ -90,9 +98,11 @@ pub(super) struct View {
 pub(super) struct Lowering<'a> {
     body: &'a Body,
     options: Options,
+    regions: &'a mut Regions,
     nodes: Vec<Node>,
     groups: Vec<Group>,
     views: Vec<Option<View>>,
+    /// How many uses of each value are still to come.
     uses: Vec<u32>,
     weights: Vec<(String, TensorType)>,
     /// The facts of each segment with its first group.
@@ -101,10 +111,15 @@ pub(super) struct Lowering<'a> {
     readers: HashMap<NodeId, usize>,
     /// Weights and constants of a 16-bit float type whose cast to float32 a value is.
     narrow: HashMap<ValueId, View>,
+    buffers: Buffers,
+    /// The groups before each of these may not be joined any more.
+    fences: Vec<usize>,
+    returned: Vec<(usize, Returned)>,
+    programs: Vec<Arc<Program>>,
 }
 
 impl<'a> Lowering<'a> {
-    fn new(body: &'a Body, options: Options) -> Lowering<'a> {
+    fn new(body: &'a Body, regions: &'a mut Regions) -> Lowering<'a> {
         let mut uses = vec![0; body.num_values()];
         let results = body.block.results.iter().flatten();
         for value in body.ops().flat_map(|op| &op.operands).chain(results) {
@@ -112,7 +127,8 @@ impl<'a> Lowering<'a> {
         }
         Lowering {
             body,
-            options,
+            options: regions.options,
+            regions,
             nodes: Vec::new(),
             groups: Vec::new(),
             views: vec![None; body.num_values()],
@@ -121,6 +137,10 @@ impl<'a> Lowering<'a> {
             segments: vec![(Vec::new(), 0)],
             readers: HashMap::new(),
             narrow: HashMap::new(),
+            buffers: Buffers::default(),
+            fences: Vec::new(),
+            returned: Vec::new(),
+            programs: Vec::new(),
         }
     }
 
@@ -130,7 +150,16 @@ impl<'a> Lowering<'a> {
 
     fn add_node(&mut self, device: DeviceRef, dtype: DType, shape: &[Dim], source: Source) -> NodeId {
         let shape = shape.to_vec();
-        self.nodes.push(Node { device, dtype, shape, source, stored: false, pending: 0, home: None });
+        self.nodes.push(Node {
+            device,
+            dtype,
+            shape,
+            source,
+            stored: false,
+            pending: 0,
+            home: None,
+            buffer: None,
+        });
         NodeId(self.nodes.len() as u32 - 1)
     }
 
@@ -153,6 +182,7 @@ impl<'a> Lowering<'a> {
         match self.views[value.0 as usize].clone() {
             Some(view) => {
                 self.nodes[view.node.0 as usize].pending -= 1;
+                self.uses[value.0 as usize] -= 1;
                 Ok(view)
             }
             None => bail!(internal, "value %{} has no definition", value.0),
@@ -184,15 +214,17 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The first group of the current segment; earlier ones are closed.
+    /// The first group that may still be joined: earlier ones belong to other segments, or are behind a fence.
     fn barrier(&self) -> usize {
-        self.segments.last().map_or(0, |(_, first)| *first)
+        let segment = self.segments.last().map_or(0, |(_, first)| *first);
+        segment.max(self.fences.last().copied().unwrap_or(0))
     }
 
     /// Defines a value as a view of a node.
     fn set_view(&mut self, value: ValueId, node: NodeId, layout: Layout) {
         self.nodes[node.0 as usize].pending += self.uses[value.0 as usize];
         self.views[value.0 as usize] = Some(View { node, layout });
+        self.buffers.note_view(value, node);
     }
 
     fn op(&mut self, id: OpId, op: &Op) -> Result<()> {
@@ -302,6 +334,20 @@ impl<'a> Lowering<'a> {
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
             OpKind::Custom(c) => self.custom(id, op, c.device),
+            OpKind::BufferCreate(_) => self.create_buffer(op.results[0]),
+            OpKind::BufferLoad(_) => self.load(op),
+            OpKind::BufferStore(_) => self.store(id, op),
+            OpKind::BufferStoreSlice(s) => self.store_slice(id, op, s),
+            OpKind::Call(c) => self.nested(id, op, &c.regions),
+            OpKind::Cond(c) => self.nested(id, op, &c.regions),
+            OpKind::While(w) => self.nested(id, op, &w.regions),
+            OpKind::Fence(_) => {
+                for &value in &op.operands {
+                    self.pass(value)?;
+                }
+                self.fences.push(self.groups.len());
+                Ok(())
+            }
             OpKind::Cast(c) => {
                 let source = self.views[op.operands[0].0 as usize].clone();
                 if let (DType::Float32, Some(view)) = (c.dtype, source) {
@@ -392,10 +438,15 @@ impl<'a> Lowering<'a> {
         let made = |&id: &OpId| body.op(id).results.iter().map(move |&result| (result, id));
         let makers: HashMap<ValueId, OpId> = body.block.ops.iter().flat_map(made).collect();
         for (number, &value) in results.iter().enumerate() {
+            if let Type::Buffer(_) = body.type_of(value) {
+                self.return_buffer(number, value)?;
+                continue;
+            }
             let view = self.view(value)?;
             let whole = self.is_whole(&view)?;
             let free = matches!(self.node(view.node).source, Source::Group(_, None))
-                && self.node(view.node).home.is_none();
+                && self.node(view.node).home.is_none()
+                && self.node(view.node).buffer.is_none();
             let maker = makers.get(&value).copied();
             let node = if whole && free { view.node } else { self.copy(maker, &view)? };
             let node = &mut self.nodes[node.0 as usize];
@@ -414,6 +465,9 @@ impl<'a> Lowering<'a> {
             weights: self.weights,
             segments: self.segments,
             fuse: self.options.fuse,
+            fences: self.fences,
+            programs: self.programs,
+            returned: self.returned,
         }
     }
 }

@@ -17,8 +17,10 @@ mod rewrite;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
+
 use max_core::Result;
-use max_graph::Body;
+use max_graph::{Body, Region};
 
 use crate::lower::Options;
 
@@ -56,21 +58,42 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("dead_code", Pass::Exact(dead_code::dead_code)),
 ];
 
-/// Runs all passes; a function sees the body after each.
+/// Runs all passes, first on regions, each once; a function sees the body after each.
 pub fn optimize(
-    mut body: Body,
+    body: Body,
     options: Options,
     after: &mut dyn FnMut(&str, &Body),
 ) -> Result<(Body, Rewrites)> {
     let mut rewrites = Rewrites::new();
+    let body = optimize_nested(body, options, &mut rewrites, &mut HashMap::new(), after)?;
+    Ok((body, rewrites))
+}
+
+fn optimize_nested(
+    mut body: Body,
+    options: Options,
+    rewrites: &mut Rewrites,
+    known: &mut HashMap<usize, (Region, Region)>,
+    after: &mut dyn FnMut(&str, &Body),
+) -> Result<Body> {
+    body.map_regions(&mut |region| {
+        if let Some((_, optimized)) = known.get(&region.address()) {
+            return Ok(optimized.clone());
+        }
+        let body = optimize_nested(region.body().clone(), options, rewrites, known, &mut |_, _| ())?;
+        let optimized = Region::new(body);
+        // The old one is kept too, so that no other can have its address.
+        known.insert(region.address(), (region.clone(), optimized.clone()));
+        Ok(optimized)
+    })?;
     for (name, pass) in PASSES {
         let exactly = *name == "fold" && options.fold_exactly;
         let pass = if exactly { Pass::Exact(fold::fold_exactly) } else { *pass };
-        body = pass.run(&body, &mut rewrites).map_err(|e| e.context(format!("in the pass {name}")))?;
+        body = pass.run(&body, rewrites).map_err(|e| e.context(format!("in the pass {name}")))?;
         if cfg!(debug_assertions) {
             max_graph::verify(&body).map_err(|e| e.context(format!("after the pass {name}")))?;
         }
         after(name, &body);
     }
-    Ok((body, rewrites))
+    Ok(body)
 }

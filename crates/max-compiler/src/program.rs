@@ -37,6 +37,19 @@ pub struct Program {
     pub steps: Vec<Step>,
     /// The steps in runs; the sizes of a run are known before its first step.
     pub segments: Vec<Segment>,
+    /// The programs of its regions, each once however many steps run it.
+    pub regions: Vec<Arc<Program>>,
+    /// Outputs that are buffers, and what they are.
+    pub returned: Vec<(usize, Returned)>,
+}
+
+/// A buffer that a program returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returned {
+    /// One of its inputs.
+    Input(usize),
+    /// A buffer that it makes, under the number of the first output that it is.
+    Output(usize),
 }
 
 /// One piece of memory: contiguous elements, 64-byte aligned where the program allocates it.
@@ -193,13 +206,114 @@ pub enum Work<K = Launch, M = Slot> {
         /// Where it goes.
         to: M,
     },
-    /// Runs the custom op that is the step's only op, on contiguous memory.
-    Custom {
-        /// Its operands.
-        operands: Vec<M>,
-        /// Its results.
-        results: Vec<M>,
+    /// Runs the custom op that is the step's only op.
+    Custom(CustomCall<M>),
+    /// Runs regions.
+    Nested(Nested<M>),
+}
+
+/// A run of a custom op on contiguous memory.
+#[derive(Clone, Debug)]
+pub struct CustomCall<M = Slot> {
+    /// What it reads.
+    pub operands: Vec<M>,
+    /// Where it writes its results.
+    pub results: Vec<M>,
+    /// The operands that it also writes.
+    pub written: Vec<M>,
+}
+
+impl<M> CustomCall<M> {
+    /// The memory it writes.
+    pub fn writes(&self) -> impl Iterator<Item = &M> {
+        self.results.iter().chain(&self.written)
+    }
+
+    /// The same on other memory.
+    pub fn map<N>(&self, memory: &mut dyn FnMut(&M) -> N) -> CustomCall<N> {
+        let mut all = |from: &[M]| from.iter().map(&mut *memory).collect::<Vec<N>>();
+        CustomCall { operands: all(&self.operands), results: all(&self.results), written: all(&self.written) }
+    }
+}
+
+/// Runs of regions on memory of the program.
+#[derive(Clone, Debug)]
+pub struct Nested<M = Slot> {
+    /// Which regions, and when.
+    pub control: Control<M>,
+    /// What a region is given, in order.
+    pub inputs: Vec<M>,
+    /// Where it writes its outputs.
+    pub outputs: Vec<M>,
+    /// The inputs that it also writes.
+    pub written: Vec<M>,
+}
+
+/// Which regions run, by their number in the program.
+#[derive(Clone, Debug)]
+pub enum Control<M = Slot> {
+    /// One, once.
+    Call(usize),
+    /// The first if a flag is set, else the second.
+    Cond {
+        /// The flag.
+        flag: M,
+        /// The two.
+        regions: [usize; 2],
     },
+    /// One, while a flag is set: first this one, then the last output of each run. The other outputs of a run are the
+    /// first inputs of the next.
+    While {
+        /// The first flag.
+        flag: M,
+        /// The one.
+        region: usize,
+        /// Where every other run writes its outputs, and its flag.
+        spare: Vec<M>,
+    },
+}
+
+impl<M> Nested<M> {
+    /// The memory it reads.
+    pub fn reads(&self) -> impl Iterator<Item = &M> {
+        let flag = match &self.control {
+            Control::Call(_) => None,
+            Control::Cond { flag, .. } | Control::While { flag, .. } => Some(flag),
+        };
+        flag.into_iter().chain(&self.inputs)
+    }
+
+    /// The memory it writes.
+    pub fn writes(&self) -> impl Iterator<Item = &M> {
+        let spare = match &self.control {
+            Control::While { spare, .. } => &spare[..],
+            Control::Call(_) | Control::Cond { .. } => &[],
+        };
+        self.outputs.iter().chain(spare).chain(&self.written)
+    }
+
+    /// The regions it may run.
+    pub fn regions(&self) -> &[usize] {
+        match &self.control {
+            Control::Call(region) | Control::While { region, .. } => std::slice::from_ref(region),
+            Control::Cond { regions, .. } => regions,
+        }
+    }
+
+    /// The same on other memory.
+    pub fn map<N>(&self, memory: &mut dyn FnMut(&M) -> N) -> Nested<N> {
+        let mut all = |from: &[M]| from.iter().map(&mut *memory).collect::<Vec<N>>();
+        let (inputs, outputs, written) = (all(&self.inputs), all(&self.outputs), all(&self.written));
+        let control = match &self.control {
+            Control::Call(region) => Control::Call(*region),
+            Control::Cond { flag, regions } => Control::Cond { flag: memory(flag), regions: *regions },
+            Control::While { flag, region, spare } => {
+                let spare = all(spare);
+                Control::While { flag: memory(flag), region: *region, spare }
+            }
+        };
+        Nested { control, inputs, outputs, written }
+    }
 }
 
 /// A kernel of the program, and the memory it is launched on.
@@ -230,12 +344,29 @@ impl Program {
                 }
                 continue;
             }
+            // Regions are programs of their own.
+            if let Work::Nested(_) = step.work {
+                continue;
+            }
             if let Some(&slot) = step.slots().find(|&&slot| info(slot).device != step.device) {
                 let (own, other) = (step.device, info(slot).device);
                 bail!(internal, "step {number} on {own} touches slot {} on {other}", slot.0);
             }
         }
         Ok(())
+    }
+
+    /// The program and those of its regions, each once.
+    pub fn with_regions(&self) -> Vec<&Program> {
+        fn collect<'a>(program: &'a Program, found: &mut Vec<&'a Program>) {
+            if !found.iter().any(|known| std::ptr::eq(*known, program)) {
+                found.push(program);
+                program.regions.iter().for_each(|region| collect(region, found));
+            }
+        }
+        let mut found = Vec::new();
+        collect(self, &mut found);
+        found
     }
 
     /// The kernel of a step, on the slots of the program; `None` for a step that launches none.
@@ -246,7 +377,7 @@ impl Program {
 
     /// The custom op that a step runs; `None` for other steps.
     pub fn custom(&self, step: usize) -> Option<&Custom> {
-        let (Work::Custom { .. }, [op]) = (&self.steps[step].work, &self.steps[step].ops[..]) else {
+        let (Work::Custom(_), [op]) = (&self.steps[step].work, &self.steps[step].ops[..]) else {
             return None;
         };
         match &self.source.op(*op).kind {
@@ -260,13 +391,18 @@ impl Program {
         self.devices.iter().position(|&own| own == device).unwrap_or(0)
     }
 
-    /// The kind of a step: that of its kernel, or "print", "transfer" or "custom".
+    /// The kind of a step: that of its kernel, or "print", "transfer", "custom", "call", "cond" or "while".
     pub fn step_kind(&self, step: usize) -> &'static str {
         match &self.steps[step].work {
             Work::Kernel(launch) => self.kernels[launch.kernel].1.kind(),
             Work::Print(..) => "print",
             Work::Transfer { .. } => "transfer",
-            Work::Custom { .. } => "custom",
+            Work::Custom(_) => "custom",
+            Work::Nested(nested) => match nested.control {
+                Control::Call(_) => "call",
+                Control::Cond { .. } => "cond",
+                Control::While { .. } => "while",
+            },
         }
     }
 
@@ -276,8 +412,10 @@ impl Program {
             Work::Kernel(_) => self.kernel(step).map_or(String::new(), |kernel| kernel.to_string()),
             Work::Print(label, _) => label.clone(),
             Work::Transfer { .. } => format!("to {}", self.steps[step].device),
-            Work::Custom { .. } => {
-                self.custom(step).map_or(String::new(), |custom| format!("{:?}", custom.op))
+            Work::Custom(_) => self.custom(step).map_or(String::new(), |custom| format!("{:?}", custom.op)),
+            Work::Nested(nested) => {
+                let names = nested.regions().iter().map(|&region| self.regions[region].source.name.as_str());
+                names.collect::<Vec<_>>().join(" or ")
             }
         }
     }

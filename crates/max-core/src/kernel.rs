@@ -18,6 +18,7 @@ mod gather;
 mod map;
 mod matmul;
 mod print;
+mod put;
 mod scan;
 mod walk;
 
@@ -27,6 +28,7 @@ pub use conv::Conv2d;
 pub use gather::Gather;
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
+pub use put::{Put, PutBound, put_start};
 pub use scan::Scan;
 pub use walk::{Role, Walk};
 
@@ -201,6 +203,7 @@ kernels! {
     Conv2d "conv2d",
     Gather "gather",
     Scan "scan",
+    Put "store",
 }
 
 /// A final loop of a kernel.

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 use max_compiler::program::Origin;
 use max_compiler::{Program, Target};
 use max_core::HostBytes;
-use max_graph::Body;
+use max_graph::region::regions;
 use max_graph::text::{Constants, print};
+use max_graph::{Body, Region};
 
 use crate::lock;
 use crate::lru::Lru;
@@ -85,7 +86,8 @@ impl Key {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         // Error messages name the lines that recorded the ops, so graphs recorded elsewhere are different graphs.
-        for op in body.ops() {
+        let nested = regions(body);
+        for op in nested.iter().map(Region::body).chain([body]).flat_map(Body::ops) {
             op.location.as_ref().map(|location| (&location.file, location.line)).hash(&mut hasher);
         }
         Key { hash: hasher.finish(), text, constants, target: format!("{target:?}") }

@@ -12,7 +12,7 @@ use max_driver::{Buffer, Device};
 use crate::capture::Captures;
 use crate::observe::Observer;
 use crate::profile::Profile;
-use crate::run::{Config, Runtime, fits_kernels};
+use crate::run::{Config, Runtime, fits_kernels, is_aligned, overlap};
 use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings};
 
 /// The name, sizes, dtype and device of one input or output of a model.
@@ -26,6 +26,8 @@ pub struct TensorSpec {
     pub dtype: DType,
     /// The device that it is on.
     pub device: DeviceRef,
+    /// Whether it is a buffer that the model may write.
+    pub mutable: bool,
 }
 
 /// A compiled graph with its weights.
@@ -202,6 +204,24 @@ impl Model {
         Ok(outputs)
     }
 
+    /// What the model writes in place may not be another input too.
+    fn check_shared(&self, inputs: &[Buffer]) -> Result<()> {
+        for (at, (buffer, spec)) in
+            inputs.iter().zip(&self.inputs).enumerate().filter(|(_, (_, spec))| spec.mutable)
+        {
+            let shared = |(number, other): &(usize, &Buffer)| *number != at && overlap(buffer, other);
+            if let Some((other, _)) = inputs.iter().enumerate().find(shared) {
+                bail!(
+                    value,
+                    "{} is written in place by the model, so it cannot share memory with {}",
+                    spec.name,
+                    self.inputs[other].name
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Observes an execution in the way that the session asks for.
     pub(crate) fn observer<'a>(&'a self, checkpoint: &'a dyn Fn() -> Result<()>) -> Observer<'a> {
         Observer {
@@ -235,20 +255,35 @@ impl Model {
             if buffer.is_host() {
                 buffer.stream().synchronize()?;
             }
+            if spec.mutable {
+                check_mutable(buffer, &spec.name)?;
+            }
         }
+        self.check_shared(inputs)?;
         if inputs.iter().all(|input| fits_kernels(input) && is_in_order(input)) {
             return Ok(Cow::Borrowed(inputs));
         }
-        let prepared = inputs.iter().map(|input| {
+        let prepared = inputs.iter().zip(&self.inputs).map(|(input, spec)| {
             let input = if is_in_order(input) {
                 Cow::Borrowed(input)
             } else {
                 Cow::Owned(input.to_stream(&input.device().default_stream())?)
             };
-            if fits_kernels(&input) { Ok(input.into_owned()) } else { input.contiguous() }
+            if spec.mutable || fits_kernels(&input) { Ok(input.into_owned()) } else { input.contiguous() }
         });
         prepared.collect::<Result<Vec<_>>>().map(Cow::Owned)
     }
+}
+
+/// What a model writes in place cannot be copied first.
+fn check_mutable(buffer: &Buffer, name: &str) -> Result<()> {
+    let problem = match () {
+        () if buffer.is_read_only() => "is read-only",
+        () if !buffer.is_contiguous() => "is not contiguous",
+        () if !is_aligned(buffer) => "is not aligned to 16 bytes",
+        () => return Ok(()),
+    };
+    bail!(value, "{name} is written in place by the model, but {buffer:?} {problem}")
 }
 
 /// Whether a buffer is in the order of its device's default stream.
@@ -279,7 +314,7 @@ fn specs<'a>(role: &str, types: impl Iterator<Item = &'a Type>) -> Result<Vec<Te
         match (ty.array(), ty.device()) {
             (Some((dtype, shape)), Some(device)) => {
                 let shape = shape.iter().map(|dim| dim.as_static()).collect();
-                Ok(TensorSpec { name, shape, dtype, device })
+                Ok(TensorSpec { name, shape, dtype, device, mutable: matches!(ty, Type::Buffer(_)) })
             }
             _ => bail!(
                 not_implemented,

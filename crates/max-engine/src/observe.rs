@@ -35,6 +35,11 @@ pub(crate) struct Started<'a> {
 }
 
 impl Observer<'_> {
+    /// Observes a region: its steps are part of a step of the program.
+    pub(crate) fn inside(&self) -> Observer<'_> {
+        Observer { profile: None, tracing: false, ..*self }
+    }
+
     /// Starts timing a step of the host or of a stream; `None` if nobody wants to know. The number one past the last step
     /// stands for a whole recorded capture.
     pub(crate) fn start<'a>(&self, step: usize, stream: Option<&'a Stream>) -> Result<Option<Started<'a>>> {

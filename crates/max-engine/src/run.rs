@@ -9,17 +9,20 @@ mod custom;
 mod fixed;
 mod frozen;
 mod launch;
+mod nested;
 mod state;
 mod storage;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use max_compiler::program::{self, Work};
+use max_compiler::program::{self, Returned, Work};
 use max_compiler::{Bound, Data, MemoryPlan, Program, Shapes};
-use max_core::kernel::{Access, Instr};
+use max_core::kernel::{Access, Instr, Slot};
 use max_core::{Bindings, Error, Result, bail};
 use max_driver::{Buffer, Device, Stream};
 use max_graph::interpret::bind_inputs;
+use max_graph::region::outer_symbols;
 use max_kernels::{Pool, cuda};
 
 use crate::lock;
@@ -29,16 +32,16 @@ use custom::Customs;
 use fixed::Fixed;
 use launch::{Launch, Need};
 use state::{NotFinite, Running, State};
-use storage::{Scratch, Storage};
+use storage::{Given, Storage, Table};
 
-pub(crate) use fixed::fits_kernels;
-pub(crate) use frozen::Frozen;
+pub(crate) use fixed::{fits_kernels, is_aligned};
+pub(crate) use frozen::{Frozen, overlap};
 
 /// For how many different input sizes a program stays bound.
 const KEPT_SIZES: usize = 32;
 
 /// How many sets of arenas are kept for later executions.
-const KEPT_SCRATCH: usize = 4;
+const KEPT_STORAGE: usize = 4;
 
 /// What happens to the memory of temporaries after an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +75,12 @@ pub(crate) struct Runtime {
     devices: Vec<Device>,
     streams: Vec<Stream>,
     fixed: Fixed,
+    /// The programs of its regions.
+    regions: Vec<Arc<Runtime>>,
+    /// The symbols whose sizes it must be told, if it is a region.
+    symbols: Vec<Arc<str>>,
     ready: Mutex<Lru<Arc<Ready>, KEPT_SIZES>>,
-    scratch: Mutex<Vec<Scratch>>,
+    storage: Mutex<Vec<Storage>>,
 }
 
 /// A program bound to the sizes of its inputs.
@@ -81,6 +88,8 @@ pub(crate) struct Runtime {
 pub(crate) struct Ready {
     /// The sizes of the inputs.
     shapes: Vec<Vec<usize>>,
+    /// The sizes of the symbols that it was told.
+    told: Bindings,
     bindings: Bindings,
     pub(crate) first: Arc<Segment>,
     /// Segments whose sizes depend on data, with their numbers and what they were bound to.
@@ -104,6 +113,14 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// The sizes of a slot that it uses.
+    fn shape(&self, slot: Slot) -> Result<&[usize]> {
+        match self.shapes.get(slot.0 as usize) {
+            Some(shape) => Ok(shape),
+            None => bail!(internal, "slot {} has no size", slot.0),
+        }
+    }
+
     /// The kernel of a launch.
     fn kernel(&self, launch: &program::Launch) -> Result<&Launch> {
         match self.launches.get(launch.kernel) {
@@ -116,52 +133,86 @@ impl Segment {
     fn stream<'a>(&self, runtime: &'a Runtime, step: usize) -> Result<Option<&'a Stream>> {
         match &runtime.program.steps[step].work {
             Work::Kernel(launch) => Ok(self.kernel(launch)?.stream(runtime)),
-            Work::Custom { .. } => Ok(self.customs.get(&step).and_then(|(launch, _)| launch.stream(runtime))),
-            Work::Print(..) | Work::Transfer { .. } => Ok(None),
+            Work::Custom(_) => Ok(self.customs.get(&step).and_then(|(launch, _)| launch.stream(runtime))),
+            Work::Print(..) | Work::Transfer { .. } | Work::Nested(_) => Ok(None),
         }
     }
 }
 
 impl Runtime {
     pub(crate) fn new(program: Arc<Program>, weights: &[Buffer], config: Config) -> Result<Runtime> {
+        Runtime::with_regions(program, weights, config, &mut HashMap::new())
+    }
+
+    /// A program whose regions may be known already, by their address.
+    fn with_regions(
+        program: Arc<Program>,
+        weights: &[Buffer],
+        config: Config,
+        known: &mut HashMap<usize, Arc<Runtime>>,
+    ) -> Result<Runtime> {
+        let mut regions = Vec::with_capacity(program.regions.len());
+        for region in &program.regions {
+            let address = Arc::as_ptr(region).addr();
+            let runtime = match known.get(&address) {
+                Some(runtime) => runtime.clone(),
+                None => Arc::new(Runtime::with_regions(region.clone(), &[], config.clone(), known)?),
+            };
+            known.insert(address, runtime.clone());
+            regions.push(runtime);
+        }
         let devices = program.devices.iter().map(|&device| Device::from_ref(device));
         let devices = devices.collect::<Result<Vec<_>>>()?;
         let runtime = Runtime {
             fixed: Fixed::new(&program, weights, &devices, config.keep)?,
             streams: devices.iter().map(Device::default_stream).collect(),
+            symbols: outer_symbols(&program.source).into_iter().collect(),
             program,
             config,
             devices,
+            regions,
             ready: Mutex::default(),
-            scratch: Mutex::default(),
+            storage: Mutex::default(),
         };
         if runtime.program.is_static() {
             let sizes = runtime.program.inputs.iter().filter_map(|ty| ty.array());
             let sizes = sizes.map(|(_, shape)| shape.evaluate(&Bindings::new())).collect::<Result<Vec<_>>>();
             // If the sizes are wrong, the execution reports it.
-            let _ = sizes.and_then(|sizes| runtime.bind(sizes));
+            let _ = sizes.and_then(|sizes| runtime.bind(sizes, Bindings::new()));
         }
         Ok(runtime)
     }
 
     /// The program bound to the sizes of these inputs: cached, or bound now.
     pub(crate) fn ready(&self, inputs: &[Buffer]) -> Result<Arc<Ready>> {
+        self.ready_for(inputs.iter().map(Buffer::shape), &Bindings::new())
+    }
+
+    /// The program bound to the sizes of its inputs and those of symbols that its caller knows.
+    fn ready_for<'s>(
+        &self,
+        inputs: impl Iterator<Item = &'s [usize]> + Clone,
+        known: &Bindings,
+    ) -> Result<Arc<Ready>> {
+        let told = |symbol: &Arc<str>| Some((symbol.clone(), *known.get(symbol)?));
         let same = |ready: &Arc<Ready>| {
             let shapes = ready.shapes.iter().map(Vec::as_slice);
-            shapes.eq(inputs.iter().map(Buffer::shape))
+            shapes.eq(inputs.clone())
+                && self.symbols.iter().all(|symbol| ready.told.get(symbol) == known.get(symbol))
         };
         if let Some(ready) = lock(&self.ready).find(same) {
             return Ok(ready.clone());
         }
-        self.bind(inputs.iter().map(|input| input.shape().to_vec()).collect())
+        self.bind(inputs.map(<[usize]>::to_vec).collect(), self.symbols.iter().filter_map(told).collect())
     }
 
-    fn bind(&self, shapes: Vec<Vec<usize>>) -> Result<Arc<Ready>> {
+    fn bind(&self, shapes: Vec<Vec<usize>>, told: Bindings) -> Result<Arc<Ready>> {
         let types: Vec<_> = self.program.inputs.iter().collect();
-        let mut bindings = bind_inputs(&types, &shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        let sizes = shapes.iter().map(Vec::as_slice).collect::<Vec<_>>();
+        let mut bindings = bind_inputs(&types, &sizes, &told)?;
         self.program.learn(0, &mut bindings, &Weights(self))?;
         let first = Arc::new(self.segment(0, &bindings)?);
-        let ready = Arc::new(Ready { shapes, bindings, first, later: Mutex::default() });
+        let ready = Arc::new(Ready { shapes, told, bindings, first, later: Mutex::default() });
         let evicted = lock(&self.ready).insert(ready.clone());
         drop(evicted);
         Ok(ready)
@@ -211,19 +262,26 @@ impl Runtime {
     /// Runs on inputs that have been checked.
     pub(crate) fn run(&self, inputs: &[Buffer], observer: &Observer) -> Result<Vec<Buffer>> {
         let ready = self.ready(inputs)?;
-        let scratch = lock(&self.scratch).pop().unwrap_or_default();
-        let mut state = State::new(self, inputs, scratch);
+        let storage = lock(&self.storage).pop().unwrap_or_default();
+        let mut state = State::new(self, Given::Buffers(inputs), storage);
         let result = self.segments(&ready, &mut state, observer);
-        let Storage { outputs, mut scratch, .. } = state.storage;
-        if self.config.keep == Keep::Little && scratch.arenas.iter().any(|arena| arena.bytes() > LITTLE) {
-            scratch.arenas.clear();
+        let mut storage = state.storage;
+        let mut outputs = std::mem::take(&mut storage.outputs);
+        if self.config.keep == Keep::Little && storage.arenas.iter().any(|arena| arena.bytes() > LITTLE) {
+            storage.arenas.clear();
         }
-        let mut kept = lock(&self.scratch);
-        if kept.len() < KEPT_SCRATCH {
-            kept.push(scratch);
+        let mut kept = lock(&self.storage);
+        if kept.len() < KEPT_STORAGE {
+            kept.push(storage);
         }
         drop(kept);
         result?;
+        for &(output, returned) in &self.program.returned {
+            outputs[output] = match returned {
+                Returned::Input(input) => inputs.get(input).cloned(),
+                Returned::Output(first) => outputs[first].clone(),
+            };
+        }
         let missing = || Error::internal("an output was never computed");
         outputs.into_iter().map(|output| output.ok_or_else(missing)).collect()
     }
@@ -231,7 +289,7 @@ impl Runtime {
     fn segments(&self, ready: &Ready, state: &mut State, observer: &Observer) -> Result<()> {
         let mut not_finite = NotFinite::new();
         if let [_] = self.program.segments.as_slice() {
-            let running = Running { number: 0, segment: &ready.first };
+            let running = Running { number: 0, segment: &ready.first, bindings: &ready.bindings };
             return self.steps(running, state, &mut not_finite, observer);
         }
         let mut bindings = ready.bindings.clone();
@@ -242,7 +300,7 @@ impl Runtime {
                 0 => ready.first.clone(),
                 _ => self.later(number, ready, &mut bindings, state)?,
             };
-            self.steps(Running { number, segment }, state, &mut not_finite, observer)?;
+            self.steps(Running { number, segment, bindings: &bindings }, state, &mut not_finite, observer)?;
             let Storage { spots, shapes, .. } = &mut state.storage;
             for (slot, shape) in segment.shapes.iter().enumerate() {
                 shapes[slot] = shape.map(<[usize]>::to_vec).or(shapes[slot].take());
@@ -276,30 +334,44 @@ impl Runtime {
         not_finite: &mut NotFinite,
         observer: &Observer,
     ) -> Result<()> {
-        let Running { number, segment } = running;
-        state.storage.reserve(self, number, segment)?;
+        let Running { number, segment, .. } = running;
+        state.storage.reserve(self, state.given, number, segment)?;
         let room = state.storage.take_room();
-        let mut table = state.storage.table(self, state.inputs, number, segment, room)?;
+        let mut regions = std::mem::take(&mut state.storage.regions);
+        let mut table = state.storage.table(self, state.given, number, segment, room)?;
+        self.steps_on(running, &mut table, &mut regions, not_finite, observer)?;
+        let room = table.into_room();
+        state.storage.keep_room(room);
+        state.storage.regions = regions;
+        Ok(())
+    }
+
+    /// Runs the steps of a segment on memory that has been reserved.
+    fn steps_on(
+        &self,
+        running: Running,
+        table: &mut Table,
+        regions: &mut [Storage],
+        not_finite: &mut NotFinite,
+        observer: &Observer,
+    ) -> Result<()> {
+        let Running { number, segment, .. } = running;
         for step in self.program.segments[number].steps.clone() {
             (observer.checkpoint)()?;
             let started = observer.start(step, segment.stream(self, step)?)?;
             match &self.program.steps[step].work {
-                Work::Kernel(launch) => segment.kernel(launch)?.run(launch, &mut table, self),
-                Work::Print(label, slot) => state.print(running, label, *slot),
-                Work::Transfer { from, to } => state.transfer(running, *from, *to),
-                Work::Custom { operands, results } => match segment.customs.get(&step) {
-                    Some((kernel, launch)) => kernel.run(launch, &mut table, self),
-                    None => state.custom(running, step, operands, results),
-                },
+                Work::Kernel(launch) => segment.kernel(launch)?.run(launch, table, self),
+                Work::Print(label, slot) => self.print(running, table, label, *slot),
+                Work::Transfer { from, to } => self.transfer(running, table, *from, *to),
+                Work::Nested(nested) => self.nested(nested, running, table, regions, observer),
+                Work::Custom(call) => self.custom(running, table, step, call),
             }
             .map_err(|error| self.blame(step, error))?;
             observer.finish(&self.program, step, started)?;
             if observer.checks_values() {
-                state.check_values(running, step, not_finite, observer)?;
+                self.check_values(running, table, step, not_finite, observer)?;
             }
         }
-        let room = table.into_room();
-        state.storage.keep_room(room);
         Ok(())
     }
 

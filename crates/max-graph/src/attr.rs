@@ -10,6 +10,7 @@ use max_core::{
 
 use crate::custom::CustomOp;
 use crate::host::HostTensor;
+use crate::region::Region;
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +35,8 @@ pub enum Attr {
     Named(Attrs),
     /// A custom op.
     Custom(Arc<CustomOp>),
+    /// Bodies of their own that the op runs.
+    Regions(Vec<Region>),
 }
 
 /// Constants of up to this many bytes are compared by content, larger ones by address.
@@ -64,6 +67,7 @@ impl Attr {
                 }
             }
             Attr::Custom(op) => op.identity().hash(state),
+            Attr::Regions(regions) => regions.iter().for_each(|region| region.address().hash(state)),
         }
     }
 }
@@ -146,6 +150,7 @@ attr_types! {
             let named = attrs.into_iter().map(|(name, attr)| Some((name, Parameter::from_attr(attr)?)));
             Parameters::new(named.collect::<Option<_>>()?).ok()
         };
+    Vec<Region>: self => Attr::Regions(self.clone()), Attr::Regions(r) => Some(r);
 }
 
 /// Declares the struct of an op with its IR name and attributes, and how they print and parse.

@@ -1,7 +1,8 @@
 //! `Graph`: a shared handle on a body being built, and the stack of graphs being built on this thread.
 //!
 //! Ops record into the current graph, the innermost one entered; values remember their graph, so a value of
-//! another graph is refused. The location of the user's call is kept with each op and put on each error.
+//! another graph is refused. While the region of an op is built, it is a graph nested in that of the op: what it uses from
+//! there is captured, which makes it an argument. The location of the user's call is kept with each op and put on each error.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,15 +18,27 @@ use crate::ir::{Body, ValueId};
 use crate::op::OpKind;
 use crate::operand::{Operand, Operands};
 use crate::ops::constant::{Constant, ConstantExternal};
+use crate::ops::fence::Fence;
+use crate::region::Region;
 use crate::value::{TensorValue, Value};
 use crate::weight::Weight;
 
 /// A graph being built, or built. Cloning makes another handle on the same graph.
 #[derive(Clone)]
-pub struct Graph(Arc<Mutex<State>>);
+pub struct Graph(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// The graph whose values it may use, if it becomes the region of an op.
+    parent: Option<Graph>,
+}
 
 struct State {
     body: Body,
+    /// Values of the parent, and the arguments that stand for them.
+    captures: Vec<(ValueId, ValueId)>,
+    /// What calls of this graph run.
+    callee: Option<Callee>,
     weights: HashMap<String, AddedWeight>,
     seed: Option<Seed>,
     library: KernelLibrary,
@@ -35,6 +48,14 @@ struct State {
 struct Seed {
     value: ValueId,
     draws: u64,
+}
+
+/// A graph as calls run it: a region whose last arguments are its weights.
+#[derive(Clone)]
+pub(crate) struct Callee {
+    pub(crate) region: Region,
+    /// Each with its name, its type and the object that it came from.
+    pub(crate) weights: Vec<(String, TensorType, u64)>,
 }
 
 /// The difference between the seeds of consecutive draws: 2**64 divided by the golden ratio, rounded to an odd number,
@@ -60,6 +81,81 @@ enum CallSite {
     TrackedByCaller,
     /// This location.
     At(Location),
+}
+
+/// Regions of ops.
+impl Graph {
+    /// The graphs as regions that take the same captures after their own inputs, and those captures as values of this graph.
+    pub(crate) fn close<const N: usize>(&self, nested: [&Graph; N]) -> Result<([Region; N], Vec<Value>)> {
+        let mut outer: Vec<ValueId> = Vec::new();
+        for graph in nested {
+            if graph.0.parent.as_ref() != Some(self) {
+                bail!(value, "region '{}' was built for another graph than '{}'", graph.name(), self.name());
+            }
+            for &(value, _) in &graph.state().captures {
+                if !outer.contains(&value) {
+                    outer.push(value);
+                }
+            }
+        }
+        let state = self.state();
+        let regions = nested.map(|graph| {
+            let nested = graph.state();
+            let mut body = nested.body.clone();
+            let inputs = body.block.arguments.len() - nested.captures.len();
+            let mut arguments = body.block.arguments[..inputs].to_vec();
+            for value in &outer {
+                let known = nested.captures.iter().find(|(known, _)| known == value).map(|(_, inner)| *inner);
+                arguments
+                    .push(known.unwrap_or_else(|| body.add_argument(state.body.type_of(*value).clone())));
+            }
+            body.block.arguments = arguments;
+            Region::new(body)
+        });
+        Ok((regions, outer.into_iter().map(|id| self.value(&state.body, id)).collect()))
+    }
+
+    /// Records the ops of another graph into this one, on values of this one or of those around it.
+    pub(crate) fn inline(&self, body: &Body, arguments: &[Value]) -> Result<Vec<Value>> {
+        let arguments =
+            arguments.iter().map(|value| self.own(value, &body.name)).collect::<Result<Vec<_>>>()?;
+        let mut state = self.state();
+        let results = state.body.inline(body, &arguments)?;
+        Ok(results.into_iter().map(|id| self.value(&state.body, id)).collect())
+    }
+
+    /// What a call of this graph runs; the same region for all calls, unless the graph has changed in between.
+    pub(crate) fn callee(&self) -> Result<Callee> {
+        let mut state = self.state();
+        if self.0.parent.is_some() {
+            bail!(value, "graph '{}' is a region of another graph, which cannot be called", state.body.name);
+        }
+        let is_same = |known: &Callee| {
+            let (old, new) = (&known.region.body().block, &state.body.block);
+            old.ops.len() + known.weights.len() == new.ops.len() && old.results == new.results
+        };
+        if let Some(known) = state.callee.as_ref().filter(|known| is_same(known)) {
+            return Ok(known.clone());
+        }
+        let mut body = state.body.clone();
+        let mut weights = Vec::new();
+        for id in std::mem::take(&mut body.block.ops) {
+            match &body.op(id).kind {
+                OpKind::ConstantExternal(weight) => {
+                    let result = body.op(id).results[0];
+                    if let Type::Tensor(ty) = body.type_of(result) {
+                        let identity = state.weights.get(&weight.name).map_or(0, |added| added.identity);
+                        weights.push((weight.name.clone(), ty.clone(), identity));
+                    }
+                    body.block.arguments.push(result);
+                }
+                _ => body.block.ops.push(id),
+            }
+        }
+        let callee = Callee { region: Region::new(body), weights };
+        state.callee = Some(callee.clone());
+        Ok(callee)
+    }
 }
 
 impl Graph {
@@ -108,12 +204,31 @@ impl Graph {
             _ => None,
         });
         let weights = external.collect();
-        Graph(Arc::new(Mutex::new(State { body, weights, seed: None, library: KernelLibrary::new() })))
+        Graph::with_parent(body, weights, None)
+    }
+
+    fn with_parent(body: Body, weights: HashMap<String, AddedWeight>, parent: Option<Graph>) -> Graph {
+        let library = parent.as_ref().map(Graph::library).unwrap_or_default();
+        let state = State { body, captures: Vec::new(), callee: None, weights, seed: None, library };
+        Graph(Arc::new(Shared { state: Mutex::new(state), parent }))
+    }
+
+    /// A graph that becomes a region of an op of this one: it may use values of this one, and its weights are weights of
+    /// this one.
+    #[track_caller]
+    pub fn nested<T: Into<Type>>(
+        &self,
+        name: impl Into<String>,
+        input_types: impl IntoIterator<Item = T>,
+    ) -> Result<Graph> {
+        let types: Vec<Type> = input_types.into_iter().map(Into::into).collect();
+        types.iter().try_for_each(Type::validate).map_err(|e| e.at(Location::caller()))?;
+        Ok(Graph::with_parent(Body::new(name, types), HashMap::new(), Some(self.clone())))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while the lock is held cannot leave a half-made op: bodies change by appending whole ops.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same graph, whose custom ops are found in a library by their names.
@@ -150,7 +265,8 @@ impl Graph {
     /// Moves the graph's data out; the graph is empty afterwards.
     pub fn take_body(&self) -> Body {
         let mut state = self.state();
-        (state.weights, state.seed) = (HashMap::new(), None);
+        (state.weights, state.seed, state.callee) = (HashMap::new(), None, None);
+        state.captures.clear();
         std::mem::take(&mut state.body)
     }
 
@@ -189,12 +305,24 @@ impl Graph {
             let scope = self.enter();
             let outputs = outputs.into().into_values()?;
             drop(scope);
-            for value in &outputs {
-                self.check_owner(value.graph(), value.type_(), "output")?;
-            }
-            self.state().body.block.results = Some(outputs.iter().map(Value::id).collect());
+            let outputs = outputs.iter().map(|value| self.own(value, "output")).collect::<Result<_>>()?;
+            self.state().body.block.results = Some(outputs);
             Ok(())
         })
+    }
+
+    /// Whatever is recorded later, on any device, runs after all that has been recorded so far.
+    pub fn merge_device_chains(&self) -> Result<()> {
+        self.state().body.push(Fence {}.into(), Vec::new(), current_location()).map(|_| ())
+    }
+
+    /// The outputs, once they are set.
+    pub fn outputs(&self) -> Result<Vec<Value>> {
+        let state = self.state();
+        match &state.body.block.results {
+            Some(results) => Ok(results.iter().map(|&id| self.value(&state.body, id)).collect()),
+            None => bail!(value, "graph '{}' has no output yet: call output() first", state.body.name),
+        }
     }
 
     /// The types of the outputs, once they are set.
@@ -222,6 +350,11 @@ impl Graph {
         identity: u64,
         shared: bool,
     ) -> Result<TensorValue> {
+        if let Some(parent) = &self.0.parent {
+            let outer = parent.weight_value(name, ty, identity, shared)?;
+            let inner = self.own(&outer.into(), "a weight")?;
+            return Ok(TensorValue::new(self.clone(), inner, ty.clone()));
+        }
         let mut state = self.state();
         if let Some(added) = state.weights.get(name) {
             let value = self.tensor_value(&state.body, added.value)?;
@@ -248,13 +381,22 @@ impl Graph {
 
     /// Sets the seed for the draws that follow.
     pub(crate) fn set_seed(&self, seed: &TensorValue) -> Result<()> {
-        self.check_owner(seed.graph(), seed.tensor_type(), "random.set_seed")?;
-        self.state().seed = Some(Seed { value: seed.id(), draws: 0 });
+        let value = self.own(&seed.into(), "random.set_seed")?;
+        self.state().seed = Some(Seed { value, draws: 0 });
         Ok(())
     }
 
     /// The seed for the next draw, different for each.
     pub(crate) fn next_seed(&self) -> Result<TensorValue> {
+        let own = self.state().seed.is_some();
+        if let Some(parent) = self.0.parent.as_ref().filter(|_| !own) {
+            let entered = parent.enter();
+            let outer = parent.next_seed()?;
+            drop(entered);
+            let ty = outer.tensor_type().clone();
+            let inner = self.own(&outer.into(), "random")?;
+            return Ok(TensorValue::new(self.clone(), inner, ty));
+        }
         let (seed, draws) = {
             let mut state = self.state();
             let state = &mut *state;
@@ -290,10 +432,39 @@ impl Graph {
         })
     }
 
-    fn check_owner(&self, owner: &Graph, ty: &dyn fmt::Display, user: &str) -> Result<()> {
-        if owner == self {
-            return Ok(());
+    /// The id of a value here: its own, or that of the argument that stands for a value of the surrounding graphs.
+    fn own(&self, value: &Value, user: &str) -> Result<ValueId> {
+        if value.graph() == self {
+            return Ok(value.id());
         }
+        if !self.is_inside(value.graph()) {
+            return self.refuse(value, user);
+        }
+        let Some(parent) = &self.0.parent else { return self.refuse(value, user) };
+        let outer = parent.own(value, user)?;
+        let mut state = self.state();
+        if let Some(&(_, inner)) = state.captures.iter().find(|(known, _)| *known == outer) {
+            return Ok(inner);
+        }
+        let inner = state.body.add_argument(value.type_().clone());
+        state.captures.push((outer, inner));
+        Ok(inner)
+    }
+
+    /// Whether it is nested in another graph.
+    fn is_inside(&self, other: &Graph) -> bool {
+        let mut parent = self.0.parent.as_ref();
+        while let Some(graph) = parent {
+            if graph == other {
+                return true;
+            }
+            parent = graph.0.parent.as_ref();
+        }
+        false
+    }
+
+    fn refuse<T>(&self, value: &Value, user: &str) -> Result<T> {
+        let (owner, ty) = (value.graph(), value.type_());
         let here = match self.name() {
             // An op on tensors: the user has not made a graph here.
             name if name.is_empty() => "outside of it".into(),
@@ -321,10 +492,7 @@ impl Graph {
 /// Records an op into the current graph.
 pub(crate) fn record(kind: impl Into<OpKind>, operands: &[Value]) -> Result<Vec<Value>> {
     let (graph, kind) = (Graph::current()?, kind.into());
-    let operands = operands.iter().map(|operand| {
-        graph.check_owner(operand.graph(), operand.type_(), kind.name())?;
-        Ok(operand.id())
-    });
+    let operands = operands.iter().map(|operand| graph.own(operand, kind.name()));
     let operands = operands.collect::<Result<_>>()?;
     let mut state = graph.state();
     let op = state.body.push(kind, operands, current_location())?;
@@ -337,9 +505,9 @@ pub fn record_one<'a>(
     operands: impl IntoIterator<Item = &'a TensorValue>,
 ) -> Result<TensorValue> {
     let (graph, kind) = (Graph::current()?, kind.into());
-    let operands = operands.into_iter().map(|operand| {
-        graph.check_owner(operand.graph(), operand.tensor_type(), kind.name())?;
-        Ok(operand.id())
+    let operands = operands.into_iter().map(|operand| match operand.graph() == &graph {
+        true => Ok(operand.id()),
+        false => graph.own(&operand.into(), kind.name()),
     });
     let operands = operands.collect::<Result<_>>()?;
     let mut state = graph.state();

@@ -33,9 +33,24 @@ pub fn interpret(
     inputs: &[HostTensor],
     environment: &dyn Environment,
 ) -> Result<Vec<HostTensor>> {
+    interpret_in_place(body, &mut inputs.to_vec(), environment)
+}
+
+/// Runs a body on inputs, of which those that are buffers are replaced by their new contents.
+pub fn interpret_in_place(
+    body: &Body,
+    inputs: &mut [HostTensor],
+    environment: &dyn Environment,
+) -> Result<Vec<HostTensor>> {
+    run(body, inputs, &Run { bindings: &Bindings::new(), environment })
+}
+
+/// Runs a body as part of another run, whose symbols it knows.
+pub(crate) fn run(body: &Body, inputs: &mut [HostTensor], outer: &Run) -> Result<Vec<HostTensor>> {
+    let environment = outer.environment;
     let sizes: Vec<_> = inputs.iter().map(HostTensor::shape).collect();
     let types: Vec<_> = body.types_of(&body.block.arguments).collect();
-    let mut bindings = bind_inputs(&types, &sizes)?;
+    let mut bindings = bind_inputs(&types, &sizes, outer.bindings)?;
     let mut values: HashMap<ValueId, HostTensor> =
         body.block.arguments.iter().copied().zip(inputs.iter().cloned()).collect();
     let last_use = last_uses(body);
@@ -43,10 +58,14 @@ pub fn interpret(
         environment.checkpoint()?;
         let mut run_op = || -> Result<()> {
             let operands = op.operands.iter().map(|v| take(&values, *v)).collect::<Result<Vec<_>>>()?;
-            let results = op.kind.eval(&operands, &Run { bindings: &bindings, environment })?;
-            for (&id, result) in op.results.iter().zip(results) {
+            let mut results = op.kind.eval(&operands, &Run { bindings: &bindings, environment })?.into_iter();
+            for (&id, result) in op.results.iter().zip(results.by_ref()) {
                 unify(body.type_of(id), &result, &mut bindings)?;
                 values.insert(id, result);
+            }
+            let buffers = op.operands.iter().filter(|&&id| matches!(body.type_of(id), Type::Buffer(_)));
+            for (&buffer, contents) in buffers.zip(results) {
+                values.insert(buffer, contents);
             }
             Ok(())
         };
@@ -60,6 +79,11 @@ pub fn interpret(
             }
         }
     }
+    for (input, argument) in inputs.iter_mut().zip(&body.block.arguments) {
+        if let (Type::Buffer(_), Some(contents)) = (body.type_of(*argument), values.get(argument)) {
+            *input = contents.clone();
+        }
+    }
     let results = body.block.results.as_deref().unwrap_or_default();
     results.iter().map(|v| take(&values, *v)).collect()
 }
@@ -68,22 +92,23 @@ fn take(values: &HashMap<ValueId, HostTensor>, id: ValueId) -> Result<HostTensor
     values.get(&id).cloned().ok_or_else(|| Error::internal(format!("value %{} was never computed", id.0)))
 }
 
-/// The op after which each value is no longer needed; results of the body are needed to the end.
+/// The op after which each value is no longer needed; results of the body and its buffers are needed to the end.
 fn last_uses(body: &Body) -> HashMap<ValueId, usize> {
     let mut last = HashMap::new();
     for (at, op) in body.ops().enumerate() {
         last.extend(op.operands.iter().map(|&v| (v, at)));
     }
-    last.extend(body.block.results.iter().flatten().map(|&v| (v, usize::MAX)));
+    let buffers = body.block.arguments.iter().filter(|&&v| matches!(body.type_of(v), Type::Buffer(_)));
+    last.extend(body.block.results.iter().flatten().chain(buffers).map(|&v| (v, usize::MAX)));
     last
 }
 
-/// Checks the sizes of inputs against their types and binds the symbols.
-pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]]) -> Result<Bindings> {
+/// Checks the sizes of inputs against their types and binds the symbols, in addition to those that are known.
+pub fn bind_inputs(types: &[&Type], sizes: &[&[usize]], known: &Bindings) -> Result<Bindings> {
     if types.len() != sizes.len() {
         bail!(value, "the graph takes {} inputs, got {}", types.len(), sizes.len());
     }
-    let mut bindings = Bindings::new();
+    let mut bindings = known.clone();
     let mut pending = Vec::new();
     for (input, (ty, sizes)) in types.iter().zip(sizes).enumerate() {
         let Some((_, shape)) = ty.array() else { bail!(type_, "input{input} of type {ty} cannot be given") };

@@ -1,13 +1,16 @@
 //! The graph as data: values and ops in arenas, named by small ids.
 //!
-//! Every value is defined once, by the block's arguments or by one op; the ops of the
-//! block are ordered so that each value is defined before it is used. [`crate::verify()`] checks this.
+//! Every value is defined once, by the block's arguments or by one op; the ops of the block are ordered so that each value
+//! is defined before it is used, and ops with effects are in the order of their effects. [`crate::verify()`] checks what can
+//! be checked. Branches, loop bodies and subgraphs are bodies of their own that see nothing of what surrounds them: see
+//! [`Region`](crate::region::Region).
 
 use max_core::memory::{require_memory, try_reserve};
-use max_core::{Location, Result, Type};
+use max_core::{Location, Result, Type, bail};
 
 use crate::op::OpKind;
 use crate::properties::{Properties, Signature};
+use crate::region::Region;
 
 /// Identifies a value of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,6 +39,9 @@ const STRETCH: usize = 4096;
 /// More than the ops of a stretch allocate one by one: their operands, results, attributes and types.
 const STRETCH_BYTES: usize = STRETCH * (4 << 10);
 
+/// How deep regions may be nested: whatever walks them recursively must not run out of stack.
+pub const MOST_NESTED: u32 = 64;
+
 /// A sequence of ops with arguments and results.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
@@ -56,6 +62,7 @@ pub struct Body {
     pub block: Block,
     ops: Vec<Op>,
     types: Vec<Type>,
+    nesting: u32,
 }
 
 impl Body {
@@ -76,6 +83,7 @@ impl Body {
         self.block.results = None;
         self.ops.clear();
         self.types.clear();
+        self.nesting = 0;
     }
 
     /// Appends an argument.
@@ -95,6 +103,11 @@ impl Body {
         self.block.ops.reserve(other.block.ops.len());
         self.ops.reserve(other.block.ops.len());
         self.types.reserve(other.types.len());
+    }
+
+    /// How deep regions are nested in it; 0 if it has none.
+    pub fn nesting(&self) -> u32 {
+        self.nesting
     }
 
     /// The number of values.
@@ -117,6 +130,17 @@ impl Body {
         op.kind.properties(Signature::new(self, op))
     }
 
+    /// Replaces every region by another that takes and returns the same types.
+    pub fn map_regions(&mut self, map: &mut dyn FnMut(&Region) -> Result<Region>) -> Result<()> {
+        if self.nesting == 0 {
+            return Ok(());
+        }
+        for region in self.ops.iter_mut().flat_map(|op| op.kind.regions_mut()) {
+            *region = map(region)?;
+        }
+        Ok(())
+    }
+
     /// The type of a value.
     pub fn type_of(&self, value: ValueId) -> &Type {
         &self.types[value.0 as usize]
@@ -132,6 +156,10 @@ impl Body {
         let types: Vec<&Type> = self.types_of(&operands).collect();
         let results = kind.infer(&types).map_err(|e| e.context(describe(&kind, &types)))?;
         self.make_room(results.len())?;
+        let nesting = kind.regions().iter().map(|region| region.body().nesting + 1).max();
+        if nesting.is_some_and(|nesting| nesting > MOST_NESTED) {
+            bail!(value, "{} nests regions more than {MOST_NESTED} deep", kind.name());
+        }
         Ok(self.push_typed(kind, operands, results, location))
     }
 
@@ -146,6 +174,28 @@ impl Body {
         try_reserve(&mut self.types, results, WHAT)
     }
 
+    /// Appends the ops of another body, on values of this one in place of its arguments, and returns its results.
+    pub fn inline(&mut self, other: &Body, arguments: &[ValueId]) -> Result<Vec<ValueId>> {
+        let mut own: Vec<Option<ValueId>> = vec![None; other.num_values()];
+        for (argument, &value) in other.block.arguments.iter().zip(arguments) {
+            own[argument.0 as usize] = Some(value);
+        }
+        let find = |own: &[Option<ValueId>], value: &ValueId| match own[value.0 as usize] {
+            Some(value) => Ok(value),
+            None => bail!(internal, "value %{} has no definition", value.0),
+        };
+        for op in other.ops() {
+            let operands = op.operands.iter().map(|value| find(&own, value)).collect::<Result<_>>()?;
+            self.make_room(op.results.len())?;
+            let types = other.types_of(&op.results).cloned();
+            let id = self.push_typed(op.kind.clone(), operands, types, op.location.clone());
+            for (result, new) in op.results.iter().zip(&self.op(id).results) {
+                own[result.0 as usize] = Some(*new);
+            }
+        }
+        other.block.results.iter().flatten().map(|value| find(&own, value)).collect()
+    }
+
     /// Appends an op whose result types are already known. Callers that build large bodies this way check for memory first.
     pub fn push_typed(
         &mut self,
@@ -155,6 +205,8 @@ impl Body {
         location: Option<Location>,
     ) -> OpId {
         let results = types.into_iter().map(|ty| self.define(ty)).collect();
+        let nesting = kind.regions().iter().map(|region| region.body().nesting + 1).max();
+        self.nesting = self.nesting.max(nesting.unwrap_or(0));
         let id = OpId(self.ops.len() as u32);
         self.ops.push(Op { kind, operands, results, location });
         self.block.ops.push(id);

@@ -9,6 +9,7 @@ use crate::host::HostTensor;
 use crate::interpret::Environment;
 use crate::ops;
 use crate::properties::{Properties, Signature};
+use crate::region::Region;
 
 /// The name of an op in the IR and its attributes; implemented by `op_struct!`.
 pub trait Attributes: Sized {
@@ -33,7 +34,18 @@ pub trait Operation {
     /// What it may do, given its types.
     fn properties(&self, signature: Signature) -> Properties;
 
-    /// Computes the results in the simplest way. Types have been checked; sizes may be anything.
+    /// The bodies of its own that it runs.
+    fn regions(&self) -> &[Region] {
+        &[]
+    }
+
+    /// Its regions, to be replaced by others that take and return the same types.
+    fn regions_mut(&mut self) -> &mut [Region] {
+        &mut []
+    }
+
+    /// Computes the results in the simplest way. Types have been checked; sizes may be anything. An op that writes returns,
+    /// after its results, the new contents of each buffer among its operands.
     fn eval(&self, operands: &[HostTensor], run: &Run) -> Result<Vec<HostTensor>>;
 }
 
@@ -115,6 +127,13 @@ macro_rules! operations {
                     $(OpKind::$name(op) => op,)*
                 }
             }
+
+            fn operation_mut(&mut self) -> &mut dyn Operation {
+                match self {
+                    OpKind::Scalar(op) => op,
+                    $(OpKind::$name(op) => op,)*
+                }
+            }
         }
 
         $(impl From<ops::$module::$name> for OpKind {
@@ -128,14 +147,22 @@ macro_rules! operations {
 operations! {
     attention::Attention,
     broadcast::BroadcastTo,
+    buffer::BufferCreate,
+    buffer::BufferLoad,
+    buffer::BufferStore,
+    buffer::BufferStoreSlice,
     cast::Cast,
     concat::Concat,
+    control::Call,
+    control::Cond,
+    control::While,
     constant::Constant,
     constant::ConstantExternal,
     constant::ShapeToTensor,
     conv::Conv2d,
     cumsum::Cumsum,
     custom::Custom,
+    fence::Fence,
     gather::Gather,
     index::Index,
     layer_norm::LayerNorm,
@@ -183,6 +210,16 @@ impl OpKind {
     /// See [`Operation::properties`].
     pub(crate) fn properties(&self, signature: Signature) -> Properties {
         self.operation().properties(signature)
+    }
+
+    /// See [`Operation::regions`].
+    pub fn regions(&self) -> &[Region] {
+        self.operation().regions()
+    }
+
+    /// See [`Operation::regions_mut`].
+    pub fn regions_mut(&mut self) -> &mut [Region] {
+        self.operation_mut().regions_mut()
     }
 
     /// See [`Operation::eval`].

@@ -93,6 +93,11 @@ impl Operand {
         self.resolve()?.tensor(Some((other.dtype(), other.device())))
     }
 
+    /// Converts a number or an array to a tensor of a dtype on a device; anything else keeps its own.
+    pub(crate) fn weak(self, dtype: DType, device: DeviceRef) -> Result<TensorValue> {
+        self.resolve()?.tensor(Some((dtype, device)))
+    }
+
     fn value(self) -> Result<Value> {
         match self.0 {
             Ok(Kind::Value(value)) => Ok(value),
@@ -196,6 +201,7 @@ pub fn same_device<'a>(values: impl IntoIterator<Item = &'a TensorValue>) -> Res
 pub struct Operands(Vec<Operand>);
 
 impl Operands {
+    /// Each as a value of the current graph.
     pub(crate) fn into_values(self) -> Result<Vec<Value>> {
         self.0.into_iter().map(Operand::value).collect()
     }
@@ -257,6 +263,15 @@ impl<T: Into<Operand>> From<Vec<T>> for Operands {
 impl<T: Into<Operand>, const N: usize> From<[T; N]> for Operands {
     fn from(operands: [T; N]) -> Operands {
         Operands(operands.into_iter().map(Into::into).collect())
+    }
+}
+
+impl From<Result<Vec<Value>>> for Operands {
+    fn from(operands: Result<Vec<Value>>) -> Operands {
+        match operands {
+            Ok(operands) => operands.into(),
+            Err(e) => Operands(vec![Operand(Err(e))]),
+        }
     }
 }
 

@@ -2,15 +2,18 @@
 
 pub mod attention;
 pub mod broadcast;
+pub mod buffer;
 pub mod cast;
 pub mod clamp;
 pub mod complex;
 pub mod concat;
 pub mod constant;
+pub mod control;
 pub mod conv;
 pub mod cumsum;
 pub mod custom;
 pub mod elementwise;
+pub mod fence;
 pub mod gather;
 pub mod group_norm;
 pub mod index;
@@ -32,15 +35,18 @@ pub mod transfer;
 pub mod window;
 
 pub use broadcast::broadcast_to;
+pub use buffer::{buffer_create, buffer_load, buffer_store, buffer_store_slice};
 pub use cast::cast;
 pub use clamp::clamp;
 pub use complex::{as_interleaved_complex, complex_mul};
 pub use concat::{concat, stack};
 pub use constant::{constant, constant_external, shape_to_tensor, tensor};
+pub use control::{call, cond, while_loop};
 pub use conv::{ConvOptions, conv2d};
 pub use cumsum::cumsum;
 pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
+pub use fence::fence;
 pub use gather::gather;
 pub use group_norm::group_norm;
 pub use index::range;
@@ -69,15 +75,18 @@ use crate::registry::OpFunction;
 pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
     let all = [
         broadcast::OP_FUNCTIONS,
+        buffer::OP_FUNCTIONS,
         cast::OP_FUNCTIONS,
         clamp::OP_FUNCTIONS,
         complex::OP_FUNCTIONS,
         concat::OP_FUNCTIONS,
         constant::OP_FUNCTIONS,
+        control::OP_FUNCTIONS,
         conv::OP_FUNCTIONS,
         cumsum::OP_FUNCTIONS,
         custom::OP_FUNCTIONS,
         elementwise::OP_FUNCTIONS,
+        fence::OP_FUNCTIONS,
         gather::OP_FUNCTIONS,
         group_norm::OP_FUNCTIONS,
         index::OP_FUNCTIONS,

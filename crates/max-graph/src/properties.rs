@@ -75,6 +75,15 @@ impl Effects {
     /// No effects: it only computes.
     pub const NONE: Effects = Effects { reads: false, writes: false, observable: false };
 
+    /// These and others.
+    pub fn and(self, other: Effects) -> Effects {
+        Effects {
+            reads: self.reads || other.reads,
+            writes: self.writes || other.writes,
+            observable: self.observable || other.observable,
+        }
+    }
+
     /// Whether someone can tell how often it is done.
     pub fn show(self) -> bool {
         self.writes || self.observable

@@ -5,16 +5,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use max_core::{
-    ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Parameter, Parameters, Result,
-    Shape, TensorType, Type, bail,
+    BufferType, ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Parameter, Parameters,
+    Result, Shape, TensorType, Type, bail,
 };
 
 use crate::custom::{CustomOp, CustomRef};
+use crate::graph::Graph;
 use crate::host::HostTensor;
 use crate::operand::{HasTensorValue, Operand, Operands};
 use crate::ops;
 use crate::ops::slice::{Bound, Index, Indices};
-use crate::value::{TensorValue, Value};
+use crate::value::{BufferValue, TensorValue, Value};
 
 /// An argument of a type known only at run time.
 #[derive(Clone)]
@@ -32,6 +33,7 @@ pub enum Arg {
     Device(DeviceRef),
     Type(Type),
     Custom(Arc<CustomOp>),
+    Graph(Graph),
     List(Vec<Arg>),
     Slice(Box<[Arg; 3]>),
     Ellipsis,
@@ -84,6 +86,7 @@ impl Arg {
             Arg::Device(_) => "a device",
             Arg::Type(_) => "a type",
             Arg::Custom(_) => "a custom op",
+            Arg::Graph(_) => "a graph",
             Arg::List(_) => "a list",
             Arg::Slice(_) => "a slice",
             Arg::Ellipsis => "an ellipsis",
@@ -133,6 +136,11 @@ from_arg! {
     DType, "a DType or the name of one" { Arg::DType(d) => Ok(d), Arg::Str(name) => name.parse() }
     DeviceRef, "a device" { Arg::Device(d) => Ok(d) }
     TensorType, "a TensorType" { Arg::Type(Type::Tensor(t)) => Ok(t) }
+    BufferType, "a BufferType" { Arg::Type(Type::Buffer(t)) => Ok(t) }
+    Type, "a Type" { Arg::Type(t) => Ok(t) }
+    Vec<Type>, "a list of types" { Arg::List(list) => list.into_iter().map(Type::from_arg).collect() }
+    Graph, "a graph" { Arg::Graph(g) => Ok(g) }
+    BufferValue, "a buffer" { Arg::Value(v) => v.buffer() }
     Dim, "an int, a name or a Dim" {
         Arg::Number(Number::Int(i)) => integer(i).map(Dim::Static),
         Arg::Str(name) => Dim::symbolic(&name),
@@ -146,11 +154,6 @@ from_arg! {
         Arg::Str(name) => Ok(CustomRef::Name(name)),
         Arg::Custom(op) => Ok(CustomRef::Op(op)),
     }
-    Vec<Type>, "a list of types" {
-        Arg::None => Ok(Vec::new()),
-        Arg::List(list) => list.into_iter().map(Type::from_arg).collect(),
-    }
-    Type, "a type" { Arg::Type(ty) => Ok(ty) }
     Parameter, "a bool, an int, a str or a DType" {
         Arg::Number(Number::Bool(b)) => Ok(b.into()),
         Arg::Number(Number::Int(i)) => integer(i).map(Parameter::Int),
@@ -242,6 +245,12 @@ impl IntoOutput for () {
 impl IntoOutput for TensorValue {
     fn into_output(self) -> Output {
         Output::One(self.into())
+    }
+}
+
+impl IntoOutput for BufferValue {
+    fn into_output(self) -> Output {
+        Output::One(self.value().clone())
     }
 }
 

@@ -8,6 +8,9 @@
 //! }
 //! ```
 //!
+//! Regions come before the graph, each before its first use, as `region @0 "body"(..) {..}`; ops name theirs as
+//! `{regions = [@0, @1]}`.
+//!
 //! The data of constants is written inline: short data as numbers; long data as hexadecimal, as the number of a blob
 //! stored next to the text, or not at all.
 

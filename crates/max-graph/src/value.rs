@@ -84,6 +84,21 @@ impl BufferValue {
         &self.ty
     }
 
+    /// Its shape.
+    pub fn shape(&self) -> &Shape {
+        &self.ty.shape
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> DeviceRef {
+        self.ty.device
+    }
+
     /// Converts it to a value of any type.
     pub fn value(&self) -> &Value {
         &self.value
@@ -210,6 +225,12 @@ methods! {
 impl From<&TensorValue> for Value {
     fn from(tensor: &TensorValue) -> Value {
         Value { graph: tensor.graph.clone(), id: tensor.id, ty: Type::Tensor(tensor.ty.clone()) }
+    }
+}
+
+impl From<&BufferValue> for Value {
+    fn from(buffer: &BufferValue) -> Value {
+        buffer.value.clone()
     }
 }
 

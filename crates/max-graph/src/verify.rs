@@ -3,9 +3,28 @@
 use max_core::{Result, bail};
 
 use crate::ir::Body;
+use crate::op::OpKind;
+use crate::region::regions;
 
-/// Checks that every value is defined once and before its use, and that every result has the type its op infers.
+/// Checks that every value is defined once and before its use, and that every result has the type its op infers, in a body
+/// and in its regions. Weights are operands of regions, so regions have none of their own.
 pub fn verify(body: &Body) -> Result<()> {
+    for region in regions(body) {
+        verify_one(region.body())?;
+        if let Some(op) = region.body().ops().find(|op| matches!(op.kind, OpKind::ConstantExternal(_))) {
+            bail!(
+                value,
+                "region '{}' has a weight of its own, {}",
+                region.body().name,
+                op.describe(region.body())
+            );
+        }
+    }
+    verify_one(body)
+}
+
+/// Checks a body without its regions.
+fn verify_one(body: &Body) -> Result<()> {
     let mut defined = vec![false; body.num_values()];
     for &argument in &body.block.arguments {
         body.type_of(argument).validate()?;

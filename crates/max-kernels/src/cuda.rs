@@ -15,6 +15,7 @@ mod loops;
 mod matmul;
 #[cfg(test)]
 mod nvrtc;
+mod put;
 mod record;
 mod scan;
 mod text;
@@ -25,7 +26,7 @@ use max_driver::cuda::{Function, GemmAddresses, GemmPlan, Gpu, Source};
 use max_driver::{Device, Stream};
 
 pub use custom::{CustomSource, GridSize};
-pub use record::{Recording, Work};
+pub use record::{Launched, Recording};
 
 use crate::Memory;
 use crate::memory::{self, Extents};
@@ -225,6 +226,7 @@ impl Plan {
             Kernel::Conv2d(k) => self.conv2d(k),
             Kernel::Gather(k) => self.gather(k),
             Kernel::Scan(k) => self.scan(k),
+            Kernel::Put(k) => self.put(k),
         }
     }
 

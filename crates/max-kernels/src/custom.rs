@@ -151,7 +151,7 @@ fn elements<T: Element>(buffer: &Buffer) -> Result<*const T> {
     }
     let data: *const T = buffer.data_ptr().cast();
     if !buffer.is_host() || !buffer.is_contiguous() || !data.is_aligned() {
-        bail!(internal, "a custom op was given {buffer:?}, which is not aligned host memory without gaps");
+        bail!(value, "{buffer:?} is not aligned host memory without gaps, so its elements are no slice");
     }
     Ok(data)
 }

@@ -15,6 +15,7 @@ mod math;
 mod matmul;
 mod memory;
 mod pool;
+mod put;
 mod register;
 pub mod roofline;
 mod scan;
@@ -74,6 +75,7 @@ kinds! {
     Conv2d => conv::PreparedConv,
     Gather => gather::PreparedGather,
     Scan => scan::PreparedScan,
+    Put => put::PreparedPut,
 }
 
 /// Checks a kernel and decides how to run it.

@@ -1,10 +1,8 @@
 //! The memory that kernels work on: pieces of buffers and constants, and the check that a kernel stays inside them
 //! and overwrites nothing that it still reads.
 
-use std::marker::PhantomData;
-
 use max_core::kernel::{Ending, Kernel, Role, Walk};
-use max_core::{DeviceRef, HostBytes, Result, bail};
+use max_core::{DType, DeviceRef, HostBytes, Result, ViewIndex, bail};
 use max_driver::Buffer;
 
 use crate::Constant;
@@ -17,9 +15,17 @@ pub struct Memory<'a> {
     len: usize,
     writable: bool,
     device: DeviceRef,
-    /// What it is a part of, if that never changes.
+    /// What it is, if that never changes.
     constant: Option<&'a Constant>,
-    owner: PhantomData<&'a Buffer>,
+    owner: Owner<'a>,
+}
+
+/// What a piece of memory is a part of.
+#[derive(Clone, Copy, Debug)]
+enum Owner<'a> {
+    Nothing,
+    Buffer(&'a Buffer),
+    Bytes(&'a HostBytes),
 }
 
 // SAFETY: the memory is alive while it is borrowed, and may be used from any thread; buffers are shared mutable memory,
@@ -36,7 +42,7 @@ impl<'a> Memory<'a> {
         writable: false,
         device: DeviceRef::CPU,
         constant: None,
-        owner: PhantomData,
+        owner: Owner::Nothing,
     };
 
     /// The elements of a contiguous buffer, for reading.
@@ -46,7 +52,7 @@ impl<'a> Memory<'a> {
         }
         let device = buffer.device().device_ref();
         let ptr = buffer.data_ptr().cast_mut();
-        Ok(Memory { ptr, len: buffer.num_bytes(), device, ..Memory::EMPTY })
+        Ok(Memory { ptr, len: buffer.num_bytes(), device, owner: Owner::Buffer(buffer), ..Memory::EMPTY })
     }
 
     /// The elements of a contiguous buffer, for reading and writing.
@@ -58,7 +64,7 @@ impl<'a> Memory<'a> {
     /// Host bytes, for reading.
     pub fn of_bytes(bytes: &'a HostBytes) -> Memory<'a> {
         let ptr = bytes.as_ptr().cast_mut();
-        Memory { ptr, len: bytes.len(), ..Memory::EMPTY }
+        Memory { ptr, len: bytes.len(), owner: Owner::Bytes(bytes), ..Memory::EMPTY }
     }
 
     /// The bytes of a constant, of which kernels may keep packed copies.
@@ -73,6 +79,47 @@ impl<'a> Memory<'a> {
                 Ok(Memory { ptr: self.ptr.wrapping_add(offset), len, constant: None, ..self })
             }
             _ => bail!(internal, "{len} bytes at {offset} are not inside {} bytes", self.len),
+        }
+    }
+
+    /// Its elements as a buffer, which shares it and keeps it alive.
+    pub fn buffer(self, dtype: DType, shape: &[usize]) -> Result<Buffer> {
+        let bytes = shape.iter().product::<usize>() * dtype.size_in_bytes();
+        if bytes > self.len {
+            bail!(internal, "{bytes} bytes are not inside {}", self.len);
+        }
+        match self.owner {
+            Owner::Buffer(owner) => {
+                let start = self.ptr.addr() - owner.data_ptr().addr();
+                let whole = owner.view(DType::UInt8, Some(&[owner.num_bytes()]))?;
+                let (start, stop) = (Some(start as i64), Some((start + bytes) as i64));
+                whole.index(&[ViewIndex::Slice { start, stop, step: 1 }])?.view(dtype, Some(shape))
+            }
+            Owner::Bytes(owner) => {
+                let part = owner.slice(self.ptr.addr() - owner.as_ptr().addr(), bytes);
+                match part {
+                    Some(part) => Buffer::from_host_bytes(part, dtype, shape),
+                    None => bail!(internal, "{bytes} bytes are not inside {}", owner.len()),
+                }
+            }
+            Owner::Nothing => bail!(internal, "there is no memory for {dtype} {shape:?}"),
+        }
+    }
+
+    /// Its first byte, if it is host memory.
+    pub fn first_byte(self) -> Result<u8> {
+        if self.len == 0 || !self.device.is_cpu() {
+            bail!(internal, "there is no byte on the host in {self:?}");
+        }
+        // SAFETY: the memory is borrowed, and has at least one byte.
+        Ok(unsafe { self.ptr.read() })
+    }
+
+    /// What is left after some bytes.
+    pub(crate) fn after(self, bytes: usize) -> Result<Memory<'a>> {
+        match self.len.checked_sub(bytes) {
+            Some(left) => self.part(bytes, left),
+            None => bail!(internal, "there are no {bytes} bytes in {}", self.len),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::array;
 use crate::custom::PyCustomOp;
 use crate::driver::{PyBuffer, PyDevice};
 use crate::error::Raise;
-use crate::graph::{PyValue, PyWeight};
+use crate::graph::{PyGraph, PyValue, PyWeight};
 use crate::interrupt::call;
 use crate::tensor::PyTensor;
 use crate::types::{PyDType, PyDeviceRef, PyDim, PyShape, PyType};
@@ -272,6 +272,7 @@ fn native_arg(reader: &mut Reader, object: &Bound<'_, PyAny>) -> PyResult<Arg> {
         PyType => |t| Ok(Arg::Type(t.0.clone()));
         PyCustomOp => |op| Ok(Arg::Custom(op.0.clone()));
         PyBuffer => |b| reader.array(&b.0);
+        PyGraph => |g| Ok(Arg::Graph(g.0.clone()));
     }
     Err(PyTypeError::new_err(format!(
         "an object of type {} cannot be an argument of an op",

@@ -303,6 +303,12 @@ fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffe
         return Ok(buffer.get().0.clone());
     }
     if let Some(number) = args::number(&object)? {
+        if let Some(spec) = spec.filter(|spec| spec.mutable) {
+            return Err(PyTypeError::new_err(format!(
+                "{} is written in place by the model, so it must be an array or a Buffer; got a number",
+                spec.name
+            )));
+        }
         let dtype = spec.map_or(number.natural_dtype(), |spec| spec.dtype);
         return placed(object.py(), Buffer::scalar(number, dtype, &Device::cpu()).raise()?, spec);
     }
@@ -321,6 +327,12 @@ fn input(object: &Bound<'_, PyAny>, spec: Option<&TensorSpec>) -> PyResult<Buffe
 /// A host buffer on the device of the input; other buffers as they are.
 fn placed(py: Python<'_>, buffer: Buffer, spec: Option<&TensorSpec>) -> PyResult<Buffer> {
     match spec {
+        Some(spec) if spec.device != DeviceRef::CPU && buffer.is_host() && spec.mutable => {
+            Err(PyValueError::new_err(format!(
+                "{} is written in place by the model on {}, so an array on the host cannot be given for it: make a Buffer there",
+                spec.name, spec.device
+            )))
+        }
         Some(spec) if spec.device != DeviceRef::CPU && buffer.is_host() => {
             py.detach(|| buffer.to(&Device::from_ref(spec.device)?)).raise()
         }

@@ -73,6 +73,17 @@ impl PyWeight {
     }
 }
 
+fn input_types_of(types: &Bound<'_, PyAny>) -> PyResult<Vec<Type>> {
+    let types = types.try_iter()?.map(|item| {
+        let item = native(&item?)?;
+        match item.cast::<PyType>() {
+            Ok(ty) => Ok(ty.get().0.clone()),
+            Err(_) => Err(PyTypeError::new_err(format!("an input type is a Type; got {}", item.get_type()))),
+        }
+    });
+    types.collect()
+}
+
 /// A graph being built.
 #[pyclass(frozen, name = "Graph", module = "max._core")]
 pub struct PyGraph(pub Graph);
@@ -81,17 +92,12 @@ pub struct PyGraph(pub Graph);
 impl PyGraph {
     #[new]
     fn new(name: String, input_types: &Bound<'_, PyAny>, library: &PyKernelLibrary) -> PyResult<PyGraph> {
-        let types = input_types.try_iter()?.map(|item| {
-            let item = native(&item?)?;
-            match item.cast::<PyType>() {
-                Ok(ty) => Ok(ty.get().0.clone()),
-                Err(_) => {
-                    Err(PyTypeError::new_err(format!("an input type is a Type; got {}", item.get_type())))
-                }
-            }
-        });
-        let types: Vec<Type> = types.collect::<PyResult<_>>()?;
-        Graph::new(name, types).map(|graph| PyGraph(graph.with_library(&library.0))).raise()
+        let graph = Graph::new(name, input_types_of(input_types)?).raise()?;
+        Ok(PyGraph(graph.with_library(&library.0)))
+    }
+
+    fn nested(&self, name: String, input_types: &Bound<'_, PyAny>) -> PyResult<PyGraph> {
+        self.0.nested(name, input_types_of(input_types)?).map(PyGraph).raise()
     }
 
     #[staticmethod]
@@ -124,6 +130,11 @@ impl PyGraph {
         located("output", caller(py)?, set).raise()
     }
 
+    #[getter]
+    fn has_output(&self) -> bool {
+        self.0.output_types().is_ok()
+    }
+
     fn output_types(&self) -> PyResult<Vec<PyType>> {
         Ok(self.0.output_types().raise()?.into_iter().map(PyType).collect())
     }
@@ -131,6 +142,10 @@ impl PyGraph {
     fn add_weight(&self, py: Python<'_>, weight: &PyWeight) -> PyResult<PyValue> {
         let value = located("add_weight", caller(py)?, || self.0.add_weight(&weight.0)).raise()?;
         Ok(PyValue(value.into()))
+    }
+
+    fn merge_device_chains(&self) -> PyResult<()> {
+        self.0.merge_device_chains().raise()
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {

@@ -505,6 +505,102 @@ def test_inplace_custom_needs_a_buffer() -> None:
         assert "custom" in str(graph)
 
 
+@pytest.fixture(scope="module")
+def counters(build: Callable[[str, str], Path]) -> KernelLibrary:
+    """Ops that change buffers: in Python, and in C."""
+    library = KernelLibrary()
+
+    @library.register("increment", "&float32[n] ->")
+    def increment(x: Buffer) -> None:
+        x.to_numpy()[...] += 1
+
+    @library.register("decrement", "&float32[n] ->")
+    def decrement(x: Buffer) -> None:
+        x.to_numpy()[...] -= 1
+
+    source = """
+        #include "max_custom_op.h"
+        static int32_t run(const max_call *call) {
+            float *x = call->operands[0].data, *by = call->operands[1].data, *old = call->results[0].data;
+            for (int64_t i = 0; i < call->operands[0].elements; i++) { old[i] = x[i]; x[i] += by[i]; }
+            return 0;
+        }
+        static const max_op OPS[] = {{"exchange_add", "&float32[n], float32[n] -> float32[n]", run, 0}};
+        static const max_op_table TABLE = {1, 1, OPS};
+        const max_op_table *max_custom_ops(uint32_t version) { return &TABLE; }
+    """
+    library.add_path(build("counters", source))
+    return library
+
+
+BUFFER = BufferType(DType.float32, [3], CPU)
+
+
+def test_buffers_are_changed_in_place(session: InferenceSession, counters: KernelLibrary) -> None:
+    with Graph("g", input_types=[BUFFER, tensor("float32", 3)], kernel_library=counters) as graph:
+        buffer, by = graph.inputs
+        before = ops.buffer_load(buffer.buffer)
+        ops.inplace_custom("increment", CPU, [buffer])
+        between = ops.buffer_load(buffer.buffer)
+        (old,) = ops.inplace_custom("exchange_add", CPU, [buffer, by.tensor * 2], [tensor("float32", 3)])
+        ops.custom("increment", CPU, [buffer], [])
+        graph.output(before, between, old, ops.buffer_load(buffer.buffer))
+    model, state = session.load(graph), Buffer.from_numpy(np.array([1, 2, 3], np.float32))
+    for start in (np.array([1, 2, 3]), np.array([23, 24, 25])):
+        results = [out.to_numpy() for out in model.execute(state, np.full(3, 10, np.float32))]
+        for result, want in zip(results, (start, start + 1, start + 1, start + 22)):
+            np.testing.assert_array_equal(result, want)
+    np.testing.assert_array_equal(state.to_numpy(), [45, 46, 47])
+
+
+def test_equal_calls_on_a_buffer_are_all_made(session: InferenceSession, counters: KernelLibrary) -> None:
+    with Graph("g", input_types=[BUFFER], kernel_library=counters) as graph:
+        for _ in range(3):
+            ops.inplace_custom("increment", CPU, graph.inputs)
+        graph.output()
+    state = Buffer.from_numpy(np.zeros(3, np.float32))
+    session.load(graph).execute(state)
+    np.testing.assert_array_equal(state.to_numpy(), [3, 3, 3])
+
+
+def test_buffers_in_branches_loops_and_subgraphs(session: InferenceSession, counters: KernelLibrary) -> None:
+    with Graph("g", input_types=[tensor("bool"), BUFFER], kernel_library=counters) as graph:
+        flag, buffer = graph.inputs
+        ops.cond(
+            flag.tensor,
+            None,
+            lambda: ops.inplace_custom("increment", device=buffer.device, values=[buffer]) and None,
+            lambda: ops.inplace_custom("decrement", device=buffer.device, values=[buffer]) and None,
+        )
+
+        def body(i: Any) -> Any:
+            ops.inplace_custom("increment", CPU, [buffer])
+            return i + 1
+
+        ops.while_loop(ops.constant(0, DType.int32, CPU), lambda i: i < 4, body)
+        sub = graph.add_subgraph("sub", input_types=[BUFFER])
+        with sub:
+            ops.inplace_custom("decrement", CPU, sub.inputs)
+            sub.output()
+        ops.call(sub, buffer)
+        graph.output()
+    model = session.load(graph)
+    for flag, want in ((True, 4), (False, 2)):
+        state = Buffer.from_numpy(np.zeros(3, np.float32))
+        model.execute(np.array(flag), state)
+        np.testing.assert_array_equal(state.to_numpy(), [want] * 3)
+    with pytest.raises(RuntimeError, match="calls CustomOp.*so it cannot be captured"):
+        model.capture(1, Buffer.from_numpy(np.array(True)), state)
+
+
+def test_what_is_written_must_not_be_read_as_well(session: InferenceSession, counters: KernelLibrary) -> None:
+    with Graph("g", input_types=[BUFFER, tensor("float32", 3)], kernel_library=counters) as graph:
+        graph.output(*ops.inplace_custom("exchange_add", CPU, graph.inputs, [tensor("float32", 3)]))
+    state = Buffer.from_numpy(np.ones(3, np.float32))
+    with pytest.raises((RuntimeError, ValueError)):
+        session.load(graph).execute(state, state)
+
+
 # --- CUDA C++ -------------------------------------------------------------------------------------
 
 

@@ -168,7 +168,7 @@ impl Call {
                 words.push(2);
                 return parts.iter().all(|part| self.describe(part));
             }
-            Arg::Value(_) | Arg::Array(_) => return false,
+            Arg::Value(_) | Arg::Array(_) | Arg::Graph(_) => return false,
             // What a body records may depend on more than its operands.
             Arg::Custom(op) if matches!(op.meaning(), Meaning::Body(_)) => return false,
             Arg::Custom(op) => words.extend([16, op.identity()]),

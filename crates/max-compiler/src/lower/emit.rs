@@ -127,7 +127,7 @@ impl Lowering<'_> {
 
     /// The group of a node that can be computed in another's memory, and where in the view each axis of the node is:
     /// the view must be the whole node, and nothing else may see it.
-    fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<ViewAxis>)>> {
+    pub(super) fn placeable(&self, view: &View) -> Result<Option<(usize, Vec<ViewAxis>)>> {
         let node = self.node(view.node);
         let Source::Group(group, None) = node.source else { return Ok(None) };
         let alone = node.pending == 0 && !node.stored && node.home.is_none();
@@ -142,8 +142,23 @@ impl Lowering<'_> {
         Ok((!scatters || self.groups[group].ending.reduce.is_none()).then_some((group, axes)))
     }
 
+    /// The layout of a node at a place in the memory of another.
+    pub(super) fn placed_layout(
+        &self,
+        id: NodeId,
+        axes: &[ViewAxis],
+        strides: &[Dim],
+        offset: Dim,
+    ) -> Result<Layout> {
+        let stride = |(axis, step): &ViewAxis| {
+            strides.get(*axis).map_or(Ok(Dim::Static(0)), |stride| stride.mul(step))
+        };
+        let strides = axes.iter().map(stride).collect::<Result<_>>()?;
+        Ok(Layout { shape: self.node(id).shape.clone(), strides, offset })
+    }
+
     /// Computes a node at a place in the memory of another.
-    fn place(
+    pub(super) fn place(
         &mut self,
         id: NodeId,
         home: NodeId,
@@ -151,12 +166,9 @@ impl Lowering<'_> {
         strides: &[Dim],
         offset: Dim,
     ) -> Result<()> {
+        let layout = self.placed_layout(id, axes, strides, offset)?;
         let node = &mut self.nodes[id.0 as usize];
-        let stride = |(axis, step): &ViewAxis| {
-            strides.get(*axis).map_or(Ok(Dim::Static(0)), |stride| stride.mul(step))
-        };
-        let strides = axes.iter().map(stride).collect::<Result<_>>()?;
-        node.home = Some((home, Layout { shape: node.shape.clone(), strides, offset }));
+        node.home = Some((home, layout));
         node.stored = true;
         self.nodes[home.0 as usize].stored = true;
         Ok(())
@@ -164,7 +176,7 @@ impl Lowering<'_> {
 }
 
 /// Where an axis of a node is in a view: the axis, and the stride along it.
-type ViewAxis = (usize, Dim);
+pub(super) type ViewAxis = (usize, Dim);
 
 /// Where each axis of a node is in a view, if that only reorders axes and merges neighbours.
 fn view_axes(shape: &[Dim], view: &Layout) -> Result<Option<Vec<ViewAxis>>> {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use max_core::kernel::{Access, Instr, Kernel, Loop, Map, Reg, Role, Slot, Walk};
 use max_core::{DeviceRef, Dim, Result, Shape, TensorType};
@@ -12,7 +13,7 @@ use super::group::{Group, Work};
 use super::heavy::permuted;
 use super::together::{launched, together};
 use super::{Node, NodeId, Source};
-use crate::program::{self, Fact, Launch, Lifetime, Origin, Program, Segment, SlotInfo, Step};
+use crate::program::{self, Fact, Launch, Lifetime, Origin, Program, Returned, Segment, SlotInfo, Step};
 
 pub(super) struct Parts {
     pub(super) nodes: Vec<Node>,
@@ -21,6 +22,10 @@ pub(super) struct Parts {
     pub(super) segments: Vec<(Vec<Fact<NodeId>>, usize)>,
     /// Whether groups may share a step.
     pub(super) fuse: bool,
+    /// No group moves across one of these.
+    pub(super) fences: Vec<usize>,
+    pub(super) programs: Vec<Arc<Program>>,
+    pub(super) returned: Vec<(usize, Returned)>,
 }
 
 pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
@@ -47,11 +52,15 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
                 let (from, to) = (slots.slot(from), slots.slot(to));
                 (program::Work::Transfer { from, to }, vec![from], vec![to], vec![])
             }
-            Work::Custom { operands, results } => {
-                let [operands, results] = [operands, results]
-                    .map(|nodes| nodes.iter().map(|&node| slots.slot(node)).collect::<Vec<_>>());
-                let (reads, writes) = (operands.clone(), results.clone());
-                (program::Work::Custom { operands, results }, reads, writes, vec![])
+            Work::Custom(custom) => {
+                let custom = custom.map(&mut |&node| slots.slot(node));
+                let (reads, writes) = (custom.operands.clone(), custom.writes().copied().collect());
+                (program::Work::Custom(custom), reads, writes, vec![])
+            }
+            Work::Nested(nested) => {
+                let nested = nested.map(&mut |&node| slots.slot(node));
+                let (reads, writes) = (nested.reads().copied().collect(), nested.writes().copied().collect());
+                (program::Work::Nested(nested), reads, writes, vec![])
             }
             Work::Kernel(_) => {
                 let kernels_of = groups.iter().filter_map(|group| slots.kernel(group).transpose());
@@ -82,8 +91,21 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
     let (weights, slots, kernels) = (parts.weights, slots.infos, kernels.all);
     let devices = devices(&slots, &steps);
     let rounding = Vec::new();
-    let mut program =
-        Program { source, rounding, inputs, outputs, weights, devices, slots, kernels, steps, segments };
+    let (regions, returned) = (parts.programs, parts.returned);
+    let mut program = Program {
+        source,
+        rounding,
+        inputs,
+        outputs,
+        weights,
+        devices,
+        slots,
+        kernels,
+        steps,
+        segments,
+        regions,
+        returned,
+    };
     if cfg!(debug_assertions) {
         program.verify()?;
     }
@@ -198,13 +220,18 @@ impl Slots<'_> {
             return slot;
         }
         let node = &self.nodes[id.0 as usize];
+        if let Some(buffer) = node.buffer {
+            let slot = self.slot(buffer);
+            self.of[id.0 as usize] = Some(slot);
+            return slot;
+        }
         let origin = match &node.source {
             Source::Input(input) => Origin::Input(*input),
             Source::Constant(bytes) => Origin::Constant(bytes.clone()),
             Source::Weight(weight) => Origin::Weight(*weight),
             Source::Index => return Slot::NONE,
-            Source::Group(_, Some(output)) => Origin::Output(*output),
-            Source::Group(_, None) => {
+            Source::Group(_, Some(output)) | Source::Created(Some(output)) => Origin::Output(*output),
+            Source::Group(_, None) | Source::Created(None) => {
                 Origin::Temporary(Lifetime { first: usize::MAX, last: 0, reuses: None })
             }
         };

@@ -2,14 +2,14 @@
 //! ops may extend; other kernels write their results to memory.
 
 use max_core::kernel::{Access, Attention, Conv2d, Gather, Instr, Kernel, Loop, Matmul, Scan};
-use max_core::{DeviceRef, Dim, Result, Shape, bail};
+use max_core::{DeviceRef, Dim, Result, Shape, Type, bail};
 use max_graph::ir::Op;
 use max_graph::{OpId, ValueId, ops};
 
 use super::group::{Group, Work};
 use super::{Lowering, NodeId, Source, View};
 use crate::layout::Layout;
-use crate::program::Claim;
+use crate::program::{Claim, CustomCall};
 
 impl Lowering<'_> {
     pub(super) fn matmul(&mut self, id: OpId, op: &Op) -> Result<()> {
@@ -147,13 +147,29 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A step of its own: whole operands, whole results.
+    /// A step of its own, on whole operands; it writes all buffers among them.
     pub(super) fn custom(&mut self, id: OpId, op: &Op, device: DeviceRef) -> Result<()> {
-        let operands =
-            op.operands.iter().map(|&value| self.whole(id, value, device)).collect::<Result<Vec<_>>>()?;
+        let mut operands = Vec::with_capacity(op.operands.len());
+        let mut buffers = Vec::new();
+        for &value in &op.operands {
+            operands.push(match self.body.type_of(value) {
+                Type::Buffer(_) => {
+                    buffers.push(value);
+                    self.pass(value)?;
+                    self.buffer_node(value)?
+                }
+                _ => self.whole(id, value, device)?,
+            });
+        }
+        for &buffer in &buffers {
+            self.before_write(buffer)?;
+        }
         let (results, number) = (self.results(op)?, self.groups.len());
+        let written =
+            buffers.iter().map(|&buffer| self.new_version(buffer, number)).collect::<Result<_>>()?;
         operands.iter().for_each(|&node| self.read(number, node));
-        self.groups.push(Group::new(device, Work::Custom { operands, results: results.clone() }, &[]));
+        let call = CustomCall { operands, results: results.clone(), written };
+        self.groups.push(Group::new(device, Work::Custom(call), &[]));
         self.note(number, id);
         for (&value, node) in op.results.iter().zip(results) {
             self.nodes[node.0 as usize].stored = true;
@@ -198,7 +214,7 @@ impl Lowering<'_> {
     }
 
     /// Adds a group, which reads what its kernel reads.
-    fn add_group(&mut self, group: Group) -> usize {
+    pub(super) fn add_group(&mut self, group: Group) -> usize {
         let number = self.groups.len();
         if let Work::Kernel(kernel) = &group.work {
             kernel.reads().for_each(|&node| self.read(number, node));
@@ -208,7 +224,7 @@ impl Lowering<'_> {
     }
 
     /// Nodes for the results of an op that the next group computes.
-    fn results(&mut self, op: &Op) -> Result<Vec<NodeId>> {
+    pub(super) fn results(&mut self, op: &Op) -> Result<Vec<NodeId>> {
         let number = self.groups.len();
         let mut nodes = Vec::with_capacity(op.results.len());
         for &value in &op.results {
@@ -232,7 +248,7 @@ impl Lowering<'_> {
     }
 
     /// The view that an op on a device has of an operand that must be in memory there.
-    fn stored(&mut self, value: ValueId, device: DeviceRef) -> Result<View> {
+    pub(super) fn stored(&mut self, value: ValueId, device: DeviceRef) -> Result<View> {
         let view = self.view(value)?;
         let view = self.on(None, view, device)?;
         self.in_memory(view)
@@ -248,7 +264,7 @@ impl Lowering<'_> {
     }
 
     /// A value as a whole node on a device with the value's shape: itself, or a copy.
-    fn whole(&mut self, id: OpId, value: ValueId, device: DeviceRef) -> Result<NodeId> {
+    pub(super) fn whole(&mut self, id: OpId, value: ValueId, device: DeviceRef) -> Result<NodeId> {
         let view = self.stored(value, device)?;
         let whole = view.layout.is_contiguous()? && view.layout.shape == self.node(view.node).shape;
         if whole { Ok(view.node) } else { self.copy(Some(id), &view) }

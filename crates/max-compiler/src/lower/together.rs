@@ -16,10 +16,14 @@ const MOST: usize = 8;
 pub(super) fn together(parts: &Parts) -> Vec<Vec<usize>> {
     let mut steps: Vec<Vec<usize>> = Vec::with_capacity(parts.groups.len());
     let mut segments = parts.segments.iter().map(|(_, first)| *first).peekable();
+    let mut fences = parts.fences.iter().copied().peekable();
     let mut open: Option<usize> = None;
     for (number, group) in parts.groups.iter().enumerate() {
         // A step belongs to one segment.
         while segments.next_if(|&first| first <= number).is_some() {
+            open = None;
+        }
+        while fences.next_if(|&first| first <= number).is_some() {
             open = None;
         }
         let mut own = vec![number];
@@ -33,11 +37,8 @@ pub(super) fn together(parts: &Parts) -> Vec<Vec<usize>> {
             (Work::Kernel(Kernel::Matmul(_)), _) => {
                 open = (parts.fuse && group.device.is_cpu()).then_some(number);
             }
-            (
-                Work::Kernel(Kernel::Loop(_)) | Work::Print(..) | Work::Transfer { .. } | Work::Custom { .. },
-                _,
-            ) => {}
-            (Work::Kernel(_), _) => open = None,
+            (Work::Kernel(Kernel::Loop(_)) | Work::Print(..) | Work::Transfer { .. }, _) => {}
+            (Work::Kernel(_) | Work::Nested(_) | Work::Custom(_), _) => open = None,
         }
         steps.push(own);
     }
@@ -56,7 +57,14 @@ fn joins(parts: &Parts, leader: usize, group: &Group) -> bool {
         !matches!(source, Source::Group(writer, _) if *writer >= leader)
     };
     let loads = group.ending.accesses.iter().map(|access| &access.slot);
+    // What changes a buffer stays where it is: others may have to read it before.
+    let is_buffer = |node: &NodeId| parts.nodes[node.0 as usize].buffer.is_some();
+    let writes_buffer = group.stores.iter().any(|(place, _)| is_buffer(&place.slot))
+        || group.regs.iter().any(|(node, _)| {
+            parts.nodes[node.0 as usize].home.as_ref().is_some_and(|(home, _)| is_buffer(home))
+        });
     group.device == other.device
+        && !writes_buffer
         && (&k.lhs, k.rhs.dtype) == (&first.lhs, first.rhs.dtype)
         && (&k.batch, &k.m) == (&first.batch, &first.m)
         && std::iter::once(&k.rhs.slot).chain(loads).all(is_there)

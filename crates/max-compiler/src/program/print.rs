@@ -41,17 +41,24 @@ impl Display for Program {
                     Work::Print(label, Some(slot)) => writeln!(f, "print {label:?} s{}", slot.0)?,
                     Work::Print(label, None) => writeln!(f, "print {label:?}")?,
                     Work::Transfer { from, to } => writeln!(f, "transfer s{} to s{}", from.0, to.0)?,
-                    Work::Custom { operands, results } => {
-                        let list = |slots: &[Slot]| {
-                            slots.iter().map(|slot| format!("s{}", slot.0)).collect::<Vec<_>>().join(", ")
-                        };
-                        writeln!(f, "custom ({}) to ({})", list(operands), list(results))?;
+                    Work::Custom(custom) => {
+                        let (operands, results) = (names(&custom.operands), names(&custom.results));
+                        writeln!(f, "custom of {operands} into {results}")?;
+                    }
+                    Work::Nested(nested) => {
+                        let (inputs, outputs) = (names(&nested.inputs), names(&nested.outputs));
+                        writeln!(f, "{} of {inputs} into {outputs}", self.step_text(number))?;
                     }
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Slots in a line.
+fn names(slots: &[Slot]) -> String {
+    slots.iter().map(|slot| format!("s{}", slot.0)).collect::<Vec<_>>().join(" ")
 }
 
 /// A device, unless it is the host.

@@ -62,7 +62,7 @@ impl Watch {
                 .map(|field| field.read_volatile())
         };
         seen.store(0, Ordering::Release);
-        bail!(index, "gather index {found} is out of range for axis {axis} with size {limit}")
+        bail!(index, "index {found} is out of range for axis {axis} with size {limit}")
     }
 }
 

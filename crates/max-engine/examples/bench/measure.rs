@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use max_core::{ConvInputLayout, Result};
+use max_core::{Bindings, ConvInputLayout, Result};
 use max_driver::Buffer;
 use max_engine::InferenceSession;
 use max_graph::interpret::bind_inputs;
@@ -71,7 +71,7 @@ fn bytes(body: &Body, inputs: &[Buffer], outputs: &[Buffer]) -> usize {
 fn flops(body: &Body, inputs: &[Buffer]) -> Result<f64> {
     let types: Vec<_> = body.types_of(&body.block.arguments).collect();
     let sizes: Vec<&[usize]> = inputs.iter().map(Buffer::shape).collect();
-    let bindings = bind_inputs(&types, &sizes)?;
+    let bindings = bind_inputs(&types, &sizes, &Bindings::new())?;
     let evaluate = |value| {
         let shape = body.type_of(value).array().map(|(_, shape)| shape.clone());
         shape.unwrap_or_default().evaluate(&bindings)

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use max_compiler::Shapes;
-use max_compiler::program::{self, Work};
+use max_compiler::program::{self, CustomCall, Step, Work};
 use max_core::kernel::Slot;
 use max_core::{BufferType, Error, Result, Shape, Type, bail};
 use max_driver::Buffer;
@@ -11,7 +11,8 @@ use max_graph::ops::custom::Custom;
 use max_kernels::custom::{self, Implementation};
 
 use super::launch::Launch;
-use super::state::{Running, State};
+use super::state::Running;
+use super::storage::Table;
 use super::{Runtime, Segment};
 
 /// The custom ops of a segment that are kernels of a GPU, with their memory, by step.
@@ -19,7 +20,7 @@ pub(super) type Customs = HashMap<usize, (Launch, program::Launch)>;
 
 impl Runtime {
     /// The custom op of a step, and what it runs.
-    fn custom(&self, step: usize) -> Result<(&Custom, &Implementation)> {
+    fn custom_op(&self, step: usize) -> Result<(&Custom, &Implementation)> {
         let Some(custom) = self.program.custom(step) else {
             bail!(internal, "step {step} is not a custom op")
         };
@@ -35,8 +36,10 @@ impl Runtime {
     pub(super) fn prepare_customs(&self, segment: usize, shapes: &Shapes) -> Result<Customs> {
         let mut customs = Customs::new();
         for step in self.program.segments[segment].steps.clone() {
-            let Work::Custom { operands, results } = &self.program.steps[step].work else { continue };
-            let (custom, implementation) = self.custom(step)?;
+            let Work::Custom(CustomCall { operands, results, .. }) = &self.program.steps[step].work else {
+                continue;
+            };
+            let (custom, implementation) = self.custom_op(step)?;
             let Implementation::Cuda(source) = implementation else { continue };
             let types = |slots: &[Slot], types: &mut dyn Iterator<Item = &Type>| -> Result<Vec<Type>> {
                 let known = slots.iter().zip(types).map(|(slot, ty)| match shapes.get(slot.0 as usize) {
@@ -68,11 +71,11 @@ impl Runtime {
         Ok(customs)
     }
 
-    /// An error if a custom op cannot be captured: only kernels of a GPU can.
-    pub(super) fn check_captures_customs(&self) -> Result<()> {
-        for step in 0..self.program.steps.len() {
-            if let Work::Custom { .. } = self.program.steps[step].work
-                && let (custom, Implementation::Function(_)) = self.custom(step)?
+    /// An error if a custom op of it or of its regions cannot be captured: only kernels of a GPU can.
+    pub(super) fn check_captures(&self) -> Result<()> {
+        for (step, Step { work, .. }) in self.program.steps.iter().enumerate() {
+            if let Work::Custom(_) = work
+                && let (custom, Implementation::Function(_)) = self.custom_op(step)?
             {
                 bail!(
                     runtime,
@@ -82,7 +85,41 @@ impl Runtime {
                 );
             }
         }
-        Ok(())
+        self.regions.iter().try_for_each(|region| region.check_captures())
+    }
+
+    /// Runs a custom op: enqueues its kernel, or calls its function with buffers.
+    pub(super) fn custom(
+        &self,
+        running: Running,
+        table: &mut Table,
+        step: usize,
+        call: &CustomCall,
+    ) -> Result<()> {
+        if let Some((kernel, launch)) = running.segment.customs.get(&step) {
+            return kernel.run(launch, table, self);
+        }
+        let (custom, implementation) = self.custom_op(step)?;
+        let Implementation::Function(function) = implementation else {
+            bail!(internal, "{:?} was not prepared", custom.op);
+        };
+        let source = &self.program.source;
+        let types = source.types_of(&source.op(self.program.steps[step].ops[0]).operands);
+        let mutable: Vec<bool> = types.map(|ty| matches!(ty, Type::Buffer(_))).collect();
+        let read = call.operands.iter().zip(&mutable).map(|(slot, mutable)| {
+            let buffer = self.buffer(running, table, *slot)?;
+            if *mutable || is_aligned(&buffer) { Ok(buffer) } else { buffer.copy(None) }
+        });
+        let operands = read.collect::<Result<Vec<_>>>()?;
+        let results = call.results.iter().map(|slot| self.buffer(running, table, *slot));
+        let results = results.collect::<Result<Vec<_>>>()?;
+        let work = custom::Work {
+            operands: &operands,
+            mutable: &mutable,
+            results: &results,
+            parameters: &custom.parameters,
+        };
+        function.execute(&work).map_err(|error| failed(custom, error))
     }
 }
 
@@ -95,46 +132,13 @@ impl Segment {
     ) -> Result<Option<(&'a Launch, &'b program::Launch)>> {
         match work {
             Work::Kernel(launch) => Ok(Some((self.kernel(launch)?, launch))),
-            Work::Custom { .. } => Ok(self.customs.get(&step).map(|(kernel, launch)| (kernel, launch))),
-            Work::Print(..) | Work::Transfer { .. } => Ok(None),
+            Work::Custom(_) => Ok(self.customs.get(&step).map(|(kernel, launch)| (kernel, launch))),
+            Work::Print(..) | Work::Transfer { .. } | Work::Nested(_) => Ok(None),
         }
     }
 }
 
-impl State<'_> {
-    /// Runs a custom op that is a function on buffers.
-    pub(super) fn custom(
-        &self,
-        running: Running,
-        step: usize,
-        operands: &[Slot],
-        results: &[Slot],
-    ) -> Result<()> {
-        let (custom, implementation) = self.runtime.custom(step)?;
-        let Implementation::Function(function) = implementation else {
-            bail!(internal, "{:?} was not prepared", custom.op);
-        };
-        let buffer = |slot: &Slot| {
-            let (shape, spot) = self.find(running, slot.0 as usize)?;
-            let buffer = self.buffer(slot.0 as usize, spot, shape)?;
-            // An output may have the same elements under another shape.
-            if buffer.shape() == shape { Ok(buffer) } else { buffer.view(buffer.dtype(), Some(shape)) }
-        };
-        let program = &self.runtime.program;
-        let types = program.source.types_of(&program.source.op(program.steps[step].ops[0]).operands);
-        let mutable: Vec<bool> = types.map(|ty| matches!(ty, Type::Buffer(_))).collect();
-        let read = operands.iter().zip(&mutable).map(|(slot, mutable)| {
-            let buffer = buffer(slot)?;
-            if *mutable || is_aligned(&buffer) { Ok(buffer) } else { buffer.copy(None) }
-        });
-        let operands = read.collect::<Result<Vec<_>>>()?;
-        let results = results.iter().map(buffer).collect::<Result<Vec<_>>>()?;
-        let (mutable, parameters) = (mutable.as_slice(), &custom.parameters);
-        let work = custom::Work { operands: &operands, mutable, results: &results, parameters };
-        function.execute(&work).map_err(|error| failed(custom, error))
-    }
-}
-
+/// Whether the elements can be read where they are: views of bytes start anywhere.
 fn is_aligned(buffer: &Buffer) -> bool {
     buffer.data_ptr().addr().is_multiple_of(buffer.element_size())
 }

@@ -125,11 +125,12 @@ fn on_device(buffer: &Buffer, device: &Device) -> Result<Buffer> {
 /// Whether kernels can use a buffer in place: it must be contiguous, and on an accelerator be aligned to 16 bytes. If
 /// memory is guarded, it must be guarded too.
 pub(crate) fn fits_kernels(buffer: &Buffer) -> bool {
-    let lies_well = match buffer.is_host() {
-        true => !buffer.lacks_guard(),
-        false => buffer.data_ptr().addr().is_multiple_of(ACCELERATOR_ALIGNMENT),
-    };
-    lies_well && buffer.is_contiguous()
+    is_aligned(buffer) && buffer.is_contiguous() && !(buffer.is_host() && buffer.lacks_guard())
+}
+
+/// Whether a buffer is aligned as its device's kernels need it.
+pub(crate) fn is_aligned(buffer: &Buffer) -> bool {
+    buffer.is_host() || buffer.data_ptr().addr().is_multiple_of(ACCELERATOR_ALIGNMENT)
 }
 
 /// How many bytes an accelerator's kernels load at a time.

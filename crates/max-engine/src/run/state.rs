@@ -10,14 +10,14 @@ use max_driver::{Buffer, Device};
 use max_graph::op::Run;
 use max_graph::{HostTensor, OpKind};
 
-use super::storage::{Scratch, Spot, Storage};
+use super::storage::{Given, Spot, Storage, Table};
 use super::{Runtime, Segment};
 use crate::observe::{Observer, first_not_finite};
 
 /// An execution.
 pub(super) struct State<'a> {
-    pub(super) runtime: &'a Runtime,
-    pub(super) inputs: &'a [Buffer],
+    runtime: &'a Runtime,
+    pub(super) given: Given<'a, 'a>,
     pub(super) storage: Storage,
 }
 
@@ -26,14 +26,16 @@ pub(super) struct State<'a> {
 pub(super) struct Running<'a> {
     pub(super) number: usize,
     pub(super) segment: &'a Segment,
+    /// The sizes of all symbols that are known.
+    pub(super) bindings: &'a Bindings,
 }
 
 /// Which slots hold infinities or NaNs, where that is watched.
 pub(super) type NotFinite = HashMap<Slot, bool>;
 
 impl<'a> State<'a> {
-    pub(super) fn new(runtime: &'a Runtime, inputs: &'a [Buffer], scratch: Scratch) -> State<'a> {
-        State { runtime, inputs, storage: Storage::new(runtime, scratch) }
+    pub(super) fn new(runtime: &'a Runtime, given: Given<'a, 'a>, storage: Storage) -> State<'a> {
+        State { runtime, given, storage }
     }
 
     /// The elements of a slot at this moment.
@@ -43,12 +45,15 @@ impl<'a> State<'a> {
     }
 
     /// The memory of a slot as a buffer.
-    pub(super) fn buffer(&self, slot: usize, spot: Option<Spot>, shape: &[usize]) -> Result<Buffer> {
+    fn buffer(&self, slot: usize, spot: Option<Spot>, shape: &[usize]) -> Result<Buffer> {
         let (program, info) = (&self.runtime.program, &self.runtime.program.slots[slot]);
         let device = &self.runtime.devices[program.device_number(info.device)];
         let found = match &info.origin {
-            Origin::Input(input) => Some(self.inputs[*input].clone()),
-            Origin::Output(output) => self.storage.outputs[*output].clone(),
+            Origin::Input(input) => Some(self.given.buffer(*input, info.dtype)?),
+            Origin::Output(output) => match self.given.output(*output) {
+                Some(memory) => Some(memory.buffer(info.dtype, shape)?),
+                None => self.storage.outputs[*output].clone(),
+            },
             Origin::Constant(_) | Origin::Weight(_) => match self.runtime.fixed.bytes(Slot(slot as u32)) {
                 Some(bytes) => Some(Buffer::from_host_bytes(bytes.clone(), info.dtype, shape)?),
                 None => self.runtime.fixed.buffer(slot).cloned(),
@@ -70,43 +75,46 @@ impl<'a> State<'a> {
             None => bail!(internal, "slot {slot} has no memory"),
         }
     }
+}
+
+/// What steps do besides launching kernels.
+impl Runtime {
+    /// The memory of a slot that a segment uses, as a buffer.
+    pub(super) fn buffer(&self, running: Running, table: &Table, slot: Slot) -> Result<Buffer> {
+        let info = &self.program.slots[slot.0 as usize];
+        let shape = running.segment.shape(slot)?;
+        // What has no elements may have no memory.
+        if shape.contains(&0) {
+            let device = &self.devices[self.program.device_number(info.device)];
+            return Buffer::uninit_pooled(info.dtype, shape, device);
+        }
+        table.slot(slot).buffer(info.dtype, shape)
+    }
+
+    /// The elements of a slot at this moment.
+    fn tensor(&self, running: Running, table: &Table, slot: Slot) -> Result<HostTensor> {
+        let buffer = self.buffer(running, table, slot)?;
+        HostTensor::new(buffer.dtype(), buffer.shape(), buffer.to(&Device::cpu())?.host_bytes()?)
+    }
 
     /// Copies a slot to another device. The host waits for what is sent to it; devices wait for each other by
     /// themselves, also before they overwrite what is being copied.
-    pub(super) fn transfer(&self, running: Running, from: Slot, to: Slot) -> Result<()> {
-        let [from, to] = [from, to].map(|slot| {
-            let (shape, spot) = self.find(running, slot.0 as usize)?;
-            self.buffer(slot.0 as usize, spot, shape)
-        });
-        let (from, to) = (from?, to?);
+    pub(super) fn transfer(&self, running: Running, table: &Table, from: Slot, to: Slot) -> Result<()> {
+        let (from, to) = (self.buffer(running, table, from)?, self.buffer(running, table, to)?);
         to.inplace_copy_from(&from)?;
         // Pageable memory has been read when the call returns. Page-locked memory may not have been, and arrays of
         // other libraries over it do not wait for the copy.
         if from.pinned() { to.stream().synchronize() } else { Ok(()) }
     }
 
-    /// The sizes of a slot that a segment uses, and its location if it is a temporary.
-    pub(super) fn find<'s>(
-        &'s self,
-        running: Running<'s>,
-        slot: usize,
-    ) -> Result<(&'s [usize], Option<Spot>)> {
-        let Running { number, segment } = running;
-        let known = || self.storage.shapes.get(slot).and_then(|shape| shape.as_deref());
-        match segment.shapes.get(slot).or_else(known) {
-            Some(shape) => Ok((shape, self.storage.spot(number, segment, slot))),
-            None => bail!(internal, "slot {slot} has no size"),
-        }
-    }
-
-    /// A slot that a segment uses.
-    fn tensor_in(&self, running: Running, slot: usize) -> Result<HostTensor> {
-        let (shape, spot) = self.find(running, slot)?;
-        self.tensor(slot, spot, shape)
-    }
-
-    pub(super) fn print(&self, running: Running, label: &str, slot: Option<Slot>) -> Result<()> {
-        let tensors = slot.iter().map(|slot| self.tensor_in(running, slot.0 as usize));
+    pub(super) fn print(
+        &self,
+        running: Running,
+        table: &Table,
+        label: &str,
+        slot: Option<Slot>,
+    ) -> Result<()> {
+        let tensors = slot.into_iter().map(|slot| self.tensor(running, table, slot));
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
         let print = OpKind::from(max_graph::ops::print::Print { label: label.into() });
         print.eval(&tensors, &Run { bindings: &Bindings::new(), environment: &() }).map(|_| ())
@@ -116,23 +124,24 @@ impl<'a> State<'a> {
     pub(super) fn check_values(
         &self,
         running: Running,
+        table: &Table,
         step: usize,
         known: &mut NotFinite,
         observer: &Observer,
     ) -> Result<()> {
-        let program = &self.runtime.program;
-        let mut expected = self.runtime.has_literals_not_finite(step);
+        let program = &self.program;
+        let mut expected = self.has_literals_not_finite(step);
         for slot in program.steps[step].reads.iter().copied() {
             expected |= match known.get(&slot) {
                 Some(&known) => known,
                 None => {
-                    let found = first_not_finite(&self.tensor_in(running, slot.0 as usize)?)?.is_some();
+                    let found = first_not_finite(&self.tensor(running, table, slot)?)?.is_some();
                     *known.entry(slot).or_insert(found)
                 }
             };
         }
         for slot in program.steps[step].writes.iter().copied() {
-            let tensor = self.tensor_in(running, slot.0 as usize)?;
+            let tensor = self.tensor(running, table, slot)?;
             let found = first_not_finite(&tensor)?;
             known.insert(slot, found.is_some());
             if let (Some(found), false) = (found, expected) {
@@ -165,7 +174,7 @@ impl State<'_> {
     /// The sizes of a slot that has been used already, or that can be used at any time.
     fn shape_of(&self, slot: usize) -> Result<Option<Vec<usize>>> {
         match &self.runtime.program.slots[slot].origin {
-            Origin::Input(input) => Ok(Some(self.inputs[*input].shape().to_vec())),
+            Origin::Input(input) => Ok(Some(self.given.shape(*input).to_vec())),
             Origin::Weight(weight) => Ok(Some(self.runtime.fixed.weight_sizes(*weight).to_vec())),
             Origin::Constant(_) => {
                 self.runtime.program.slots[slot].shape.evaluate(&Bindings::new()).map(Some)

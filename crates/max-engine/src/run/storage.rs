@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use max_compiler::program::{Launch, Origin};
-use max_core::{DType, Result, ViewIndex, bail};
+use max_core::kernel::Slot;
+use max_core::{DType, Result, Type, ViewIndex, bail};
 use max_driver::guard::guard;
 use max_driver::{Buffer, Device};
 use max_kernels::Memory;
@@ -14,24 +15,65 @@ use super::{Runtime, Segment};
 /// Where a temporary lies: the segment whose arena it is in, and its offset there.
 pub(super) type Spot = (usize, usize);
 
-/// What an execution works with; kept for the next one.
+/// The memory of an execution, kept for the next one: see the module.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(crate) struct Storage {
     /// Those of the first segment, one per device, then those of the second, and so on.
     pub(super) arenas: Vec<Arena>,
     /// Empty vectors, whose allocations the next table reuses.
     room: Room,
-}
-
-/// The memory of an execution: see the module.
-#[derive(Debug)]
-pub(super) struct Storage {
-    pub(super) scratch: Scratch,
+    /// Outputs that the execution allocates.
     pub(super) outputs: Vec<Option<Buffer>>,
+    /// That of the regions of the program.
+    pub(super) regions: Vec<Storage>,
     /// Where the temporaries of finished segments lie, and the sizes of their slots; empty if there is only one
     /// segment.
     pub(super) spots: Vec<Option<Spot>>,
     pub(super) shapes: Vec<Option<Vec<usize>>>,
+}
+
+/// What an execution is given: by the caller of a model, or by the program whose region it runs.
+#[derive(Clone, Copy)]
+pub(super) enum Given<'s, 'a> {
+    /// Its inputs.
+    Buffers(&'a [Buffer]),
+    /// Its inputs with their sizes, and the memory of its outputs.
+    Memory { inputs: &'s [Memory<'a>], shapes: &'s [&'s [usize]], outputs: &'s [Memory<'a>] },
+}
+
+impl<'s, 'a: 's> Given<'s, 'a> {
+    /// The memory of an input, which may be written if it is a buffer.
+    fn input(self, input: usize, ty: &Type) -> Result<Memory<'a>> {
+        match (self, ty) {
+            (Given::Buffers(inputs), Type::Buffer(_)) => Memory::of_mut(&inputs[input]),
+            (Given::Buffers(inputs), _) => Memory::of(&inputs[input]),
+            (Given::Memory { inputs, .. }, _) => Ok(inputs[input]),
+        }
+    }
+
+    /// An input as a buffer.
+    pub(super) fn buffer(self, input: usize, dtype: DType) -> Result<Buffer> {
+        match self {
+            Given::Buffers(inputs) => Ok(inputs[input].clone()),
+            Given::Memory { inputs, shapes, .. } => inputs[input].buffer(dtype, shapes[input]),
+        }
+    }
+
+    /// The sizes of an input.
+    pub(super) fn shape(self, input: usize) -> &'s [usize] {
+        match self {
+            Given::Buffers(inputs) => inputs[input].shape(),
+            Given::Memory { shapes, .. } => shapes[input],
+        }
+    }
+
+    /// The memory of an output, if it is given.
+    pub(super) fn output(self, output: usize) -> Option<Memory<'a>> {
+        match self {
+            Given::Buffers(_) => None,
+            Given::Memory { outputs, .. } => Some(outputs[output]),
+        }
+    }
 }
 
 /// The allocations of a table.
@@ -48,6 +90,11 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
+    /// The memory of a slot.
+    pub(super) fn slot(&self, slot: Slot) -> Memory<'a> {
+        self.memory[slot.0 as usize]
+    }
+
     /// The memory of a launch, by slot of its kernel.
     pub(super) fn of(&mut self, launch: &Launch) -> &[Memory<'a>] {
         self.given.clear();
@@ -74,15 +121,18 @@ fn recycled<'b>(mut used: Vec<Memory<'_>>) -> Vec<Memory<'b>> {
 }
 
 impl Storage {
-    pub(super) fn new(runtime: &Runtime, scratch: Scratch) -> Storage {
-        let outputs = vec![None; runtime.program.outputs.len()];
-        Storage { scratch, outputs, spots: Vec::new(), shapes: Vec::new() }
-    }
-
-    /// Allocates what a segment needs.
-    pub(super) fn reserve(&mut self, runtime: &Runtime, number: usize, segment: &Segment) -> Result<()> {
+    /// Allocates what a segment needs beyond what it is given.
+    pub(super) fn reserve(
+        &mut self,
+        runtime: &Runtime,
+        given: Given,
+        number: usize,
+        segment: &Segment,
+    ) -> Result<()> {
         let Runtime { program, devices, .. } = runtime;
-        let (arenas, first) = (&mut self.scratch.arenas, number * devices.len());
+        self.outputs.resize(program.outputs.len(), None);
+        self.regions.resize_with(program.regions.len(), Storage::default);
+        let (arenas, first) = (&mut self.arenas, number * devices.len());
         if arenas.len() < first + devices.len() {
             arenas.resize_with(first + devices.len(), Arena::default);
         }
@@ -93,7 +143,9 @@ impl Storage {
             let (Some(shape), info) = (shape, &program.slots[slot]) else { continue };
             let home = program.device_number(info.device);
             match &info.origin {
-                Origin::Output(output) if self.outputs[*output].is_none() => {
+                Origin::Output(output)
+                    if self.outputs[*output].is_none() && given.output(*output).is_none() =>
+                {
                     let shape = segment.outputs[*output].as_deref().unwrap_or(shape);
                     let buffer = Buffer::uninit_pooled(info.dtype, shape, &devices[home])?;
                     self.outputs[*output] = Some(buffer);
@@ -116,23 +168,24 @@ impl Storage {
     pub(super) fn table<'a>(
         &'a self,
         runtime: &'a Runtime,
-        inputs: &'a [Buffer],
+        given: Given<'_, 'a>,
         number: usize,
         segment: &'a Segment,
         room: Room,
     ) -> Result<Table<'a>> {
         let Runtime { program, devices, .. } = runtime;
-        let [mut memory, given] = room.map(recycled);
+        let [mut memory, launched] = room.map(recycled);
         for (slot, (shape, info)) in segment.shapes.iter().zip(&program.slots).enumerate() {
             let Some(shape) = shape else {
                 memory.push(Memory::EMPTY);
                 continue;
             };
             memory.push(match &info.origin {
-                Origin::Input(input) => Memory::of(&inputs[*input])?,
-                Origin::Output(output) => match &self.outputs[*output] {
-                    Some(buffer) => Memory::of_mut(buffer)?,
-                    None => bail!(internal, "output {output} has no memory"),
+                Origin::Input(input) => given.input(*input, &program.inputs[*input])?,
+                Origin::Output(output) => match (given.output(*output), &self.outputs[*output]) {
+                    (Some(memory), _) => memory,
+                    (None, Some(buffer)) => Memory::of_mut(buffer)?,
+                    (None, None) => bail!(internal, "output {output} has no memory"),
                 },
                 Origin::Temporary(_) => {
                     let bytes = shape.iter().product::<usize>() * info.dtype.size_in_bytes();
@@ -146,18 +199,18 @@ impl Storage {
                 Origin::Constant(_) | Origin::Weight(_) => runtime.fixed.memory(slot)?,
             });
         }
-        let arenas = &self.scratch.arenas[number * devices.len()..][..devices.len()];
-        Ok(Table { memory, given, arenas, needs: &segment.needs })
+        let arenas = &self.arenas[number * devices.len()..][..devices.len()];
+        Ok(Table { memory, given: launched, arenas, needs: &segment.needs })
     }
 
     /// The allocations of the last table.
     pub(super) fn take_room(&mut self) -> Room {
-        std::mem::take(&mut self.scratch.room)
+        std::mem::take(&mut self.room)
     }
 
     /// Keeps the allocations for the next table.
     pub(super) fn keep_room(&mut self, room: Room) {
-        self.scratch.room = room;
+        self.room = room;
     }
 
     /// Where a temporary that a segment uses lies.
@@ -172,7 +225,7 @@ impl Storage {
     pub(super) fn arena(&self, runtime: &Runtime, segment: usize, slot: usize) -> Result<&Arena> {
         let Runtime { program, devices, .. } = runtime;
         let number = segment * devices.len() + program.device_number(program.slots[slot].device);
-        match self.scratch.arenas.get(number) {
+        match self.arenas.get(number) {
             Some(arena) => Ok(arena),
             None => bail!(internal, "there is no arena {number}"),
         }

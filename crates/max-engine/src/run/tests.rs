@@ -63,7 +63,7 @@ fn values_go_between_devices() {
             let back: Vec<f32> = there.iter().zip(&x).map(|(there, x)| there.max(0.0) * -x).collect();
             assert_eq!(found, [back, there], "{rows} rows");
         }
-        assert_eq!(lock(&runtime.scratch)[0].arenas.len(), 2);
+        assert_eq!(lock(&runtime.storage)[0].arenas.len(), 2);
     }
 }
 

@@ -37,7 +37,7 @@ op_fns! {
         name: CustomRef,
         device: DeviceRef,
         values: Operands,
-        out_types: Vec<Type> = (),
+        out_types: Vec<Type>,
         parameters: Parameters = (),
     ) -> Vec<Value> {
         let values = values.into_values()?;

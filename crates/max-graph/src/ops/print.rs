@@ -74,8 +74,9 @@ fn write_line(line: &str) {
     writer(line);
 }
 
-/// The maximum number of elements printed.
+/// The maximum number of elements printed; of more, as many from either end.
 const SHOWN: usize = 64;
+const ENDS: usize = 16;
 
 impl Operation for Print {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
@@ -106,11 +107,17 @@ impl Operation for Print {
         };
         let shown = dispatch!(x.dtype(), T => {
             let elements = x.elements::<T>()?;
-            elements.iter().take(SHOWN).map(|e| number(*e).to_string()).collect::<Vec<_>>()
+            let text = |e: &T| number(*e).to_string();
+            match elements.len() > SHOWN {
+                true => {
+                    let (first, last) = (&elements[..ENDS], &elements[elements.len() - ENDS..]);
+                    first.iter().map(text).chain(["...".into()]).chain(last.iter().map(text)).collect::<Vec<_>>()
+                }
+                false => elements.iter().map(text).collect(),
+            }
         });
-        let rest = if x.num_elements() > SHOWN { ", ..." } else { "" };
         write_line(&format!(
-            "{} = tensor([{}{rest}], dtype={}, shape={:?})",
+            "{} = tensor([{}], dtype={}, shape={:?})",
             self.label,
             shown.join(", "),
             x.dtype(),

@@ -97,7 +97,7 @@ index_from! {
 
 /// An index expression.
 #[derive(Clone)]
-pub struct Indices(Vec<Index>);
+pub struct Indices(pub(crate) Vec<Index>);
 
 impl<I: Into<Index>> From<Vec<I>> for Indices {
     fn from(indices: Vec<I>) -> Indices {
@@ -130,7 +130,7 @@ op_fns! {
 }
 
 fn select(x: TensorValue, Indices(indices): Indices) -> Result<TensorValue> {
-    let indices = expand(indices, &x)?;
+    let indices = expand(indices, x.shape())?;
     let (mut starts, mut sizes, mut steps) = (Vec::new(), Vec::new(), Vec::new());
     // The selections made at run time, and what happens to each axis.
     let (mut dynamic, mut layout) = (Vec::new(), Vec::new());
@@ -213,7 +213,7 @@ impl Dynamic {
 }
 
 /// A bound as a tensor; `None` for the end of the axis.
-fn scalar(bound: Bound) -> Result<Option<TensorValue>> {
+pub(crate) fn scalar(bound: Bound) -> Result<Option<TensorValue>> {
     match bound {
         Bound::Natural => Ok(None),
         Bound::Dim(dim) => Operand::from(dim).tensor().map(Some),
@@ -246,10 +246,10 @@ fn finish(y: &TensorValue, layout: &[Keep]) -> Result<TensorValue> {
 }
 
 /// Replaces the ellipsis, explicit or implied at the end, by full slices.
-fn expand(indices: Vec<Index>, x: &TensorValue) -> Result<Vec<Index>> {
+pub(crate) fn expand(indices: Vec<Index>, shape: &Shape) -> Result<Vec<Index>> {
     let used = indices.iter().filter(|i| !matches!(i, Index::NewAxis | Index::Ellipsis)).count();
-    let Some(missing) = x.rank().checked_sub(used) else {
-        bail!(value, "Too many indices: {used} for a tensor of rank {} and shape {}", x.rank(), x.shape());
+    let Some(missing) = shape.rank().checked_sub(used) else {
+        bail!(value, "Too many indices: {used} for a tensor of rank {} and shape {shape}", shape.rank());
     };
     let mut ellipses = 0;
     let mut full = Vec::new();
@@ -270,7 +270,7 @@ fn expand(indices: Vec<Index>, x: &TensorValue) -> Result<Vec<Index>> {
 }
 
 /// The position that an index picks, checked if the size is known.
-fn position(at: &Dim, size: &Dim, axis: usize) -> Result<Dim> {
+pub(crate) fn position(at: &Dim, size: &Dim, axis: usize) -> Result<Dim> {
     match (at, size) {
         (Dim::Static(i), Dim::Static(n)) if *i < -n || i >= n => {
             bail!(index, "index {i} is out of range for axis {axis} with size {n}")
@@ -281,7 +281,7 @@ fn position(at: &Dim, size: &Dim, axis: usize) -> Result<Dim> {
 }
 
 /// The first position and the number of positions of a slice.
-fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Result<(Dim, Dim)> {
+pub(crate) fn range(start: &Bound, stop: &Bound, step: i64, size: &Dim, axis: usize) -> Result<(Dim, Dim)> {
     let dim = |bound: &Bound| match bound {
         Bound::Dim(dim) => Some(dim.clone()),
         _ => None,
@@ -351,7 +351,7 @@ pub fn check_range(axis: usize, size: i64, start: i64, count: i64, step: i64) ->
 }
 
 /// The elements that a slice of an axis selects, checked against its size.
-fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> Result<()> {
+pub(crate) fn cut(layout: &mut Strided, axis: usize, start: i64, count: i64, step: i64) -> Result<()> {
     check_range(axis, layout.shape[axis] as i64, start, count, step)?;
     if count > 0 {
         layout.offset += start as usize * layout.strides[axis] as usize;

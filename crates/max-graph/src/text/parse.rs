@@ -14,6 +14,7 @@ use crate::custom::KernelLibrary;
 use crate::host::{HostTensor, byte_count};
 use crate::ir::{Body, ValueId};
 use crate::op::OpKind;
+use crate::region::Region;
 
 /// More memory than parsing a byte of text takes.
 const BYTES_PER_BYTE: usize = 32;
@@ -36,8 +37,8 @@ pub fn parse_with(
     library: &KernelLibrary,
 ) -> Result<Body> {
     require_memory(text.len().saturating_mul(BYTES_PER_BYTE), "the ops of a graph's text")?;
-    let mut parser = Parser { rest: text, blob, library };
-    let body = parser.body().map_err(|e| {
+    let mut parser = Parser { rest: text, blob, library, regions: Vec::new() };
+    let body = parser.bodies().map_err(|e| {
         let line = text[..text.len() - parser.rest.len()].trim_end().lines().count().max(1);
         e.context(format!("in line {line} of the graph's text"))
     })?;
@@ -49,6 +50,8 @@ struct Parser<'a> {
     rest: &'a str,
     blob: &'a dyn Fn(usize) -> Result<HostBytes>,
     library: &'a KernelLibrary,
+    /// Those parsed so far, by number.
+    regions: Vec<Region>,
 }
 
 impl<'a> Parser<'a> {
@@ -130,8 +133,26 @@ impl<'a> Parser<'a> {
         Ok(string)
     }
 
-    fn body(&mut self) -> Result<Body> {
+    /// Regions, each before its first use, and then the graph.
+    fn bodies(&mut self) -> Result<Body> {
+        while self.eat("region") {
+            self.require("@")?;
+            let number: usize = self.number()?;
+            if number != self.regions.len() {
+                bail!(value, "expected region @{}, found @{number}", self.regions.len());
+            }
+            let body = self.body()?;
+            self.regions.push(Region::new(body));
+        }
         self.require("graph")?;
+        let body = self.body()?;
+        match self.peek() {
+            "" => Ok(body),
+            _ => bail!(value, "unexpected text after the graph"),
+        }
+    }
+
+    fn body(&mut self) -> Result<Body> {
         let name = self.string()?;
         self.require("(")?;
         let arguments = self.list(")", |p| {
@@ -154,16 +175,12 @@ impl<'a> Parser<'a> {
                 let results = if self.peek().starts_with('%') { self.operands(&values)? } else { Vec::new() };
                 body.block.results = Some(results);
                 self.require("}")?;
-                break;
+                return Ok(body);
             }
             if self.eat("}") {
-                break;
+                return Ok(body);
             }
             self.op(&mut body, &mut values)?;
-        }
-        match self.peek() {
-            "" => Ok(body),
-            _ => bail!(value, "unexpected text after the graph"),
         }
     }
 
@@ -284,6 +301,9 @@ impl<'a> Parser<'a> {
             return self.until('`')?.parse().map(Attr::Dim);
         }
         if self.eat("[") {
+            if self.peek().starts_with('@') {
+                return self.list("]", Self::region).map(Attr::Regions);
+            }
             return self.dims().map(Attr::Dims);
         }
         if self.eat("{") {
@@ -333,6 +353,15 @@ impl<'a> Parser<'a> {
                     .or_else(|_| word.parse().map(Attr::DType))
                     .map_err(|_| Error::value(format!("'{word}' is not the value of an attribute"))),
             },
+        }
+    }
+
+    fn region(&mut self) -> Result<Region> {
+        self.require("@")?;
+        let number: usize = self.number()?;
+        match self.regions.get(number) {
+            Some(region) => Ok(region.clone()),
+            None => bail!(value, "region @{number} is not defined"),
         }
     }
 

@@ -8,6 +8,7 @@ use max_core::{Dim, Element, Type, dispatch};
 use crate::attr::{Attr, Attrs};
 use crate::host::HostTensor;
 use crate::ir::{Body, Op, ValueId};
+use crate::region::{Region, regions};
 
 /// How the data of large constants is printed.
 pub enum Constants<'a> {
@@ -22,16 +23,23 @@ pub enum Constants<'a> {
 /// Up to this many elements are printed as numbers.
 const SHORT: usize = 16;
 
-/// The text form of a body. Values are numbered in order of definition.
+/// The text form of a body, after those of its regions. Values are numbered in order of definition.
 pub fn print(body: &Body, constants: Constants) -> String {
-    let mut printer = Printer { text: String::new(), names: HashMap::new(), constants };
-    printer.body(body);
+    let mut printer =
+        Printer { text: String::new(), names: HashMap::new(), regions: HashMap::new(), constants };
+    for (number, region) in regions(body).iter().enumerate() {
+        printer.body(&format!("region @{number}"), region.body());
+        printer.regions.insert(region.address(), number);
+    }
+    printer.body("graph", body);
     printer.text
 }
 
 struct Printer<'a> {
     text: String,
     names: HashMap<ValueId, usize>,
+    /// The number of each region by its address.
+    regions: HashMap<usize, usize>,
     constants: Constants<'a>,
 }
 
@@ -47,11 +55,12 @@ impl Printer<'_> {
         names.join(", ")
     }
 
-    fn body(&mut self, body: &Body) {
+    fn body(&mut self, what: &str, body: &Body) {
+        self.names.clear();
         let arguments =
             body.block.arguments.iter().map(|&v| format!("{}: {}", self.define(v), body.type_of(v)));
         let arguments = arguments.collect::<Vec<_>>().join(", ");
-        let _ = writeln!(self.text, "graph {:?}({arguments}) {{", body.name);
+        let _ = writeln!(self.text, "{what} {:?}({arguments}) {{", body.name);
         for op in body.ops() {
             let line = self.op(body, op);
             let _ = writeln!(self.text, "  {line}");
@@ -98,6 +107,11 @@ impl Printer<'_> {
             }
             Attr::Named(attrs) => format!("{{{}}}", self.attrs(attrs, |name| format!("{name:?}"))),
             Attr::Custom(op) => format!("op({:?}, {})", op.name(), op.identity()),
+            Attr::Regions(regions) => {
+                let number = |region: &Region| self.regions.get(&region.address()).copied().unwrap_or(0);
+                let names: Vec<_> = regions.iter().map(|region| format!("@{}", number(region))).collect();
+                format!("[{}]", names.join(", "))
+            }
         }
     }
 

@@ -11,44 +11,44 @@ use crate::Memory;
 #[derive(Debug)]
 pub struct Recording {
     graph: Graph,
-    /// The address and the length of each piece of memory, scratch memory last; `None` after a failed recording.
+    /// The address and the length of each piece of memory; `None` after a failed recording.
     memory: Option<Vec<Piece>>,
 }
 
 type Piece = (usize, usize);
 
-/// What kernels are recorded with.
-#[derive(Clone, Copy, Debug)]
-pub struct Work<'a> {
-    /// The kernels in order, each with its memory, one piece per slot.
-    pub kernels: &'a [(&'a Prepared, Vec<Memory<'a>>)],
-    /// Their scratch memory.
+/// A kernel, and what it is recorded with.
+#[derive(Clone, Debug)]
+pub struct Launched<'a> {
+    /// The kernel.
+    pub kernel: &'a Prepared,
+    /// Its memory, one piece per slot.
+    pub memory: Vec<Memory<'a>>,
+    /// Its scratch memory.
     pub scratch: Memory<'a>,
 }
 
-impl Work<'_> {
-    fn enqueue(&self, stream: &Stream) -> Result<()> {
-        self.kernels.iter().try_for_each(|(kernel, memory)| kernel.run(memory, self.scratch, stream))
-    }
+fn enqueue(work: &[Launched], stream: &Stream) -> Result<()> {
+    work.iter().try_for_each(|launch| launch.kernel.run(&launch.memory, launch.scratch, stream))
+}
 
-    fn pieces(&self) -> impl Iterator<Item = Piece> {
-        let all = self.kernels.iter().flat_map(|(_, memory)| memory).chain([&self.scratch]);
-        all.map(|piece| (piece.ptr().addr(), piece.end().addr() - piece.ptr().addr()))
-    }
+fn pieces(work: &[Launched]) -> impl Iterator<Item = Piece> {
+    let all = work.iter().flat_map(|launch| launch.memory.iter().chain([&launch.scratch]));
+    all.map(|piece| (piece.ptr().addr(), piece.end().addr() - piece.ptr().addr()))
 }
 
 impl Recording {
     /// Records kernels on a dedicated stream. None of them runs.
-    pub fn new(stream: &Stream, work: Work) -> Result<Recording> {
-        let graph = Graph::record(stream, || work.enqueue(stream))?;
-        Ok(Recording { graph, memory: Some(work.pieces().collect()) })
+    pub fn new(stream: &Stream, work: &[Launched]) -> Result<Recording> {
+        let graph = Graph::record(stream, || enqueue(work, stream))?;
+        Ok(Recording { graph, memory: Some(pieces(work).collect()) })
     }
 
     /// Records the kernels again, on other memory. If that fails, the recording fits no memory.
-    pub fn again(&mut self, stream: &Stream, work: Work) -> Result<()> {
+    pub fn again(&mut self, stream: &Stream, work: &[Launched]) -> Result<()> {
         self.memory = None;
-        self.graph.record_again(stream, || work.enqueue(stream))?;
-        self.memory = Some(work.pieces().collect());
+        self.graph.record_again(stream, || enqueue(work, stream))?;
+        self.memory = Some(pieces(work).collect());
         Ok(())
     }
 
@@ -58,12 +58,12 @@ impl Recording {
     }
 
     /// Whether it was recorded with this very memory.
-    pub fn fits(&self, work: Work) -> bool {
-        self.memory.as_ref().is_some_and(|recorded| work.pieces().eq(recorded.iter().copied()))
+    pub fn fits(&self, work: &[Launched]) -> bool {
+        self.memory.as_ref().is_some_and(|recorded| pieces(work).eq(recorded.iter().copied()))
     }
 
     /// Enqueues all of it on a stream of its GPU, on the memory it was recorded with.
-    pub fn launch(&self, work: Work, stream: &Stream) -> Result<()> {
+    pub fn launch(&self, work: &[Launched], stream: &Stream) -> Result<()> {
         if !self.fits(work) {
             bail!(internal, "a recording was given other memory than it was recorded with");
         }

@@ -134,12 +134,16 @@ class Graph:
         """Its custom ops are those of the library."""
     @staticmethod
     def parse(text: str, library: KernelLibrary) -> Graph: ...
+    def nested(self, name: str, input_types: Sequence[Any]) -> Graph:
+        """A graph that becomes a region of an op of this one, and may use values of this one."""
     name: str
     def inputs(self) -> list[Value]: ...
     def output(self, outputs: Sequence[Any]) -> None:
         """Takes anything that ops accept as operands."""
+    has_output: bool
     def output_types(self) -> list[Type]: ...
     def add_weight(self, weight: Weight) -> Value: ...
+    def merge_device_chains(self) -> None: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
     def text(self) -> str:
         """The text form with all constants, which `parse` reads."""
@@ -188,7 +192,7 @@ def op(scope: Graph | Region | None, name: str, args: tuple[Any, ...], /) -> Any
     Arguments are converted to what the op's parameters expect: None, bool, int, float, str, slice, Ellipsis, lists and
     tuples of these, NumPy arrays, scalars, dtypes and scalar types, objects with `__tensorvalue__()`, native objects,
     and any object whose `_native` attribute is a native object (Value, Weight, Dim, Shape, DType, DeviceRef, Device,
-    Type, Buffer).
+    Type, Buffer, Graph).
     """
 
 def set_shell(native: type[Any], shell: type[Any]) -> None:

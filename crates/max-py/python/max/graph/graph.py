@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from max.graph.type import Type
+    from max.graph.type import DeviceRef, Type
     from max.graph.weight import Weight
 
 __all__ = ["Graph"]
@@ -27,6 +28,10 @@ __all__ = ["Graph"]
 
 class _NoGraph(LookupError, AttributeError):
     """There is no current graph. Also an AttributeError, so that `hasattr` and `getattr` work."""
+
+
+class _ChainValue:
+    """A point in the order of effects."""
 
 
 class _Current:
@@ -73,6 +78,8 @@ class Graph:
     _native: _core.Graph
     _library: KernelLibrary
     _inputs: list[Value[Any]]
+    _ready: _ChainValue
+    _chains: defaultdict[DeviceRef, _ChainValue]
 
     _lazy = True
 
@@ -105,15 +112,88 @@ class Graph:
         else:
             self._adopt(_core.Graph(name, list(input_types), library._native))
         if forward is not None:
-            with self:
-                result = forward(*self.inputs, *args, **kwargs)
-                if result is not None:
-                    many = isinstance(result, Iterable) and not isinstance(result, Operators)
-                    self.output(*(result if many else [result]))  # type: ignore[misc]
+            self._build(lambda: forward(*self.inputs, *args, **kwargs))
 
     def _adopt(self, native: _core.Graph) -> None:
         self._native = native
         self._inputs = [_value.wrap(value) for value in native.inputs()]
+        self._ready = _ChainValue()
+        self._chains = defaultdict(lambda: self._ready)
+
+    def _nested(self, name: str, input_types: Iterable[Type[Any]]) -> Graph:
+        """A graph that becomes a region of an op of this one, and may use values of this one."""
+        graph = Graph.__new__(Graph)
+        graph._library = self._library
+        graph._adopt(self._native.nested(name, list(input_types)))
+        return graph
+
+    def add_subgraph(
+        self,
+        name: str,
+        forward: Callable[..., Value[Any] | Iterable[Value[Any]] | None] | None = None,
+        input_types: Iterable[Type[Any]] = (),
+        path: str | os.PathLike[str] | None = None,
+        custom_extensions: Sequence[Path] = (),
+    ) -> Graph:
+        """A graph that this one can run with `ops.call`, any number of times.
+
+        It is compiled once, however often it is called. Its symbolic dims are those of this graph. It may have weights,
+        whose names get the prefix of each call; it cannot use other values of this graph than those passed to it.
+
+        >>> from max.dtype import DType
+        >>> from max.graph import TensorType, ops
+        >>> x = TensorType(DType.float32, ["n"])
+        >>> with Graph("eight_times", input_types=[x]) as graph:
+        ...     double = graph.add_subgraph("double", lambda x: x + x, input_types=[x])
+        ...     value = graph.inputs[0]
+        ...     for _ in range(3):
+        ...         [value] = ops.call(double, value)
+        ...     graph.output(value)
+
+        Args:
+            name: The name of the subgraph.
+            forward: A function that is called with its inputs and returns its outputs.
+            input_types: The types of its inputs.
+            path: Instead: the path of a graph that `save` wrote.
+            custom_extensions: Files of custom ops, which are added to those of this graph.
+        """
+        graph = Graph(name, None, input_types, path, custom_extensions=custom_extensions, kernel_library=self._library)
+        if forward is not None:
+            graph._build(lambda: forward(*graph.inputs))
+        return graph
+
+    @property
+    def always_ready_chain(self) -> _ChainValue:
+        """A point in the order of effects that comes before all of them."""
+        return self._ready
+
+    @property
+    def device_chains(self) -> defaultdict[DeviceRef, _ChainValue]:
+        """For each device, a point in the order of effects there.
+
+        Ops with effects run in the order in which they are recorded, on all devices, so a chain need not be passed to any
+        op.
+        """
+        return self._chains
+
+    def merge_device_chains(self) -> None:
+        """Makes all that is recorded later, on any device, run after all that has been recorded so far."""
+        self._native.merge_device_chains()
+        merged = _ChainValue()
+        for device in self._chains:
+            self._chains[device] = merged
+
+    def _build(self, forward: Callable[[], Value[Any] | Iterable[Value[Any]] | None]) -> None:
+        """Records what a function does; its results are the outputs, unless it has set them itself."""
+        with self:
+            result = forward()
+            if result is None:
+                if not self._native.has_output:
+                    self.output()
+            elif isinstance(result, Iterable) and not isinstance(result, (Operators, Value)):
+                self.output(*result)
+            else:
+                self.output(result)
 
     @classmethod
     def parse(cls, text: str, custom_extensions: Any = None) -> Graph:

@@ -197,7 +197,26 @@ class BufferValue(_ArrayValue[BufferType]):
     __slots__ = ()
 
     def __init__(self, value: Value[Any]) -> None:
+        if not isinstance(value, Value):
+            raise TypeError(f"a BufferValue is made from a value of a graph; got {type(value).__name__}")
         self._native = value.buffer._native
+
+    def __getitem__(self, index: Any) -> TensorValue:
+        """The contents at this point, or part of them."""
+        loaded = call("buffer_load", self)
+        return loaded if index is Ellipsis else loaded[index]
+
+    def __setitem__(self, index: Any, source: TensorValueLike) -> None:
+        """Replaces the contents, or part of them."""
+        if index is Ellipsis:
+            _core.op(current_native(), "buffer_store", (self, source))
+        else:
+            indices = index if isinstance(index, tuple) else (index,)
+            _core.op(current_native(), "buffer_store_slice", (self, source, indices))
+
+    def print(self, label: str = "debug_buffer") -> None:
+        """Prints the contents at this point, whenever the graph runs."""
+        call("buffer_load", self).print(label)
 
 
 class _OpaqueValue(Value[Any]):

@@ -12,6 +12,8 @@ Call them while a graph is being built. `TensorValue` has operators and methods 
 from __future__ import annotations
 
 from max.graph.ops import random
+from max.graph.ops.buffer import buffer_create, buffer_load, buffer_store, buffer_store_slice
+from max.graph.ops.control import call, cond, fence, while_loop
 from max.graph.ops.custom import custom, inplace_custom
 from max.graph.ops.data import constant, constant_external, hann_window, range, shape_to_tensor
 from max.graph.ops.debug import print
@@ -109,12 +111,18 @@ __all__ = [
     "atanh",
     "band_part",
     "broadcast_to",
+    "buffer_create",
+    "buffer_load",
+    "buffer_store",
+    "buffer_store_slice",
+    "call",
     "cast",
     "ceil",
     "chunk",
     "clamp",
     "complex_mul",
     "concat",
+    "cond",
     "constant",
     "constant_external",
     "conv2d",
@@ -125,6 +133,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "fence",
     "flatten",
     "floor",
     "floor_div",
@@ -186,4 +195,5 @@ __all__ = [
     "trunc",
     "unsqueeze",
     "where",
+    "while_loop",
 ]
