@@ -1,7 +1,6 @@
 """The Graph object: building, nesting, printing and parsing."""
 
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
