@@ -14,7 +14,6 @@ from __future__ import annotations
 from max.graph.ops import random
 from max.graph.ops.buffer import buffer_create, buffer_load, buffer_store, buffer_store_slice
 from max.graph.ops.control import call, cond, fence, while_loop
-from max.graph.ops.custom import custom, inplace_custom
 from max.graph.ops.data import constant, constant_external, hann_window, range, shape_to_tensor
 from max.graph.ops.debug import print
 from max.graph.ops.elementwise import (
@@ -61,6 +60,7 @@ from max.graph.ops.elementwise import (
     trunc,
     where,
 )
+from max.graph.ops.extension import custom, inplace_custom
 from max.graph.ops.linear import conv2d, matmul, outer
 from max.graph.ops.movement import (
     as_interleaved_complex,
