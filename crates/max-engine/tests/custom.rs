@@ -153,8 +153,10 @@ fn elements_that_are_not_aligned_are_copied() {
     let library = KernelLibrary::new();
     library.add(scale("scale", 2.0)).unwrap();
     let model = InferenceSession::new([Device::cpu()]).load(&graph(&library, "scale").unwrap()).unwrap();
-    let bytes: Vec<u8> = [0u8].into_iter().chain([1.0f32, 2.0].into_iter().flat_map(f32::to_ne_bytes)).collect();
-    let odd = Buffer::from(bytes).index(&[max_core::ViewIndex::Slice { start: Some(1), stop: None, step: 1 }]);
+    let bytes: Vec<u8> =
+        [0u8].into_iter().chain([1.0f32, 2.0].into_iter().flat_map(f32::to_ne_bytes)).collect();
+    let odd =
+        Buffer::from(bytes).index(&[max_core::ViewIndex::Slice { start: Some(1), stop: None, step: 1 }]);
     let odd = odd.unwrap().view(DType::Float32, None).unwrap();
     assert_eq!(model.execute(&[odd]).unwrap()[0].to_vec::<f32>().unwrap(), [2.0, 4.0]);
 }
