@@ -12,6 +12,7 @@ mod fold;
 mod identities;
 mod merge_matmuls;
 mod recognize;
+mod regions;
 mod rewrite;
 
 #[cfg(test)]
@@ -50,6 +51,7 @@ impl Pass {
 pub const PASSES: &[(&str, Pass)] = &[
     ("canonicalize", Pass::Exact(canonicalize::canonicalize)),
     ("fold", Pass::Exact(fold::fold)),
+    ("regions", Pass::Exact(regions::regions)),
     ("identities", Pass::Exact(identities::identities)),
     ("cse", Pass::Exact(cse::cse)),
     ("recognize", Pass::Rounding(recognize::recognize)),
@@ -58,7 +60,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("dead_code", Pass::Exact(dead_code::dead_code)),
 ];
 
-/// Runs all passes, first on regions, each once; a function sees the body after each.
+/// Runs all passes, also on regions, each once; a function sees the body after each.
 pub fn optimize(
     body: Body,
     options: Options,
@@ -76,6 +78,28 @@ fn optimize_nested(
     known: &mut HashMap<usize, (Region, Region)>,
     after: &mut dyn FnMut(&str, &Body),
 ) -> Result<Body> {
+    for (name, pass) in PASSES {
+        let exactly = *name == "fold" && options.fold_exactly;
+        let pass = if exactly { Pass::Exact(fold::fold_exactly) } else { *pass };
+        body = pass.run(&body, rewrites).map_err(|e| e.context(format!("in the pass {name}")))?;
+        if *name == "regions" {
+            optimize_regions(&mut body, options, rewrites, known)?;
+        }
+        if cfg!(debug_assertions) {
+            max_graph::verify(&body).map_err(|e| e.context(format!("after the pass {name}")))?;
+        }
+        after(name, &body);
+    }
+    Ok(body)
+}
+
+/// Runs all passes on the regions of a body that they have not run on yet.
+fn optimize_regions(
+    body: &mut Body,
+    options: Options,
+    rewrites: &mut Rewrites,
+    known: &mut HashMap<usize, (Region, Region)>,
+) -> Result<()> {
     body.map_regions(&mut |region| {
         if let Some((_, optimized)) = known.get(&region.address()) {
             return Ok(optimized.clone());
@@ -85,15 +109,5 @@ fn optimize_nested(
         // The old one is kept too, so that no other can have its address.
         known.insert(region.address(), (region.clone(), optimized.clone()));
         Ok(optimized)
-    })?;
-    for (name, pass) in PASSES {
-        let exactly = *name == "fold" && options.fold_exactly;
-        let pass = if exactly { Pass::Exact(fold::fold_exactly) } else { *pass };
-        body = pass.run(&body, rewrites).map_err(|e| e.context(format!("in the pass {name}")))?;
-        if cfg!(debug_assertions) {
-            max_graph::verify(&body).map_err(|e| e.context(format!("after the pass {name}")))?;
-        }
-        after(name, &body);
-    }
-    Ok(body)
+    })
 }

@@ -119,6 +119,14 @@ impl Memory {
         }
     }
 
+    /// The GPU memory of another library, if it is that.
+    pub(crate) fn as_foreign(&self) -> Option<&Foreign> {
+        match &self.owner {
+            Owner::Foreign(foreign) => Some(foreign),
+            _ => None,
+        }
+    }
+
     /// Whether it is host memory of another library, which may have page-locked it.
     pub(crate) fn is_others(&self) -> bool {
         matches!(self.owner, Owner::Other { .. })

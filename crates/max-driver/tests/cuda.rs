@@ -399,34 +399,56 @@ fn buffers_are_exported_by_dlpack_and_imported_again() {
     assert_eq!(managed.device(), &device);
 }
 
+/// A buffer that borrows the memory of another.
+fn borrow(owner: &Buffer) -> Buffer {
+    let (ptr, device) = (owner.data_ptr().cast_mut(), owner.device());
+    let shape = owner.shape();
+    // SAFETY: the buffer that owns the memory is kept as the owner.
+    unsafe {
+        Buffer::from_raw(ptr, owner.dtype(), shape, None, device, Access::ReadWrite, Box::new(owner.clone()))
+    }
+    .unwrap()
+}
+
+/// The last element, read in the order of a stream that knows of no other.
+fn last_seen_on(stream: &Stream, buffer: &Buffer) -> Number {
+    let seen = Buffer::uninit_pooled(buffer.dtype(), buffer.shape(), stream).unwrap();
+    seen.copy_from(buffer).unwrap();
+    seen.index(&[ViewIndex::At(-1)]).unwrap().item().unwrap()
+}
+
 #[test]
 fn foreign_memory_is_released_when_its_work_is_done() {
     on_gpu!(device);
-    let count = 16 << 20;
-    let theirs = Buffer::new(DType::Int32, &[count], &device).unwrap();
+    let theirs = Buffer::new(DType::Int32, &[16 << 20], &device).unwrap();
     device.synchronize().unwrap();
-    let ptr = theirs.data_ptr().cast_mut();
-    // SAFETY: the buffer that owns the memory is kept as the owner.
-    let borrowed = unsafe {
-        Buffer::from_raw(
-            ptr,
-            DType::Int32,
-            &[count],
-            None,
-            &device,
-            Access::ReadWrite,
-            Box::new(theirs.clone()),
-        )
-    };
     let stream = Stream::new(&device).unwrap();
-    let view = borrowed.unwrap().to_stream(&stream).unwrap();
+    let view = borrow(&theirs).to_stream(&stream).unwrap();
     view.fill(Number::Int(3)).unwrap();
     drop(view);
     // The owner may use it in any order afterwards: nothing is pending.
-    let reader = Stream::new(&device).unwrap();
-    let seen = Buffer::uninit_pooled(DType::Int32, &[count], &reader).unwrap();
-    seen.copy_from(&theirs).unwrap();
-    assert_eq!(seen.index(&[ViewIndex::At(-1)]).unwrap().item(), Ok(Number::Int(3)));
+    assert_eq!(last_seen_on(&Stream::new(&device).unwrap(), &theirs), Number::Int(3));
+}
+
+#[test]
+fn memory_that_was_given_back_is_not_waited_for() {
+    on_gpu!(device);
+    let owners = Stream::new(&device).unwrap();
+    let theirs = Buffer::uninit_pooled(DType::Int32, &[64 << 20], &owners).unwrap();
+    for value in 0..20 {
+        let ours = borrow(&theirs);
+        (0..20).for_each(|_| ours.fill(Number::Int(-1)).unwrap());
+        ours.fill(Number::Int(value)).unwrap();
+        let pending = Event::record(&device.default_stream(), false).unwrap();
+        owners.wait_for(&device).unwrap();
+        // SAFETY: the owner's stream waits for our work, of which there is no more.
+        unsafe { ours.give_back() };
+        drop(ours);
+        assert!(!pending.is_done().unwrap(), "filling takes milliseconds, and nothing waits for it");
+        assert_eq!(last_seen_on(&owners, &theirs), Number::Int(value));
+    }
+    // SAFETY: memory that is not borrowed needs no giving back.
+    unsafe { Buffer::from([1i32]).give_back() };
 }
 
 #[test]

@@ -607,6 +607,12 @@ impl fmt::Debug for Graph {
     }
 }
 
+impl From<Result<()>> for Operands {
+    fn from(nothing: Result<()>) -> Operands {
+        Operands::from(nothing.map(|()| Vec::<Value>::new()))
+    }
+}
+
 impl From<()> for Operands {
     fn from((): ()) -> Operands {
         Operands::from(Vec::<Operand>::new())

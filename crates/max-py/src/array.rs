@@ -128,9 +128,13 @@ pub fn from_any(object: &Bound<'_, PyAny>) -> PyResult<Option<Buffer>> {
 const VERSIONED: &CStr = c"dltensor_versioned";
 const UNVERSIONED: &CStr = c"dltensor";
 
-/// An array of another library as a buffer that shares its memory, through the DLPack protocol.
+/// An array of another library as a buffer that shares its memory, through the DLPack protocol. A capsule is taken as it is:
+/// whoever made it has made GPU memory ready on the default stream of its device.
 pub fn from_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     let py = object.py();
+    if let Ok(capsule) = object.cast::<PyCapsule>() {
+        return consume(capsule);
+    }
     if !object.hasattr(intern!(py, "__dlpack__"))? {
         let name = object.get_type().name()?;
         return Err(PyTypeError::new_err(format!("{name} is not an array: it has no __dlpack__ method")));
@@ -161,16 +165,19 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
         }
         result => result?,
     };
-    let capsule = capsule.cast_into::<PyCapsule>().map_err(PyErr::from)?;
+    consume(capsule.cast::<PyCapsule>()?)
+}
+
+fn consume(capsule: &Bound<'_, PyCapsule>) -> PyResult<Buffer> {
     if let Ok(tensor) = capsule.pointer_checked(Some(VERSIONED)) {
-        mark_used(&capsule, c"used_dltensor_versioned")?;
+        mark_used(capsule, c"used_dltensor_versioned")?;
         // SAFETY: the capsule's name says what it holds, and its new name marks it as consumed by us.
         return unsafe { dlpack::import_versioned(tensor.as_ptr().cast()) }.raise();
     }
     let Ok(tensor) = capsule.pointer_checked(Some(UNVERSIONED)) else {
         return Err(PyValueError::new_err("the DLPack capsule holds no tensor, or was already consumed"));
     };
-    mark_used(&capsule, c"used_dltensor")?;
+    mark_used(capsule, c"used_dltensor")?;
     // SAFETY: as above.
     unsafe { dlpack::import(tensor.as_ptr().cast()) }.raise()
 }

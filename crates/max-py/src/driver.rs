@@ -432,6 +432,12 @@ impl PyBuffer {
         array::to_dlpack(py, &buffer, versioned, copy)
     }
 
+    /// Gives borrowed GPU memory back to its owner; see the stub.
+    fn give_back(&self) {
+        // SAFETY: as the stub asks of the caller.
+        unsafe { self.0.give_back() }
+    }
+
     fn dlpack_device(&self) -> (i32, i32) {
         let device = driver::dlpack::DLDevice::from(self.0.device());
         (device.device_type, device.device_id)

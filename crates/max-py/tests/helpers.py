@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
@@ -28,6 +30,21 @@ def accelerator() -> Accelerator:
         return Accelerator()
     except RuntimeError as error:
         pytest.skip(f"no GPU: {str(error).splitlines()[0]}", allow_module_level=True)
+
+
+def pytorch() -> Any:
+    """PyTorch; without it the calling test or module is skipped, with one line for all of them."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        pytest.skip("PyTorch is not installed; cargo xtask test --torch installs it", allow_module_level=True)
+    return torch
+
+
+def compiler() -> None:
+    """Skips the calling test where there is no C++ compiler, which `torch.compile` needs."""
+    if not any(map(shutil.which, [os.environ.get("CXX", "g++"), "g++", "clang++"])):
+        pytest.skip("torch.compile needs a C++ compiler, and there is none")
 
 
 def dtype_of(name: str) -> DType:

@@ -57,6 +57,14 @@ def test_protocol() -> None:
     np.testing.assert_array_equal(buffer.to_numpy(), arange(4))
 
 
+def test_capsules() -> None:
+    buffer = Buffer.from_numpy(arange(4))
+    for capsule in (buffer.__dlpack__(), buffer.__dlpack__(max_version=(1, 0))):
+        assert address(Buffer.from_dlpack(capsule)) == address(buffer)
+        with pytest.raises(ValueError, match="already consumed"):
+            Buffer.from_dlpack(capsule)
+
+
 def test_copy_argument() -> None:
     array = arange(4)
     copied = Buffer.from_dlpack(array, copy=True)

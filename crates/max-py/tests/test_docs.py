@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers import compiler, pytorch
+
 PAGES = sorted((Path(__file__).resolve().parents[3] / "docs").glob("*.md"))
 
 
@@ -12,6 +14,10 @@ PAGES = sorted((Path(__file__).resolve().parents[3] / "docs").glob("*.md"))
 def test_page(page, capsys):
     blocks = re.findall(r"```(python|text)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert any(language == "python" for language, _ in blocks)
+    if any("import torch" in block for _, block in blocks):
+        pytorch()
+    if any("torch.compile" in block for _, block in blocks):
+        compiler()
     scope: dict[str, object] = {}
     printed = ""
     for language, block in blocks:

@@ -10,6 +10,8 @@ from max.experimental.nn import Conv2d
 from max.experimental.tensor import Tensor, default_dtype, defaults
 from max.graph import BufferType, DeviceRef, Graph, TensorType, Weight, ops
 
+from helpers import pytorch
+
 # name: (code, bytes)
 TABLE = {
     "bool": (1, 1),
@@ -101,7 +103,7 @@ def test_unknown_code() -> None:
 
 
 def test_torch_round_trip() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytorch()
     for name in ["bool", "float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]:
         assert getattr(DType, name).to_torch() == getattr(torch, name)
         assert DType.from_torch(getattr(torch, name)) == getattr(DType, name)

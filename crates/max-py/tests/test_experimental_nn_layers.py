@@ -22,7 +22,7 @@ from max.experimental.nn import (
 )
 from max.experimental.tensor import Tensor, default_dtype
 
-from helpers import assert_close, tensor, to_array, to_buffer
+from helpers import assert_close, pytorch, tensor, to_array, to_buffer
 
 Params = dict[str, np.ndarray]
 
@@ -326,7 +326,7 @@ def torch_twin(name: str, torch: Any) -> Any:
     ],
 )
 def test_against_torch(name: str, dtype: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytorch()
     twin = torch_twin(name, torch).to(getattr(torch, dtype))
     with default_dtype(getattr(DType, dtype)):
         module = CASES[name][0]()
@@ -338,7 +338,7 @@ def test_against_torch(name: str, dtype: str) -> None:
 
 
 def test_convolution_against_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytorch()
     twin = torch.nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2)
     conv = Conv2d(
         (3, 2), 4, 6, stride=(2, 1), padding=(1, 2), dilation=(1, 2), num_groups=2, has_bias=True, permute=True

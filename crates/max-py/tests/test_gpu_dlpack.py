@@ -7,11 +7,11 @@ import pytest
 from max.driver import CPU, Buffer, DeviceStream
 from max.dtype import DType
 
-from helpers import accelerator
+from helpers import accelerator, pytorch
 
 GPU = accelerator()
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+torch = pytorch()
 if not torch.cuda.is_available():
     pytest.skip("this PyTorch has no GPU support", allow_module_level=True)
 

@@ -9,11 +9,11 @@ from max.experimental import functional as F
 from max.experimental.tensor import Tensor
 from max.graph import DeviceRef, TensorType, ops
 
-from helpers import accelerator, build
+from helpers import accelerator, build, pytorch
 
 DEVICE = accelerator()
 GPU = DeviceRef.GPU()
-torch = pytest.importorskip("torch", reason="PyTorch is not installed", exc_type=ImportError)
+torch = pytorch()
 if not torch.cuda.is_available():
     pytest.skip("PyTorch has no GPU", allow_module_level=True)
 

@@ -21,6 +21,23 @@ def test_imports_no_heavy_module(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    "setup, message",
+    [
+        ("sys.modules['torch'] = None", "PyTorch, which is not installed: pip install torch"),
+        (
+            "sys.modules['torch'] = types.SimpleNamespace(__version__='2.8.0', Tag=None)",
+            "PyTorch 2.9 or newer, but 2.8.0 is installed: pip install -U torch",
+        ),
+    ],
+    ids=["no PyTorch", "old PyTorch"],
+)
+def test_max_torch_says_what_to_install(setup: str, message: str) -> None:
+    code = f"import sys, types; {setup}\ntry: import max.torch\nexcept ImportError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"max.torch needs {message}\n", done.stderr
+
+
 def test_public_names_of_max_graph() -> None:
     import max.graph
 

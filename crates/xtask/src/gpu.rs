@@ -46,7 +46,7 @@ impl Options {
 
 /// Builds the folder, and runs it if the machine has a GPU.
 pub fn run(options: &Options) -> Result<(), String> {
-    let context = Context::new(Vec::new())?;
+    let context = Context::new(false, Vec::new())?;
     let folder = context.target.join("gpu");
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|error| format!("cannot empty {}: {error}", folder.display()))?;

@@ -24,11 +24,12 @@ The repository's own commands.
 Usage: cargo xtask <command>
 
 Commands:
-  test [--rust | --python] [-- <pytest arguments>]
+  test [--rust | --python] [--torch] [-- <pytest arguments>]
           Run every check and test: tidy, format, clippy, the Rust tests, the documentation,
           then build the wheel into a private environment and run the Python tests.
             --rust      only the Rust steps
             --python    only the Python steps
+            --torch     also install PyTorch, which is large, so that no test is skipped for lack of it
           Arguments after `--` go to pytest.
   tidy    Check the rules no compiler checks: which crate may use which, file sizes,
           documented unsafe code, leftovers. Prints `path:line: message` for each finding.

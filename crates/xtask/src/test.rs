@@ -26,10 +26,11 @@ const PYTHON: &[Check] = &[
 /// The folder of the Python package, relative to the repository root.
 pub const PACKAGE: &str = "crates/max-py";
 
-/// Which steps to run, and the arguments for pytest.
+/// Which steps to run, whether with PyTorch, and the arguments for pytest.
 #[derive(Debug, Default, PartialEq)]
 pub struct Options {
     pub only: Option<Language>,
+    pub torch: bool,
     pub pytest: Vec<String>,
 }
 
@@ -50,6 +51,8 @@ struct Check {
 pub struct Context {
     /// Cargo's build folder, as an absolute path.
     pub target: PathBuf,
+    /// Whether to install PyTorch, for the tests that need it.
+    torch: bool,
     pytest: Vec<String>,
 }
 
@@ -62,6 +65,10 @@ impl Options {
             let language = match argument.as_str() {
                 "--rust" => Language::Rust,
                 "--python" => Language::Python,
+                "--torch" => {
+                    options.torch = true;
+                    continue;
+                }
                 "--" => {
                     options.pytest = rest.by_ref().cloned().collect();
                     break;
@@ -73,8 +80,10 @@ impl Options {
             }
             options.only = Some(language);
         }
-        if options.only == Some(Language::Rust) && !options.pytest.is_empty() {
-            return Err("`--rust` does not run pytest, so it takes no arguments for it".into());
+        if options.only == Some(Language::Rust) && (options.torch || !options.pytest.is_empty()) {
+            return Err(
+                "`--rust` does not run pytest, so it takes neither `--torch` nor arguments for it".into()
+            );
         }
         Ok(options)
     }
@@ -82,7 +91,7 @@ impl Options {
 
 /// Runs the chosen steps; the last line printed is the totals.
 pub fn run(options: Options) -> Result<(), String> {
-    let context = Context::new(options.pytest)?;
+    let context = Context::new(options.torch, options.pytest)?;
     let steps = match options.only {
         None => [RUST, PYTHON].concat(),
         Some(Language::Rust) => RUST.to_vec(),
@@ -149,7 +158,11 @@ fn documentation(_: &Context, _: &mut Totals) -> Result<(), String> {
 pub fn python_environment(context: &Context) -> Result<(), String> {
     let venv = context.venv();
     venv.create_if_needed()?;
-    venv.install_requirements(&Path::new(PACKAGE).join("requirements-test.txt"))
+    let files: &[&str] = match context.torch {
+        true => &["requirements-test.txt", "requirements-torch.txt"],
+        false => &["requirements-test.txt"],
+    };
+    files.iter().try_for_each(|file| venv.install_requirements(&Path::new(PACKAGE).join(file)))
 }
 
 /// Builds the wheel and installs it into the private environment.
@@ -210,10 +223,10 @@ pub fn cargo() -> Command {
 
 impl Context {
     /// The context of a run from the repository root.
-    pub fn new(pytest: Vec<String>) -> Result<Context, String> {
+    pub fn new(torch: bool, pytest: Vec<String>) -> Result<Context, String> {
         let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
         let target = std::path::absolute(target).map_err(|error| format!("bad CARGO_TARGET_DIR: {error}"))?;
-        Ok(Context { target, pytest })
+        Ok(Context { target, torch, pytest })
     }
 
     /// The private Python environment.
@@ -237,12 +250,14 @@ mod tests {
         let python = parsed("--python -- -k relu --python").unwrap();
         assert_eq!(python.only, Some(Language::Python));
         assert_eq!(python.pytest, ["-k", "relu", "--python"]);
+        assert!(parsed("--torch --python").unwrap().torch && !parsed("-- --torch").unwrap().torch);
     }
 
     #[test]
     fn options_that_contradict_are_refused() {
         assert!(parsed("--rust --python").is_err());
         assert!(parsed("--rust -- -k relu").is_err());
+        assert!(parsed("--rust --torch").is_err());
         assert!(parsed("--fast").unwrap_err().contains("`--fast`"));
     }
 }

@@ -44,9 +44,9 @@ impl Venv {
     pub fn install_requirements(&self, file: &Path) -> Result<(), String> {
         let wanted = std::fs::read_to_string(file)
             .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-        let stamp = self.folder.join("requirements.stamp");
+        let stamp = self.folder.join(file.file_name().unwrap_or_default()).with_extension("stamp");
         if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-            println!("requirements are already installed");
+            println!("{} is already installed", file.display());
             return Ok(());
         }
         exec::run(self.pip_install().arg("-r").arg(file))?;

@@ -119,6 +119,18 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Copies a node that is the contents of one of these buffers: what writes them must not change it.
+    pub(super) fn part_from(&mut self, buffers: &[ValueId], node: NodeId) -> Result<NodeId> {
+        let memory = self.memory_of(node);
+        for &buffer in buffers {
+            if self.state(buffer)?.memory == memory {
+                let layout = Layout::contiguous(&self.node(node).shape)?;
+                return self.copy(None, &View { node, layout });
+            }
+        }
+        Ok(node)
+    }
+
     /// The next version of a buffer, written by a group.
     pub(super) fn new_version(&mut self, buffer: ValueId, group: usize) -> Result<NodeId> {
         let memory = self.state(buffer)?.memory;

@@ -79,22 +79,25 @@ impl Lowering<'_> {
             }
             _ => None,
         };
+        let body = self.body;
+        let is_buffer = |value: &&ValueId| matches!(body.type_of(**value), Type::Buffer(_));
+        let buffers: Vec<ValueId> = operands.clone().filter(is_buffer).copied().collect();
+        let written = if writes { &buffers[..] } else { &[] };
         let mut inputs = Vec::new();
-        let mut buffers = Vec::new();
-        for &value in operands {
-            inputs.push(match self.body.type_of(value) {
-                Type::Buffer(_) => {
-                    buffers.push(value);
-                    self.pass(value)?;
-                    self.buffer_node(value)?
+        for value in operands {
+            inputs.push(match is_buffer(&value) {
+                true => {
+                    self.pass(*value)?;
+                    self.buffer_node(*value)?
                 }
-                _ => {
-                    let device = self.device(value)?;
-                    self.whole(id, value, device)?
+                false => {
+                    let device = self.device(*value)?;
+                    let whole = self.whole(id, *value, device)?;
+                    self.part_from(written, whole)?
                 }
             });
         }
-        for &buffer in buffers.iter().filter(|_| writes) {
+        for &buffer in written {
             self.before_write(buffer)?;
         }
         let number = self.groups.len();
@@ -115,10 +118,8 @@ impl Lowering<'_> {
         };
         let device =
             op.results.first().or(op.operands.last()).and_then(|&value| self.body.type_of(value).device());
-        let written: Vec<NodeId> = match writes {
-            true => buffers.iter().map(|&buffer| self.new_version(buffer, number)).collect::<Result<_>>()?,
-            false => Vec::new(),
-        };
+        let written = written.iter().map(|&buffer| self.new_version(buffer, number));
+        let written: Vec<NodeId> = written.collect::<Result<_>>()?;
         let nested = Nested { control, inputs, outputs, written };
         for &node in nested.reads() {
             self.read(number, node);

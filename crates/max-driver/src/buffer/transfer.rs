@@ -37,6 +37,18 @@ impl Buffer {
         Ok(())
     }
 
+    /// Gives borrowed GPU memory back to the library that owns it: dropping the buffer then waits for nothing. Other memory
+    /// needs no giving back.
+    ///
+    /// # Safety
+    ///
+    /// The owner uses the memory only after all work that is pending on it here, and nobody enqueues more of that.
+    pub unsafe fn give_back(&self) {
+        if let Some(foreign) = self.memory.as_foreign() {
+            foreign.give_back();
+        }
+    }
+
     /// Sets every element of a buffer on a GPU to a number.
     pub(super) fn fill_on_gpu(&self, value: Number) -> Result<()> {
         let address = self.data_ptr_mut()? as u64;

@@ -9,6 +9,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use max_core::{DeviceRef, Error, Number, Result};
@@ -81,13 +82,20 @@ impl Drop for Block {
 /// GPU memory with a foreign owner, which gets it back when all work on it is done.
 pub(crate) struct Foreign {
     users: Users,
+    /// Whether the owner has it back already, and waits for the pending work itself.
+    given_back: AtomicBool,
     _owner: Box<dyn Any + Send + Sync>,
 }
 
 impl Foreign {
     /// Memory to be used on a stream.
     pub(crate) fn new(home: &Stream, owner: Box<dyn Any + Send + Sync>) -> Foreign {
-        Foreign { users: Users::new(home), _owner: owner }
+        Foreign { users: Users::new(home), given_back: AtomicBool::new(false), _owner: owner }
+    }
+
+    /// Lets the owner wait for the pending work itself.
+    pub(crate) fn give_back(&self) {
+        self.given_back.store(true, Ordering::Release);
     }
 
     /// The streams that use it.
@@ -98,6 +106,9 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
+        if *self.given_back.get_mut() {
+            return;
+        }
         let done = self.users.gather().and_then(|()| self.users.home.finish());
         if let (Err(_), Some((gpu, _))) = (done, self.users.home.cuda()) {
             // If even this fails the context is lost, and no work runs on it any more.

@@ -34,7 +34,17 @@ fn words(properties: Properties) -> String {
 #[test]
 fn structured_ops() {
     let body = parse(
-        "graph \"g\"(%0: float32[n, 4], %1: int32[n, 4], %2: int64[], %3: bool[n, 4], %4: float32[4], %5: float32[2, h, h, 1], %6: int64[2], %7: float32[3, 3, 1, 2]) {
+        "region @0 \"same\"(%0: float32[n, 4]) {
+          return %0
+        }
+        region @1 \"store\"(%0: &float32[n, 4], %1: float32[n, 4]) {
+          buffer_store(%0, %1)
+          return
+        }
+        region @2 \"body\"(%0: bool[]) {
+          return %0
+        }
+        graph \"g\"(%60: &float32[n, 4], %61: bool[], %0: float32[n, 4], %1: int32[n, 4], %2: int64[], %3: bool[n, 4], %4: float32[4], %5: float32[2, h, h, 1], %6: int64[2], %7: float32[3, 3, 1, 2]) {
           %10 = attention(%0, %0, %0) {scale = 1.0, causal = false, window = 0} : float32[n, 4]
           %11 = broadcast_to(%0) {shape = [3, n, 4]} : float32[3, n, 4]
           %12 = broadcast_to(%4) {shape = [n + -1, 4]} : float32[n + -1, 4]
@@ -73,6 +83,16 @@ fn structured_ops() {
           %44, %45 = split(%0) {sizes = [1, n + -1], axis = 0} : float32[1, 4], float32[n + -1, 4]
           %46 = transfer_to(%0) {device = \"gpu:0\"} : float32[n, 4]@gpu:0
           %47 = where(%3, %0, %0) : float32[n, 4]
+          %62 = buffer_create() {dtype = \"float32\", shape = [n, 4], device = \"cpu:0\"} : &float32[n, 4]
+          %63 = buffer_load(%60) : float32[n, 4]
+          buffer_store(%60, %0)
+          buffer_store_slice(%60, %0) {starts = [0, 0], steps = [1, 1], axes = [], stops = []}
+          %64 = call(%0) {regions = [@0]} : float32[n, 4]
+          call(%60, %0) {regions = [@1]}
+          %65 = cond(%61, %0) {regions = [@0, @0]} : float32[n, 4]
+          cond(%61, %60, %0) {regions = [@1, @1]}
+          while(%61, %61) {regions = [@2]}
+          fence(%0)
           return
         }",
     )
@@ -121,6 +141,16 @@ fn structured_ops() {
         split(float32[n, 4]) -> float32[1, 4], float32[n + -1, 4]: part, folds exactly, checks
         transfer_to(float32[n, 4]) -> float32[n, 4]@gpu:0: whole, folds exactly
         where(bool[n, 4], float32[n, 4], float32[n, 4]) -> float32[n, 4]: elementwise, folds exactly
+        buffer_create() -> &float32[n, 4]: whole, never folds, writes
+        buffer_load(&float32[n, 4]) -> float32[n, 4]: whole, never folds, reads
+        buffer_store(&float32[n, 4], float32[n, 4]) -> : whole, never folds, writes
+        buffer_store_slice(&float32[n, 4], float32[n, 4]) -> : whole, never folds, writes, checks
+        call(float32[n, 4]) -> float32[n, 4]: whole, never folds, heavy
+        call(&float32[n, 4], float32[n, 4]) -> : whole, never folds, writes, heavy
+        cond(bool[], float32[n, 4]) -> float32[n, 4]: whole, never folds, heavy
+        cond(bool[], &float32[n, 4], float32[n, 4]) -> : whole, never folds, writes, heavy
+        while(bool[], bool[]) -> : whole, never folds, checks, heavy
+        fence(float32[n, 4]) -> : whole, never folds, observable
     "#]].assert_eq(&body.ops().map(line).collect::<String>());
     for name in OpKind::NAMES {
         assert!(body.ops().any(|op| op.kind.name() == *name), "{name} is missing above");

@@ -319,7 +319,10 @@ class Buffer:
     def scalar(value: float | int | bool, dtype: Any, place: Any) -> Buffer: ...
     @staticmethod
     def from_dlpack(array: Any, copy: bool | None) -> Buffer:
-        """NumPy arrays are read directly, others through the DLPack protocol. Refuses non-contiguous sources."""
+        """NumPy arrays are read directly, others through the DLPack protocol. Refuses non-contiguous sources.
+
+        Takes a DLPack capsule too, whose GPU memory must be ready on the default stream of its device.
+        """
     @staticmethod
     def from_numpy(array: np.ndarray[Any, Any]) -> Buffer:
         """Zero-copy for contiguous arrays, else a contiguous copy."""
@@ -355,6 +358,11 @@ class Buffer:
         """A DLPack capsule: versioned if `max_version` is 1 or more, else unversioned (BufferError if read-only).
 
         GPU memory is made ready for the consumer's stream, numbered as in the protocol.
+        """
+    def give_back(self) -> None:
+        """Gives borrowed GPU memory back to its owner without waiting for our work on it.
+
+        The owner must use the memory only after that work, and this buffer must not be used any more.
         """
     def dlpack_device(self) -> tuple[int, int]: ...
     def __repr__(self) -> str: ...

@@ -129,7 +129,7 @@ class Buffer:
         """A buffer that shares the memory of an array of another library; a buffer is returned as it is.
 
         Args:
-            array: A contiguous array that supports the DLPack protocol.
+            array: A contiguous array that supports the DLPack protocol, or a DLPack capsule of one, which is used up.
             copy: Whether to copy the data instead.
         """
         if isinstance(array, Buffer) and not copy:
