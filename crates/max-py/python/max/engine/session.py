@@ -89,7 +89,8 @@ class InferenceSession:
         """
         source: Any = model
         if isinstance(model, (str, os.PathLike)):
-            source = _core.Graph.load(model, library_of([self._library, library_of(custom_extensions or custom_ops_path)])._native)
+            library = library_of([self._library, library_of(custom_extensions or custom_ops_path)])
+            source = _core.Graph.load(model, library._native)
         return Model._wrap(self._native.load(source, dict(weights_registry or {})))
 
     def set_mojo_log_level(self, level: str | LogLevel) -> None:
