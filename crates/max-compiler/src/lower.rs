@@ -332,6 +332,7 @@ impl<'a> Lowering<'a> {
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
+            OpKind::Custom(c) => self.custom(id, op, c.device),
             OpKind::BufferCreate(_) => self.create_buffer(op.results[0]),
             OpKind::BufferLoad(_) => self.load(op),
             OpKind::BufferStore(_) => self.store(id, op),

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use max_core::kernel::{Access, Kernel, Map, Slot};
 use max_core::{Collective, DType, DeviceRef, Dim, Error, HostBytes, Result, Shape, TensorType, Type, bail};
+use max_graph::ops::custom::Custom;
 use max_graph::ops::reduce::ReduceKind;
-use max_graph::{Body, OpId};
+use max_graph::{Body, OpId, OpKind};
 
 use crate::passes::Rewrites;
 
@@ -206,6 +207,8 @@ pub enum Work<K = Launch, M = Slot> {
         /// Where it goes.
         to: M,
     },
+    /// Runs the custom op that is the step's only op.
+    Custom(CustomCall<M>),
     /// Runs regions.
     Nested(Nested<M>),
     /// Runs a collective of GPUs, whose slots are in the order of the devices. The slot of an allgather has the tensors of
@@ -218,6 +221,30 @@ pub enum Work<K = Launch, M = Slot> {
         /// What each device gets.
         to: Vec<M>,
     },
+}
+
+/// A run of a custom op on contiguous memory.
+#[derive(Clone, Debug)]
+pub struct CustomCall<M = Slot> {
+    /// What it reads.
+    pub operands: Vec<M>,
+    /// Where it writes its results.
+    pub results: Vec<M>,
+    /// The operands that it also writes.
+    pub written: Vec<M>,
+}
+
+impl<M> CustomCall<M> {
+    /// The memory it writes.
+    pub fn writes(&self) -> impl Iterator<Item = &M> {
+        self.results.iter().chain(&self.written)
+    }
+
+    /// The same on other memory.
+    pub fn map<N>(&self, memory: &mut dyn FnMut(&M) -> N) -> CustomCall<N> {
+        let mut all = |from: &[M]| from.iter().map(&mut *memory).collect::<Vec<N>>();
+        CustomCall { operands: all(&self.operands), results: all(&self.results), written: all(&self.written) }
+    }
 }
 
 /// Runs of regions on memory of the program.
@@ -347,7 +374,7 @@ impl Program {
                 }
                 // Regions are programs of their own.
                 Work::Nested(_) => {}
-                Work::Kernel(_) | Work::Print(..) => {
+                Work::Kernel(_) | Work::Print(..) | Work::Custom(_) => {
                     if let Some(&slot) = step.slots().find(|&&slot| info(slot).device != step.device) {
                         let (own, other) = (step.device, info(slot).device);
                         bail!(internal, "step {number} on {own} touches slot {} on {other}", slot.0);
@@ -377,17 +404,29 @@ impl Program {
         launch.place(&self.kernels[launch.kernel].1).ok()
     }
 
+    /// The custom op that a step runs; `None` for other steps.
+    pub fn custom(&self, step: usize) -> Option<&Custom> {
+        let (Work::Custom(_), [op]) = (&self.steps[step].work, &self.steps[step].ops[..]) else {
+            return None;
+        };
+        match &self.source.op(*op).kind {
+            OpKind::Custom(custom) => Some(custom),
+            _ => None,
+        }
+    }
+
     /// The index of a device among those of the program.
     pub fn device_number(&self, device: DeviceRef) -> usize {
         self.devices.iter().position(|&own| own == device).unwrap_or(0)
     }
 
-    /// The kind of a step: that of its kernel, or "print", "transfer", "collective", "call", "cond" or "while".
+    /// The kind of a step: that of its kernel, or "print", "transfer", "collective", "custom", "call", "cond" or "while".
     pub fn step_kind(&self, step: usize) -> &'static str {
         match &self.steps[step].work {
             Work::Kernel(launch) => self.kernels[launch.kernel].1.kind(),
             Work::Print(..) => "print",
             Work::Transfer { .. } => "transfer",
+            Work::Custom(_) => "custom",
             Work::Nested(nested) => match nested.control {
                 Control::Call(_) => "call",
                 Control::Cond { .. } => "cond",
@@ -403,6 +442,7 @@ impl Program {
             Work::Kernel(_) => self.kernel(step).map_or(String::new(), |kernel| kernel.to_string()),
             Work::Print(label, _) => label.clone(),
             Work::Transfer { .. } => format!("to {}", self.steps[step].device),
+            Work::Custom(_) => self.custom(step).map_or(String::new(), |custom| format!("{:?}", custom.op)),
             Work::Nested(nested) => {
                 let names = nested.regions().iter().map(|&region| self.regions[region].source.name.as_str());
                 names.collect::<Vec<_>>().join(" or ")
@@ -417,7 +457,7 @@ impl Program {
         if ops.is_empty() {
             return "copy".into();
         }
-        let mut names: Vec<_> = ops.iter().take(SHOWN).map(|&op| self.source.op(op).kind.name()).collect();
+        let mut names: Vec<_> = ops.iter().take(SHOWN).map(|&op| self.source.op(op).kind.title()).collect();
         let more = format!("{} more", ops.len().saturating_sub(SHOWN));
         if ops.len() > SHOWN {
             names.push(&more);

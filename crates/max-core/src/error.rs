@@ -172,6 +172,13 @@ impl Error {
         self.0.location.as_ref()
     }
 
+    /// Puts text before the message.
+    #[must_use]
+    pub fn prefixed(mut self, prefix: &str) -> Self {
+        self.0.message.insert_str(0, prefix);
+        self
+    }
+
     /// Adds a line of context that says what was being done; the outermost comes last.
     #[must_use]
     pub fn context(mut self, line: impl Into<String>) -> Self {

@@ -19,6 +19,7 @@ pub mod quantization;
 pub mod random;
 pub mod scalar;
 pub mod shape;
+pub mod signature;
 pub mod types;
 
 pub use bytes::HostBytes;
@@ -35,4 +36,5 @@ pub use quantization::{BlockParameters, QuantizationConfig, QuantizationEncoding
 pub use random::Distribution;
 pub use scalar::ScalarOp;
 pub use shape::Shape;
+pub use signature::{OpSignature, Parameter, Parameters};
 pub use types::{BufferType, TensorType, Type};

@@ -14,6 +14,7 @@ mod buffer;
 pub mod cuda;
 mod device;
 pub mod dlpack;
+pub mod extension;
 pub mod guard;
 mod host;
 mod memory;

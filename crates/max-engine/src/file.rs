@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use max_core::{Error, ErrorKind, Result, bail};
 use max_driver::Buffer;
-use max_graph::{Graph, encode, verify};
+use max_graph::{Graph, KernelLibrary, encode, verify};
 
 use crate::session::require_memory_for;
 
@@ -49,6 +49,11 @@ pub fn save_graph(graph: &Graph, path: &Path) -> Result<()> {
 
 /// Reads a saved graph into memory.
 pub fn read_graph(path: &Path) -> Result<Graph> {
+    read_graph_in(path, &KernelLibrary::new())
+}
+
+/// Reads a saved graph whose custom ops are those of a library.
+pub fn read_graph_in(path: &Path, library: &KernelLibrary) -> Result<Graph> {
     let failed = |e: &dyn Display| format!("cannot load '{}': {e}; {ACCEPTED}", path.display());
     let unreadable = |e: io::Error| match e.kind() {
         io::ErrorKind::NotFound => Error::runtime("the file does not exist"),
@@ -69,7 +74,8 @@ pub fn read_graph(path: &Path) -> Result<Graph> {
             bail!(runtime, "the file is empty");
         }
         let len = usize::try_from(len).map_err(|_| Error::memory(format!("it has {len} bytes")))?;
-        encode::decode(&Buffer::from_reader(file, len)?.host_bytes()?)
+        let graph = encode::decode_in(&Buffer::from_reader(file, len)?.host_bytes()?, library)?;
+        Ok(graph.with_library(library))
     };
     read().map_err(|e| match e.kind() {
         ErrorKind::Memory => Error::memory(failed(&e)),

@@ -4,6 +4,7 @@
 
 mod cache;
 mod capture;
+pub mod custom;
 mod dump;
 mod file;
 mod lru;
@@ -17,7 +18,8 @@ mod settings;
 mod threads;
 
 pub use cache::{CacheStats, clear_program_cache, program_cache_stats};
-pub use file::{read_graph, save_graph};
+pub use custom::load_custom_ops;
+pub use file::{read_graph, read_graph_in, save_graph};
 pub use model::{KernelSummary, MemoryReport, Model, TensorSpec};
 pub use session::{InferenceSession, Source, WeightsRegistry};
 pub use settings::{AssertLevel, LogLevel, ProfilingMode, SplitKReductionPrecision};

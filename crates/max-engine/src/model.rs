@@ -303,7 +303,7 @@ pub(crate) fn ops_of(program: &Program, step: usize) -> Vec<String> {
     let ops = program.steps[step].ops.iter().map(|&op| {
         let op = program.source.op(op);
         let types: Vec<_> = program.source.types_of(&op.operands).map(Type::to_string).collect();
-        format!("{}({})", op.kind.name(), types.join(", "))
+        format!("{}({})", op.kind.title(), types.join(", "))
     });
     ops.collect()
 }

@@ -5,6 +5,7 @@
 //! next one starts. Steps on an accelerator are enqueued on its default stream, like everything else that uses the same
 //! memory, so the host waits only where it reads what a device wrote.
 
+mod custom;
 mod fixed;
 mod frozen;
 mod launch;
@@ -28,6 +29,7 @@ use max_kernels::{Pool, cuda};
 use crate::lock;
 use crate::lru::Lru;
 use crate::observe::Observer;
+use custom::Customs;
 use fixed::Fixed;
 use launch::{Launch, Need};
 use state::{NotFinite, Running, State};
@@ -100,6 +102,8 @@ pub(crate) struct Ready {
 pub(crate) struct Segment {
     /// The kernels of the program that its steps launch.
     launches: Vec<Option<Launch>>,
+    /// The custom ops among its steps that are kernels of a GPU.
+    customs: Customs,
     /// The sizes of each slot that it uses.
     pub(crate) shapes: Shapes,
     /// The sizes of each output, as far as they are known at this point.
@@ -130,6 +134,7 @@ impl Segment {
     fn stream<'a>(&self, runtime: &'a Runtime, step: usize) -> Result<Option<&'a Stream>> {
         match &runtime.program.steps[step].work {
             Work::Kernel(launch) => Ok(self.kernel(launch)?.stream(runtime)),
+            Work::Custom(_) => Ok(self.customs.get(&step).and_then(|(launch, _)| launch.stream(runtime))),
             Work::Print(..) | Work::Transfer { .. } | Work::Collective { .. } | Work::Nested(_) => Ok(None),
         }
     }
@@ -223,9 +228,9 @@ impl Runtime {
             self.program.check_plan(number, &bound)?;
         }
         let Bound { kernels, shapes, plan } = bound;
-        let launches = self.prepare(&kernels)?;
+        let (launches, customs) = (self.prepare(&kernels)?, self.prepare_customs(number, &shapes)?);
         let needs = launch::needs(&plan.bytes, &launches);
-        Ok(Segment { launches, shapes, outputs: self.output_shapes(bindings), plan, needs })
+        Ok(Segment { launches, customs, shapes, outputs: self.output_shapes(bindings), plan, needs })
     }
 
     /// The bytes of the operands that kernels keep packed.
@@ -364,6 +369,7 @@ impl Runtime {
                 Work::Transfer { from, to } => self.transfer(running, table, *from, *to),
                 Work::Collective { kind, from, to } => self.collective(running, table, *kind, from, to),
                 Work::Nested(nested) => self.nested(nested, running, table, regions, observer),
+                Work::Custom(call) => self.custom(running, table, step, call),
             }
             .map_err(|error| self.blame(step, error))?;
             observer.finish(&self.program, step, started)?;

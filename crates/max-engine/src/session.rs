@@ -9,12 +9,12 @@ use max_compiler::{Options, Program, Target, compile};
 use max_core::memory::require_memory;
 use max_core::{Bindings, Error, Result, TensorType, bail};
 use max_driver::{Buffer, Device};
-use max_graph::{Body, Graph};
+use max_graph::{Body, Graph, KernelLibrary};
 use max_kernels::{Pool, cuda};
 
 use crate::cache::{self, Key};
 use crate::dump;
-use crate::file::read_graph;
+use crate::file::read_graph_in;
 use crate::model::Model;
 use crate::run::{Config, Keep};
 use crate::settings::{AssertLevel, LogLevel, ProfilingMode, Settings, SplitKReductionPrecision};
@@ -56,6 +56,8 @@ pub struct InferenceSession {
     num_threads: usize,
     pool: OnceLock<Arc<Pool>>,
     settings: Arc<Settings>,
+    /// Where the custom ops of saved graphs are found.
+    library: KernelLibrary,
 }
 
 impl InferenceSession {
@@ -68,7 +70,13 @@ impl InferenceSession {
             }
         }
         let settings = Arc::new(Settings::from_environment());
-        InferenceSession { devices: all, num_threads: physical_cores(), pool: OnceLock::new(), settings }
+        InferenceSession {
+            devices: all,
+            num_threads: physical_cores(),
+            pool: OnceLock::new(),
+            settings,
+            library: KernelLibrary::new(),
+        }
     }
 
     /// The same session with another number of threads.
@@ -78,6 +86,12 @@ impl InferenceSession {
         }
         self.num_threads = num_threads;
         Ok(self)
+    }
+
+    /// The same session, which finds the custom ops of saved graphs in a library.
+    pub fn with_library(mut self, library: &KernelLibrary) -> InferenceSession {
+        self.library = library.clone();
+        self
     }
 
     /// The devices.
@@ -104,7 +118,7 @@ impl InferenceSession {
     pub fn load_with(&self, model: impl Into<Source>, weights: &WeightsRegistry) -> Result<Model> {
         let graph = match model.into() {
             Source::Graph(graph) => graph,
-            Source::Path(path) => read_graph(&path)?,
+            Source::Path(path) => read_graph_in(&path, &self.library)?,
         };
         let program = self.compile(&graph)?;
         self.model(program, weights, Keep::Arenas)

@@ -1,9 +1,14 @@
 //! Attributes: the constants that an op carries, in one form that prints, parses and compares.
 
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
-use max_core::{ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Result, Shape, bail};
+use max_core::{
+    ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Parameter, Parameters, Result, Shape, Type,
+    bail,
+};
 
+use crate::custom::CustomOp;
 use crate::host::HostTensor;
 use crate::region::Region;
 
@@ -22,6 +27,14 @@ pub enum Attr {
     Str(String),
     /// The data of a constant.
     Tensor(HostTensor),
+    /// A dtype among named values; elsewhere they are text.
+    DType(DType),
+    /// A list of types.
+    Types(Vec<Type>),
+    /// Values by name.
+    Named(Attrs),
+    /// A custom op.
+    Custom(Arc<CustomOp>),
     /// Bodies of their own that the op runs.
     Regions(Vec<Region>),
 }
@@ -43,6 +56,17 @@ impl Attr {
                 let bytes = tensor.bytes();
                 if bytes.len() <= SHORT { bytes.hash(state) } else { bytes.as_ptr().hash(state) }
             }
+            Attr::DType(dtype) => dtype.hash(state),
+            Attr::Types(types) => types.hash(state),
+            Attr::Named(attrs) => {
+                attrs.len().hash(state);
+                for (name, attr) in attrs {
+                    name.hash(state);
+                    std::mem::discriminant(attr).hash(state);
+                    attr.feed(state);
+                }
+            }
+            Attr::Custom(op) => op.identity().hash(state),
             Attr::Regions(regions) => regions.iter().for_each(|region| region.address().hash(state)),
         }
     }
@@ -79,6 +103,7 @@ macro_rules! attr_types {
                 $to
             }
             fn from_attr(attr: Attr) -> Option<Self> {
+                #[allow(unreachable_patterns, reason = "a pattern may cover all attributes")]
                 match attr {
                     $pattern => $from,
                     _ => None,
@@ -108,6 +133,25 @@ attr_types! {
     Option<FilterLayout>: self => Attr::Str(self.map_or("", FilterLayout::name).into()),
         Attr::Str(s) => if s.is_empty() { Some(None) } else { s.parse().ok().map(Some) };
     HostTensor: self => Attr::Tensor(self.clone()), Attr::Tensor(t) => Some(t);
+    Vec<Type>: self => Attr::Types(self.clone()), Attr::Types(t) => Some(t);
+    Arc<CustomOp>: self => Attr::Custom(self.clone()), Attr::Custom(op) => Some(op);
+    Parameter: self => match self {
+        Parameter::Bool(value) => Attr::Bool(*value),
+        Parameter::Int(value) => Attr::Dim(Dim::Static(*value)),
+        Parameter::Str(value) => Attr::Str(value.clone()),
+        Parameter::DType(value) => Attr::DType(*value),
+    }, attr => match attr {
+        Attr::Bool(value) => Some(Parameter::Bool(value)),
+        Attr::Dim(Dim::Static(value)) => Some(Parameter::Int(value)),
+        Attr::Str(value) => Some(Parameter::Str(value)),
+        Attr::DType(value) => Some(Parameter::DType(value)),
+        _ => None,
+    };
+    Parameters: self => Attr::Named(self.iter().map(|(name, value)| (name.into(), value.to_attr())).collect()),
+        Attr::Named(attrs) => {
+            let named = attrs.into_iter().map(|(name, attr)| Some((name, Parameter::from_attr(attr)?)));
+            Parameters::new(named.collect::<Option<_>>()?).ok()
+        };
     Vec<Region>: self => Attr::Regions(self.clone()), Attr::Regions(r) => Some(r);
 }
 

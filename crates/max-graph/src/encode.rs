@@ -12,6 +12,7 @@ use max_core::checksum::{BLOCK, checksum};
 use max_core::memory::try_reserve;
 use max_core::{Error, HostBytes, Result, bail};
 
+use crate::custom::KernelLibrary;
 use crate::graph::Graph;
 use crate::host::HostTensor;
 use crate::ir::Body;
@@ -57,6 +58,11 @@ pub fn encode(body: &Body) -> Vec<HostBytes> {
 
 /// Decodes a graph from bytes that [`encode`] made. Constants keep pointing into the bytes.
 pub fn decode(bytes: &HostBytes) -> Result<Graph> {
+    decode_in(bytes, &KernelLibrary::new())
+}
+
+/// Decodes a graph whose custom ops are those of a library.
+pub fn decode_in(bytes: &HostBytes, library: &KernelLibrary) -> Result<Graph> {
     let word = |at: usize| -> Result<u64> {
         let bytes: Option<[u8; 8]> = bytes.get(at * 8..at * 8 + 8).and_then(|b| b.try_into().ok());
         bytes.map(u64::from_le_bytes).ok_or_else(truncated)
@@ -106,7 +112,7 @@ pub fn decode(bytes: &HostBytes) -> Result<Graph> {
         Some(blob) => Ok(blob.clone()),
         None => bail!(value, "the saved graph has no blob {number}"),
     };
-    parse_with(text, &blob).map(Graph::from_body)
+    parse_with(text, &blob, library).map(Graph::from_body)
 }
 
 fn truncated() -> Error {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use max_core::{Error, Location, Result, TensorType, Type, bail};
 
+use crate::custom::KernelLibrary;
 use crate::host::HostTensor;
 use crate::ir::{Body, ValueId};
 use crate::op::OpKind;
@@ -40,6 +41,7 @@ struct State {
     callee: Option<Callee>,
     weights: HashMap<String, AddedWeight>,
     seed: Option<Seed>,
+    library: KernelLibrary,
 }
 
 /// The seed of random numbers, and how many draws there have been since it was set.
@@ -206,7 +208,8 @@ impl Graph {
     }
 
     fn with_parent(body: Body, weights: HashMap<String, AddedWeight>, parent: Option<Graph>) -> Graph {
-        let state = State { body, captures: Vec::new(), callee: None, weights, seed: None };
+        let library = parent.as_ref().map(Graph::library).unwrap_or_default();
+        let state = State { body, captures: Vec::new(), callee: None, weights, seed: None, library };
         Graph(Arc::new(Shared { state: Mutex::new(state), parent }))
     }
 
@@ -226,6 +229,17 @@ impl Graph {
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while the lock is held cannot leave a half-made op: bodies change by appending whole ops.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same graph, whose custom ops are found in a library by their names.
+    pub fn with_library(self, library: &KernelLibrary) -> Graph {
+        self.state().library = library.clone();
+        self
+    }
+
+    /// Where its custom ops are found.
+    pub fn library(&self) -> KernelLibrary {
+        self.state().library.clone()
     }
 
     /// A copy of the graph as data.

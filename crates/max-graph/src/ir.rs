@@ -217,7 +217,7 @@ impl Body {
 /// An op with its operands' types, for messages.
 fn describe(kind: &OpKind, operands: &[&Type]) -> String {
     let operands: Vec<_> = operands.iter().map(|t| t.to_string()).collect();
-    format!("in {}({})", kind.name(), operands.join(", "))
+    format!("in {}({})", kind.title(), operands.join(", "))
 }
 
 impl Op {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod custom;
 pub mod encode;
 pub mod graph;
 pub mod host;
@@ -23,6 +24,7 @@ pub mod value;
 pub mod verify;
 pub mod weight;
 
+pub use custom::{CustomOp, KernelLibrary};
 pub use graph::Graph;
 pub use host::HostTensor;
 pub use interpret::{Environment, interpret};

@@ -162,6 +162,7 @@ operations! {
     constant::ShapeToTensor,
     conv::Conv2d,
     cumsum::Cumsum,
+    custom::Custom,
     fence::Fence,
     gather::Gather,
     index::Index,
@@ -183,6 +184,14 @@ operations! {
 }
 
 impl OpKind {
+    /// Its name for people: that of a custom op is its own.
+    pub fn title(&self) -> &str {
+        match self {
+            OpKind::Custom(custom) => custom.op.name(),
+            other => other.name(),
+        }
+    }
+
     /// See [`Operation::infer`]; the result types are validated.
     pub fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let types = self.operation().infer(operands)?;

@@ -12,6 +12,7 @@ pub mod constant;
 pub mod control;
 pub mod conv;
 pub mod cumsum;
+pub mod custom;
 pub mod elementwise;
 pub mod fence;
 pub mod gather;
@@ -47,6 +48,7 @@ pub use constant::{constant, constant_external, shape_to_tensor, tensor};
 pub use control::{call, cond, while_loop};
 pub use conv::{ConvOptions, conv2d};
 pub use cumsum::cumsum;
+pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
 pub use fence::fence;
 pub use gather::gather;
@@ -87,6 +89,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         control::OP_FUNCTIONS,
         conv::OP_FUNCTIONS,
         cumsum::OP_FUNCTIONS,
+        custom::OP_FUNCTIONS,
         elementwise::OP_FUNCTIONS,
         fence::OP_FUNCTIONS,
         gather::OP_FUNCTIONS,

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use max_core::{
-    BufferType, ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Result, Shape,
-    TensorType, Type, bail,
+    BufferType, ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Parameter, Parameters,
+    Result, Shape, TensorType, Type, bail,
 };
 
+use crate::custom::{CustomOp, CustomRef};
 use crate::graph::Graph;
 use crate::host::HostTensor;
 use crate::operand::{HasTensorValue, Operand, Operands};
@@ -31,6 +32,7 @@ pub enum Arg {
     DType(DType),
     Device(DeviceRef),
     Type(Type),
+    Custom(Arc<CustomOp>),
     Graph(Graph),
     List(Vec<Arg>),
     Slice(Box<[Arg; 3]>),
@@ -52,6 +54,12 @@ impl From<f64> for Arg {
 impl From<bool> for Arg {
     fn from(b: bool) -> Arg {
         Arg::Number(Number::Bool(b))
+    }
+}
+
+impl From<()> for Arg {
+    fn from((): ()) -> Arg {
+        Arg::None
     }
 }
 
@@ -77,6 +85,7 @@ impl Arg {
             Arg::DType(_) => "a DType",
             Arg::Device(_) => "a device",
             Arg::Type(_) => "a type",
+            Arg::Custom(_) => "a custom op",
             Arg::Graph(_) => "a graph",
             Arg::List(_) => "a list",
             Arg::Slice(_) => "a slice",
@@ -143,6 +152,29 @@ from_arg! {
     Shape, "a list of dims" {
         Arg::List(list) => list.into_iter().map(Dim::from_arg).collect(),
         Arg::Shape(s) => Ok(s),
+    }
+    CustomRef, "the name of a custom op" {
+        Arg::Str(name) => Ok(CustomRef::Name(name)),
+        Arg::Custom(op) => Ok(CustomRef::Op(op)),
+    }
+    Parameter, "a bool, an int, a str or a DType" {
+        Arg::Number(Number::Bool(b)) => Ok(b.into()),
+        Arg::Number(Number::Int(i)) => integer(i).map(Parameter::Int),
+        Arg::Str(text) => Ok(Parameter::Str(text)),
+        Arg::DType(dtype) => Ok(dtype.into()),
+    }
+    Parameters, "parameters by name" {
+        Arg::None => Ok(Parameters::default()),
+        Arg::List(list) => {
+            let named = list.into_iter().map(|pair| match pair {
+                Arg::List(pair) => match <[Arg; 2]>::try_from(pair) {
+                    Ok([name, value]) => Ok((String::from_arg(name)?, Parameter::from_arg(value)?)),
+                    Err(_) => bail!(type_, "expected pairs of names and values"),
+                },
+                other => other.wrong("a pair of a name and a value"),
+            });
+            Parameters::new(named.collect::<Result<_>>()?)
+        }
     }
     Vec<i64>, "a list of ints" { Arg::List(list) => list.into_iter().map(i64::from_arg).collect() }
     ConvInputLayout, "the name of a layout" { Arg::Str(s) => s.parse() }

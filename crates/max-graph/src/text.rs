@@ -17,7 +17,7 @@
 mod parse;
 mod print;
 
-pub use parse::{parse, parse_with};
+pub use parse::{parse, parse_in, parse_with};
 pub use print::{Constants, numbers, print};
 
 #[cfg(test)]

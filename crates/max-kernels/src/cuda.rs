@@ -8,6 +8,7 @@
 
 mod attention;
 mod conv;
+mod custom;
 mod epilogue;
 mod gather;
 mod loops;
@@ -24,6 +25,7 @@ use max_core::{DType, DeviceRef, Error, Result, bail};
 use max_driver::cuda::{Function, GemmAddresses, GemmPlan, Gpu, Source};
 use max_driver::{Device, Stream};
 
+pub use custom::{CustomSource, GridSize};
 pub use record::{Launched, Recording};
 
 use crate::Memory;

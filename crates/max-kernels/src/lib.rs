@@ -8,6 +8,7 @@ mod attention;
 mod cache;
 mod conv;
 pub mod cuda;
+pub mod custom;
 mod gather;
 mod loops;
 mod math;

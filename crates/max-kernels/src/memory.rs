@@ -162,6 +162,14 @@ struct Extent {
 const FEW: usize = 16;
 
 impl Extents {
+    /// What a function requires that reads whole pieces of memory, one per slot, and writes some: their sizes in bytes, and
+    /// whether each is written.
+    pub(crate) fn of_whole(device: DeviceRef, pieces: &[(usize, bool)]) -> Extents {
+        let pieces = pieces.iter().enumerate().filter(|(_, (bytes, _))| *bytes > 0);
+        let slots = pieces.map(|(slot, &(bytes, write))| Extent { slot, bytes, write, walk: None });
+        Extents { device, slots: slots.collect() }
+    }
+
     /// Whether the kernel may run on this memory: it is large enough and on the right device, and what is written
     /// overlaps nothing else, except what is read element by element where it is written.
     pub(crate) fn check(&self, memory: &[Memory]) -> Result<()> {

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{self, PyBool, PyFloat, PyInt, PyList, PySlice, PyString, PyTuple};
 
 use crate::array;
+use crate::custom::PyCustomOp;
 use crate::driver::{PyBuffer, PyDevice};
 use crate::error::Raise;
 use crate::graph::{PyGraph, PyValue, PyWeight};
@@ -269,6 +270,7 @@ fn native_arg(reader: &mut Reader, object: &Bound<'_, PyAny>) -> PyResult<Arg> {
         PyDeviceRef => |d| Ok(Arg::Device(d.0));
         PyDevice => |d| Ok(Arg::Device((&d.0).into()));
         PyType => |t| Ok(Arg::Type(t.0.clone()));
+        PyCustomOp => |op| Ok(Arg::Custom(op.0.clone()));
         PyBuffer => |b| reader.array(&b.0);
         PyGraph => |g| Ok(Arg::Graph(g.0.clone()));
     }

@@ -7,20 +7,23 @@ use pyo3::exceptions::{
     PyTypeError, PyValueError, PyZeroDivisionError,
 };
 
+use crate::custom::with_cause;
+
 /// The exception for an error.
 pub fn raise(error: Error) -> PyErr {
     let text = error.to_string();
-    match error.kind() {
-        ErrorKind::Value => PyValueError::new_err(text),
-        ErrorKind::Type => PyTypeError::new_err(text),
-        ErrorKind::Index => PyIndexError::new_err(text),
-        ErrorKind::Key => PyKeyError::new_err(text),
-        ErrorKind::Lookup => PyLookupError::new_err(text),
-        ErrorKind::ZeroDivision => PyZeroDivisionError::new_err(text),
-        ErrorKind::NotImplemented => PyNotImplementedError::new_err(text),
-        ErrorKind::Memory => PyMemoryError::new_err(text),
-        ErrorKind::Runtime | ErrorKind::Internal => PyRuntimeError::new_err(text),
-    }
+    let exception = match error.kind() {
+        ErrorKind::Value => PyValueError::new_err(text.clone()),
+        ErrorKind::Type => PyTypeError::new_err(text.clone()),
+        ErrorKind::Index => PyIndexError::new_err(text.clone()),
+        ErrorKind::Key => PyKeyError::new_err(text.clone()),
+        ErrorKind::Lookup => PyLookupError::new_err(text.clone()),
+        ErrorKind::ZeroDivision => PyZeroDivisionError::new_err(text.clone()),
+        ErrorKind::NotImplemented => PyNotImplementedError::new_err(text.clone()),
+        ErrorKind::Memory => PyMemoryError::new_err(text.clone()),
+        ErrorKind::Runtime | ErrorKind::Internal => PyRuntimeError::new_err(text.clone()),
+    };
+    with_cause(exception, &text)
 }
 
 /// Results as Python needs them.

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use max::engine::{read_graph, save_graph};
+use max::engine::{read_graph_in, save_graph};
 use max::graph::registry::{self, Output};
 use max::graph::text::{self, Constants};
 use max::graph::{Graph, Operand, Type, Value, Weight, located};
@@ -15,6 +15,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::args::{self, DTypeLike, Reader, native};
 use crate::caller::caller;
+use crate::custom::PyKernelLibrary;
 use crate::error::Raise;
 use crate::interrupt::{attached, call};
 use crate::shell;
@@ -90,8 +91,9 @@ pub struct PyGraph(pub Graph);
 #[pymethods]
 impl PyGraph {
     #[new]
-    fn new(name: String, input_types: &Bound<'_, PyAny>) -> PyResult<PyGraph> {
-        Graph::new(name, input_types_of(input_types)?).map(PyGraph).raise()
+    fn new(name: String, input_types: &Bound<'_, PyAny>, library: &PyKernelLibrary) -> PyResult<PyGraph> {
+        let graph = Graph::new(name, input_types_of(input_types)?).raise()?;
+        Ok(PyGraph(graph.with_library(&library.0)))
     }
 
     fn nested(&self, name: String, input_types: &Bound<'_, PyAny>) -> PyResult<PyGraph> {
@@ -99,13 +101,14 @@ impl PyGraph {
     }
 
     #[staticmethod]
-    fn load(py: Python<'_>, path: PathBuf) -> PyResult<PyGraph> {
-        py.detach(|| read_graph(&path)).map(PyGraph).raise()
+    fn load(py: Python<'_>, path: PathBuf, library: &PyKernelLibrary) -> PyResult<PyGraph> {
+        py.detach(|| read_graph_in(&path, &library.0)).map(PyGraph).raise()
     }
 
     #[staticmethod]
-    fn parse(text: &str) -> PyResult<PyGraph> {
-        text::parse(text).map(|body| PyGraph(Graph::from_body(body))).raise()
+    fn parse(text: &str, library: &PyKernelLibrary) -> PyResult<PyGraph> {
+        let body = text::parse_in(text, &library.0).raise()?;
+        Ok(PyGraph(Graph::from_body(body).with_library(&library.0)))
     }
 
     #[getter]

@@ -5,6 +5,7 @@
 mod args;
 mod array;
 mod caller;
+mod custom;
 mod driver;
 mod engine;
 mod error;
@@ -17,6 +18,8 @@ mod types;
 /// The native module.
 #[pyo3::pymodule(gil_used = true)]
 mod _core {
+    #[pymodule_export]
+    use crate::custom::{PyCustomOp, PyKernelLibrary};
     #[pymodule_export]
     use crate::driver::{
         PyBuffer, PyDevice, PyStream, accelerator_api, accelerator_architecture_name, accelerator_count,

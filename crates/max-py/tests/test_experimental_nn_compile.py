@@ -520,7 +520,7 @@ def test_inputs_that_are_not_types() -> None:
 
 
 def test_what_is_not_supported_yet() -> None:
-    for options in ({"is_device_graph": True}, {"signal_buffer_index": 0}, {"custom_extensions": ["ops.so"]}):
+    for options in ({"is_device_graph": True}, {"signal_buffer_index": 0}, {"custom_extensions": ["ops.mojo"]}):
         with pytest.raises(NotImplementedError):
             Scaled(1).compile(tensor("float32"), **options)
         with pytest.raises(NotImplementedError):

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use max_core::{Number, Result};
 use max_graph::HasTensorValue;
+use max_graph::custom::Meaning;
 use max_graph::registry::{self, Arg, OpFunction, Output};
 
 use crate::fragment::Fragment;
@@ -168,6 +169,9 @@ impl Call {
                 return parts.iter().all(|part| self.describe(part));
             }
             Arg::Value(_) | Arg::Array(_) | Arg::Graph(_) => return false,
+            // What a body records may depend on more than its operands.
+            Arg::Custom(op) if matches!(op.meaning(), Meaning::Body(_)) => return false,
+            Arg::Custom(op) => words.extend([16, op.identity()]),
             Arg::None => words.push(3),
             Arg::Ellipsis => words.push(4),
             Arg::Number(Number::Bool(value)) => words.extend([5, u64::from(*value)]),

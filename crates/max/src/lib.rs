@@ -54,15 +54,15 @@ pub mod driver {
 /// Graphs and the ops that build them.
 pub mod graph {
     pub use max_core::{
-        BlockParameters, BufferType, ConvInputLayout, DeviceKind, DeviceRef, Dim, FilterLayout,
-        QuantizationConfig, QuantizationEncoding, Shape, TensorType, Type,
+        BlockParameters, BufferType, ConvInputLayout, DeviceKind, DeviceRef, Dim, FilterLayout, OpSignature,
+        Parameter, Parameters, QuantizationConfig, QuantizationEncoding, Shape, TensorType, Type,
     };
     pub use max_graph::graph::{located, unlocated};
     pub use max_graph::ops::print::set_writer;
     pub use max_graph::ops::slice::{Bound, Index, Indices};
     pub use max_graph::{
-        BufferValue, Graph, HasTensorValue, HostTensor, OpaqueValue, Operand, Operands, TensorValue, Value,
-        Weight, ops, registry, text,
+        BufferValue, CustomOp, Graph, HasTensorValue, HostTensor, KernelLibrary, OpaqueValue, Operand,
+        Operands, TensorValue, Value, Weight, custom, ops, registry, text,
     };
 }
 

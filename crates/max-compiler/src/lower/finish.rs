@@ -52,6 +52,11 @@ pub(super) fn finish(parts: Parts, source: Body) -> Result<Program> {
                 let (from, to) = (slots.slot(from), slots.slot(to));
                 (program::Work::Transfer { from, to }, vec![from], vec![to], vec![])
             }
+            Work::Custom(custom) => {
+                let custom = custom.map(&mut |&node| slots.slot(node));
+                let (reads, writes) = (custom.operands.clone(), custom.writes().copied().collect());
+                (program::Work::Custom(custom), reads, writes, vec![])
+            }
             Work::Nested(nested) => {
                 let nested = nested.map(&mut |&node| slots.slot(node));
                 let (reads, writes) = (nested.reads().copied().collect(), nested.writes().copied().collect());

@@ -2,14 +2,14 @@
 //! ops may extend; other kernels write their results to memory.
 
 use max_core::kernel::{Access, Attention, Conv2d, Gather, Instr, Kernel, Loop, Matmul, Scan};
-use max_core::{DeviceRef, Dim, Result, Shape, bail};
+use max_core::{DeviceRef, Dim, Result, Shape, Type, bail};
 use max_graph::ir::Op;
 use max_graph::{OpId, ValueId, ops};
 
 use super::group::{Group, Work};
 use super::{Lowering, NodeId, Source, View};
 use crate::layout::Layout;
-use crate::program::Claim;
+use crate::program::{Claim, CustomCall};
 
 impl Lowering<'_> {
     pub(super) fn matmul(&mut self, id: OpId, op: &Op) -> Result<()> {
@@ -144,6 +144,37 @@ impl Lowering<'_> {
             self.read(number, node);
         }
         self.note(number, id);
+        Ok(())
+    }
+
+    /// A step of its own, on whole operands; it writes all buffers among them.
+    pub(super) fn custom(&mut self, id: OpId, op: &Op, device: DeviceRef) -> Result<()> {
+        let mut operands = Vec::with_capacity(op.operands.len());
+        let mut buffers = Vec::new();
+        for &value in &op.operands {
+            operands.push(match self.body.type_of(value) {
+                Type::Buffer(_) => {
+                    buffers.push(value);
+                    self.pass(value)?;
+                    self.buffer_node(value)?
+                }
+                _ => self.whole(id, value, device)?,
+            });
+        }
+        for &buffer in &buffers {
+            self.before_write(buffer)?;
+        }
+        let (results, number) = (self.results(op)?, self.groups.len());
+        let written =
+            buffers.iter().map(|&buffer| self.new_version(buffer, number)).collect::<Result<_>>()?;
+        operands.iter().for_each(|&node| self.read(number, node));
+        let call = CustomCall { operands, results: results.clone(), written };
+        self.groups.push(Group::new(device, Work::Custom(call), &[]));
+        self.note(number, id);
+        for (&value, node) in op.results.iter().zip(results) {
+            self.nodes[node.0 as usize].stored = true;
+            self.define(value, node)?;
+        }
         Ok(())
     }
 

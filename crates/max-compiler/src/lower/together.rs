@@ -38,7 +38,7 @@ pub(super) fn together(parts: &Parts) -> Vec<Vec<usize>> {
                 open = (parts.fuse && group.device.is_cpu()).then_some(number);
             }
             (Work::Kernel(Kernel::Loop(_)) | Work::Print(..) | Work::Transfer { .. }, _) => {}
-            (Work::Kernel(_) | Work::Nested(_) | Work::Collective { .. }, _) => open = None,
+            (Work::Kernel(_) | Work::Nested(_) | Work::Collective { .. } | Work::Custom(_), _) => open = None,
         }
         steps.push(own);
     }

@@ -41,12 +41,16 @@ impl Display for Program {
                     Work::Print(label, Some(slot)) => writeln!(f, "print {label:?} s{}", slot.0)?,
                     Work::Print(label, None) => writeln!(f, "print {label:?}")?,
                     Work::Transfer { from, to } => writeln!(f, "transfer s{} to s{}", from.0, to.0)?,
+                    Work::Custom(custom) => {
+                        let (operands, results) = (names(&custom.operands), names(&custom.results));
+                        writeln!(f, "custom of {operands} into {results}")?;
+                    }
                     Work::Nested(nested) => {
-                        let (inputs, outputs) = (list(&nested.inputs), list(&nested.outputs));
+                        let (inputs, outputs) = (names(&nested.inputs), names(&nested.outputs));
                         writeln!(f, "{} of {inputs} into {outputs}", self.step_text(number))?;
                     }
                     Work::Collective { kind, from, to } => {
-                        writeln!(f, "{} from {} to {}", kind.name(), list(from), list(to))?;
+                        writeln!(f, "{} from {} to {}", kind.name(), names(from), names(to))?;
                     }
                 }
             }
@@ -55,8 +59,9 @@ impl Display for Program {
     }
 }
 
-fn list(slots: &[Slot]) -> String {
-    slots.iter().map(|slot| format!("s{}", slot.0)).collect::<Vec<_>>().join(", ")
+/// Slots in a line.
+fn names(slots: &[Slot]) -> String {
+    slots.iter().map(|slot| format!("s{}", slot.0)).collect::<Vec<_>>().join(" ")
 }
 
 /// A device, unless it is the host.

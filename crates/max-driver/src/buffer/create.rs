@@ -134,6 +134,16 @@ impl Buffer {
         Ok(Buffer::over(memory, dtype, layout, stream))
     }
 
+    /// A read-only view of a host buffer, which keeps it alive.
+    pub fn read_only(&self) -> Result<Buffer> {
+        let (ptr, strides) = (self.host_ptr()?.cast_mut(), Some(self.strides()));
+        let owner = Box::new(self.clone());
+        // SAFETY: the elements are those of a buffer that lives as long as its owner, and are not written.
+        unsafe {
+            Buffer::from_raw(ptr, self.dtype(), self.shape(), strides, self.device(), Access::ReadOnly, owner)
+        }
+    }
+
     /// The next bytes of a reader, in new memory.
     pub fn from_reader(mut reader: impl Read, bytes: usize) -> Result<Buffer> {
         let buffer = Buffer::uninit_pooled(DType::UInt8, &[bytes], &Device::cpu())?;
@@ -268,6 +278,18 @@ mod tests {
         let buffer = Buffer::from([Bool::TRUE, Bool::FALSE]);
         assert_eq!((buffer.dtype(), buffer.shape()), (DType::Bool, &[2][..]));
         assert!(Buffer::from(Vec::<f32>::new()).to_vec::<f32>().unwrap().is_empty());
+    }
+
+    #[test]
+    fn read_only_views_show_changes_and_refuse_writes() {
+        let buffer = Buffer::from([1i32, 2, 3]);
+        let backwards = buffer.index(&[ViewIndex::Slice { start: None, stop: None, step: -1 }]).unwrap();
+        let view = backwards.read_only().unwrap();
+        buffer.fill(Number::Int(7)).unwrap();
+        assert_eq!((view.is_read_only(), view.to_vec::<i32>().unwrap()), (true, vec![7, 7, 7]));
+        assert!(view.fill(Number::Int(1)).is_err());
+        drop((buffer, backwards));
+        assert_eq!(view.to_vec::<i32>().unwrap(), [7, 7, 7]);
     }
 
     #[test]

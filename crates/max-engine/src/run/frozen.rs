@@ -53,10 +53,11 @@ impl Runtime {
         if steps().any(|step| matches!(step.work, Work::Print(..))) {
             return refuse("prints");
         }
+        self.check_captures()?;
         if steps().any(|step| matches!(step.work, Work::Transfer { .. } | Work::Collective { .. })) {
             return refuse("transfers values between devices while it runs");
         }
-        let launches = steps().filter(|step| matches!(step.work, Work::Kernel(_)));
+        let launches = steps().filter(|step| matches!(step.work, Work::Kernel(_) | Work::Custom(_)));
         let used: BTreeSet<DeviceRef> = launches.map(|step| step.device).collect();
         if let [one, other, ..] = used.iter().collect::<Vec<_>>()[..] {
             return refuse(&format!("runs on {one} and on {other}"));
@@ -209,10 +210,12 @@ impl Runtime {
         launches: &mut Vec<cuda::Launched<'a>>,
     ) -> Result<()> {
         let mut table = storage.table(self, given, 0, &ready.first, Room::default())?;
-        for step in &self.program.steps {
+        for (number, step) in self.program.steps.iter().enumerate() {
             match &step.work {
-                Work::Kernel(launch) => {
-                    if let Launch::Gpu(device, kernel) = ready.first.kernel(launch)? {
+                Work::Kernel(_) | Work::Custom(_) => {
+                    if let Some((Launch::Gpu(device, kernel), launch)) =
+                        ready.first.launch(number, &step.work)?
+                    {
                         let (memory, scratch) = (table.of(launch).to_vec(), table.scratch(*device)?);
                         launches.push(cuda::Launched { kernel, memory, scratch });
                     }

@@ -80,7 +80,7 @@ impl<'a> State<'a> {
 /// What steps do besides launching kernels.
 impl Runtime {
     /// The memory of a slot that a segment uses, as a buffer.
-    fn buffer(&self, running: Running, table: &Table, slot: Slot) -> Result<Buffer> {
+    pub(super) fn buffer(&self, running: Running, table: &Table, slot: Slot) -> Result<Buffer> {
         let info = &self.program.slots[slot.0 as usize];
         let shape = running.segment.shape(slot)?;
         // What has no elements may have no memory.

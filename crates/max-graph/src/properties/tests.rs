@@ -1,6 +1,7 @@
 //! What every op states, on one screen, and what follows from effects.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use expect_test::expect;
 use max_core::scalar::LogicalOp;
@@ -8,7 +9,8 @@ use max_core::{DType, DeviceRef, ScalarOp, TensorType};
 
 use super::*;
 use crate::OpKind;
-use crate::text::parse;
+use crate::custom::{CustomOp, KernelLibrary, Meaning, Place};
+use crate::text::parse_in;
 
 /// Properties in words; those that are usual are left out.
 fn words(properties: Properties) -> String {
@@ -33,7 +35,10 @@ fn words(properties: Properties) -> String {
 /// Ops whose properties depend on types are there more than once.
 #[test]
 fn structured_ops() {
-    let body = parse(
+    let library = KernelLibrary::new();
+    let meaning = Meaning::Kernel(Arc::new(()), Place::Host);
+    library.add(CustomOp::new("f", "here", meaning)).unwrap();
+    let body = parse_in(
         "region @0 \"same\"(%0: float32[n, 4]) {
           return %0
         }
@@ -99,8 +104,11 @@ fn structured_ops() {
           cond(%61, %60, %0) {regions = [@1, @1]}
           while(%61, %61) {regions = [@2]}
           fence(%0)
+          %80 = custom(%0) {op = op(\"f\", 1), device = \"cpu:0\", parameters = {\"a b\" = 3, \"c\" = float32, \"d\" = true, \"e\" = \"x\"}, types = types(float32[n])} : float32[n]
+          custom(%60) {op = op(\"f\", 1), device = \"cpu:0\", parameters = {}, types = types()}
           return
         }",
+        &library,
     )
     .unwrap();
     let line = |op: &Op| {
@@ -163,6 +171,8 @@ fn structured_ops() {
         cond(bool[], &float32[n, 4], float32[n, 4]) -> : whole, never folds, writes, heavy
         while(bool[], bool[]) -> : whole, never folds, checks, heavy
         fence(float32[n, 4]) -> : whole, never folds, observable
+        custom(float32[n, 4]) -> float32[n]: whole, never folds, checks, heavy, rounds operands
+        custom(&float32[n, 4]) -> : whole, never folds, reads, writes, checks, heavy, rounds operands
     "#]].assert_eq(&body.ops().map(line).collect::<String>());
     for name in OpKind::NAMES {
         assert!(body.ops().any(|op| op.kind.name() == *name), "{name} is missing above");

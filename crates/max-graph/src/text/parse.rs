@@ -10,6 +10,7 @@ use max_core::{
 };
 
 use crate::attr::{Attr, Attrs};
+use crate::custom::KernelLibrary;
 use crate::host::{HostTensor, byte_count};
 use crate::ir::{Body, ValueId};
 use crate::op::OpKind;
@@ -20,13 +21,23 @@ const BYTES_PER_BYTE: usize = 32;
 
 /// Parses a body from its text form and verifies it.
 pub fn parse(text: &str) -> Result<Body> {
-    parse_with(text, &|number| Err(Error::value(format!("blob {number} is not part of this text"))))
+    parse_in(text, &KernelLibrary::new())
 }
 
-/// Parses a body whose long constants are numbered blobs.
-pub fn parse_with(text: &str, blob: &dyn Fn(usize) -> Result<HostBytes>) -> Result<Body> {
+/// Parses a body whose custom ops are those of a library.
+pub fn parse_in(text: &str, library: &KernelLibrary) -> Result<Body> {
+    let no_blob = |number| Err(Error::value(format!("blob {number} is not part of this text")));
+    parse_with(text, &no_blob, library)
+}
+
+/// Parses a body whose long constants are numbered blobs, and whose custom ops are those of a library.
+pub fn parse_with(
+    text: &str,
+    blob: &dyn Fn(usize) -> Result<HostBytes>,
+    library: &KernelLibrary,
+) -> Result<Body> {
     require_memory(text.len().saturating_mul(BYTES_PER_BYTE), "the ops of a graph's text")?;
-    let mut parser = Parser { rest: text, blob, regions: Vec::new() };
+    let mut parser = Parser { rest: text, blob, library, regions: Vec::new() };
     let body = parser.bodies().map_err(|e| {
         let line = text[..text.len() - parser.rest.len()].trim_end().lines().count().max(1);
         e.context(format!("in line {line} of the graph's text"))
@@ -38,6 +49,7 @@ pub fn parse_with(text: &str, blob: &dyn Fn(usize) -> Result<HostBytes>) -> Resu
 struct Parser<'a> {
     rest: &'a str,
     blob: &'a dyn Fn(usize) -> Result<HostBytes>,
+    library: &'a KernelLibrary,
     /// Those parsed so far, by number.
     regions: Vec<Region>,
 }
@@ -285,10 +297,6 @@ impl<'a> Parser<'a> {
     }
 
     fn attr(&mut self) -> Result<Attr> {
-        let rest = self.peek();
-        if rest.starts_with('"') {
-            return self.string().map(Attr::Str);
-        }
         if self.eat("`") {
             return self.until('`')?.parse().map(Attr::Dim);
         }
@@ -297,6 +305,22 @@ impl<'a> Parser<'a> {
                 return self.list("]", Self::region).map(Attr::Regions);
             }
             return self.dims().map(Attr::Dims);
+        }
+        if self.eat("{") {
+            // Values by name hold no further ones.
+            let attrs = self.list("}", |p| {
+                let name = p.string()?;
+                p.require("=")?;
+                Ok((name, p.simple_attr()?))
+            });
+            return attrs.map(Attr::Named);
+        }
+        self.simple_attr()
+    }
+
+    fn simple_attr(&mut self) -> Result<Attr> {
+        if self.peek().starts_with('"') {
+            return self.string().map(Attr::Str);
         }
         match self.word() {
             "true" => Ok(Attr::Bool(true)),
@@ -309,12 +333,24 @@ impl<'a> Parser<'a> {
                     HostTensor::new(dtype, shape, (p.blob)(number)?)
                 })
                 .map(Attr::Tensor),
+            "types" => {
+                self.require("(")?;
+                self.list(")", Self::ty).map(Attr::Types)
+            }
+            // The number only tells ops apart while they exist: what counts is the name.
+            "op" => {
+                self.require("(")?;
+                let name = self.string()?;
+                self.require(",")?;
+                self.number::<u64>()?;
+                self.require(")")?;
+                self.library.find(&name).map(Attr::Custom)
+            }
             "elided" => bail!(value, "the data of a constant was elided when this text was printed"),
             word => match word.parse::<i64>() {
                 Ok(i) => Ok(Attr::Dim(Dim::Static(i))),
-                Err(_) => word
-                    .parse()
-                    .map(Attr::Float)
+                Err(_) => (word.parse().map(Attr::Float))
+                    .or_else(|_| word.parse().map(Attr::DType))
                     .map_err(|_| Error::value(format!("'{word}' is not the value of an attribute"))),
             },
         }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use max_core::{Dim, Element, dispatch};
+use max_core::{Dim, Element, Type, dispatch};
 
-use crate::attr::Attr;
+use crate::attr::{Attr, Attrs};
 use crate::host::HostTensor;
 use crate::ir::{Body, Op, ValueId};
 use crate::region::{Region, regions};
@@ -76,9 +76,7 @@ impl Printer<'_> {
         let mut line = format!("{}({})", op.kind.name(), self.uses(&op.operands));
         let attrs = op.kind.attrs();
         if !attrs.is_empty() {
-            let attrs: Vec<_> =
-                attrs.iter().map(|(name, attr)| format!("{name} = {}", self.attr(attr))).collect();
-            let _ = write!(line, " {{{}}}", attrs.join(", "));
+            let _ = write!(line, " {{{}}}", self.attrs(&attrs, str::to_owned));
         }
         if op.results.is_empty() {
             return line;
@@ -86,6 +84,11 @@ impl Printer<'_> {
         let names: Vec<_> = op.results.iter().map(|&v| self.define(v)).collect();
         let types: Vec<_> = body.types_of(&op.results).map(|t| t.to_string()).collect();
         format!("{} = {line} : {}", names.join(", "), types.join(", "))
+    }
+
+    fn attrs(&mut self, attrs: &Attrs, name: impl Fn(&str) -> String) -> String {
+        let attrs = attrs.iter().map(|(own, attr)| format!("{} = {}", name(own), self.attr(attr)));
+        attrs.collect::<Vec<_>>().join(", ")
     }
 
     fn attr(&mut self, attr: &Attr) -> String {
@@ -97,6 +100,13 @@ impl Printer<'_> {
             Attr::Bool(b) => b.to_string(),
             Attr::Str(s) => format!("{s:?}"),
             Attr::Tensor(tensor) => self.tensor(tensor),
+            Attr::DType(dtype) => dtype.to_string(),
+            Attr::Types(types) => {
+                let types: Vec<_> = types.iter().map(Type::to_string).collect();
+                format!("types({})", types.join(", "))
+            }
+            Attr::Named(attrs) => format!("{{{}}}", self.attrs(attrs, |name| format!("{name:?}"))),
+            Attr::Custom(op) => format!("op({:?}, {})", op.name(), op.identity()),
             Attr::Regions(regions) => {
                 let number = |region: &Region| self.regions.get(&region.address()).copied().unwrap_or(0);
                 let names: Vec<_> = regions.iter().map(|region| format!("@{}", number(region))).collect();

@@ -33,6 +33,11 @@ fn element_format(dtype: DType) -> ElementFormat {
     ElementFormat { memory, load, store }
 }
 
+/// The type of elements of a dtype in memory.
+pub(super) fn element_type(dtype: DType) -> &'static str {
+    element_format(dtype).memory
+}
+
 /// The type that a dtype is summed in.
 fn sum_type(dtype: DType) -> &'static str {
     match dtype {
@@ -77,7 +82,7 @@ pub(super) fn typed(name: &str, dtypes: &[(&str, DType)], words: &[(&str, &str)]
 }
 
 /// Conversions between narrow floats and float32, which round to nearest, ties to even.
-const CONVERSIONS: &str = r#"
+pub(super) const CONVERSIONS: &str = r#"
 __device__ __forceinline__ float from_f16(unsigned short x) {
     float y;
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));

@@ -1,7 +1,7 @@
 """The native module. The public API is in the modules of `max`; nothing here is documented for users."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -127,12 +127,13 @@ class Weight:
 class Graph:
     """A graph being built."""
 
-    def __new__(cls, name: str, input_types: Sequence[Any]) -> Graph:
+    def __new__(cls, name: str, input_types: Sequence[Any], library: KernelLibrary) -> Graph:
         """Input types are Types, or objects whose `_native` is one."""
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> Graph: ...
+    def load(path: str | os.PathLike[str], library: KernelLibrary) -> Graph:
+        """Its custom ops are those of the library."""
     @staticmethod
-    def parse(text: str) -> Graph: ...
+    def parse(text: str, library: KernelLibrary) -> Graph: ...
     def nested(self, name: str, input_types: Sequence[Any]) -> Graph:
         """A graph that becomes a region of an op of this one, and may use values of this one."""
     name: str
@@ -147,6 +148,41 @@ class Graph:
     def text(self) -> str:
         """The text form with all constants, which `parse` reads."""
     def __str__(self) -> str: ...  # the text form with long constants elided
+
+@final
+class CustomOp:
+    """A custom op; ops take it in place of its name."""
+
+    name: str
+    library: str
+    num_results: int | None  # None without a signature
+
+@final
+class KernelLibrary:
+    """Custom ops by name; graphs share it."""
+
+    def __new__(cls) -> KernelLibrary: ...
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Adds the ops of a file."""
+    def extend(self, other: KernelLibrary) -> None: ...
+    def find(self, name: str) -> CustomOp:
+        """Raises ValueError if there is none; the message lists those there are."""
+    def ops(self) -> list[CustomOp]: ...
+    def register(self, name: str, signature: str | None, function: Callable[..., Any]) -> CustomOp:
+        """A function on Buffers."""
+    def register_body(self, name: str, signature: str | None, function: Callable[..., Any]) -> CustomOp:
+        """A function on Values, called when the op is recorded."""
+    def register_cuda(
+        self,
+        name: str,
+        code: str,
+        signature: str,
+        threads: str | None,
+        blocks: str | None,
+        block: int,
+        function: str | None,
+        parameters: list[str],
+    ) -> CustomOp: ...
 
 def op(scope: Graph | Region | None, name: str, args: tuple[Any, ...], /) -> Any:
     """Calls an op function by name. Returns an object that stands for a Value or a Tensor, a list of them, or None.

@@ -10,12 +10,15 @@ from max import _core
 from max.driver import CPU, Device, DLPackArray
 from max.engine.model import Model
 from max.engine.settings import AssertLevel, GPUProfilingMode, LogLevel, SplitKReductionPrecision
+from max.graph.kernel_library import KernelLibrary, library_of
 
 if TYPE_CHECKING:
     from max.graph import Graph
 
-CustomExtensionsType: TypeAlias = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
-"""Libraries of custom ops, by their paths."""
+CustomExtensionsType: TypeAlias = Union[
+    str, "os.PathLike[str]", KernelLibrary, Sequence[Union[str, "os.PathLike[str]", KernelLibrary]]
+]
+"""Custom ops: the paths of files, or libraries."""
 
 
 class InferenceSession:
@@ -28,13 +31,15 @@ class InferenceSession:
     Args:
         devices: The devices; by default only the CPU.
         num_threads: How many threads may compute on the CPU; by default one per core. Results do not depend on it.
-        custom_extensions: Libraries of custom ops; not supported yet, so there must be none.
+        custom_extensions: Where the custom ops of saved graphs are found: paths, or `KernelLibrary` objects. A graph that
+            is being built has its own.
         precompiled_mefs: Must be None.
         export_mefs: Must be None.
     """
 
-    __slots__ = ("__weakref__", "_native")
+    __slots__ = ("__weakref__", "_library", "_native")
     _native: _core.Session
+    _library: KernelLibrary
 
     def __init__(
         self,
@@ -45,7 +50,7 @@ class InferenceSession:
         precompiled_mefs: Any = None,
         export_mefs: Any = None,
     ) -> None:
-        _refuse_extensions(custom_extensions)
+        self._library = library_of(custom_extensions)
         if precompiled_mefs is not None or export_mefs is not None:
             raise NotImplementedError("compiled models are not saved to files: compiling takes microseconds")
         chosen: list[Any] = [devices] if isinstance(devices, Device) else list(devices)
@@ -69,7 +74,7 @@ class InferenceSession:
 
         Args:
             model: The graph, or the path of one that `Graph.save` wrote.
-            custom_extensions: Libraries of custom ops; not supported yet, so there must be none.
+            custom_extensions: Where the custom ops of a saved graph are found, besides those of the session.
             custom_ops_path: The old name of `custom_extensions`.
             weights_registry: The data of weights and external constants, by name. Arrays are not copied: do not change
                 them while the model is in use.
@@ -82,8 +87,10 @@ class InferenceSession:
             RuntimeError: If there is no graph at the path.
             ValueError: If the graph has no output, or the data of a weight does not fit.
         """
-        _refuse_extensions(custom_extensions or custom_ops_path)
         source: Any = model
+        if isinstance(model, (str, os.PathLike)):
+            library = library_of([self._library, library_of(custom_extensions or custom_ops_path)])
+            source = _core.Graph.load(model, library._native)
         return Model._wrap(self._native.load(source, dict(weights_registry or {})))
 
     def set_mojo_log_level(self, level: str | LogLevel) -> None:
@@ -168,8 +175,3 @@ class InferenceSession:
 
     def __repr__(self) -> str:
         return f"InferenceSession(devices={self.devices}, num_threads={self._native.num_threads})"
-
-
-def _refuse_extensions(extensions: CustomExtensionsType | None) -> None:
-    if extensions:
-        raise NotImplementedError(f"libraries of custom ops cannot be loaded yet: {extensions}")

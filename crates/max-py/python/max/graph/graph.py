@@ -13,7 +13,7 @@ from max.graph import _building
 from max.graph import type as _type
 from max.graph import value as _value
 from max.graph._operators import Operators
-from max.graph.kernel_library import KernelLibrary
+from max.graph.kernel_library import KernelLibrary, add_to, library_of
 from max.graph.value import TensorValue, TensorValueLike, Value
 
 if TYPE_CHECKING:
@@ -68,14 +68,15 @@ class Graph:
         input_types: The types of the inputs.
         path: Instead: the path of a graph that `save` wrote.
         *args: Further arguments for `forward`.
-        custom_extensions: Libraries of custom ops; there must be none.
+        custom_extensions: Files of custom ops that it may use, or `KernelLibrary` objects.
         context: Must be None.
-        kernel_library: A library of custom ops, which is empty.
+        kernel_library: The library to which these are added; by default a new one.
         module: Must be None.
         **kwargs: Further keyword arguments for `forward`.
     """
 
     _native: _core.Graph
+    _library: KernelLibrary
     _inputs: list[Value[Any]]
     _ready: _ChainValue
     _chains: defaultdict[DeviceRef, _ChainValue]
@@ -101,13 +102,15 @@ class Graph:
         library = KernelLibrary() if kernel_library is None else kernel_library
         if not isinstance(library, KernelLibrary):
             raise TypeError(f"kernel_library is a KernelLibrary; got a {type(library).__name__}")
-        library.load_paths(context, custom_extensions)
+        for extension in custom_extensions:
+            add_to(library, extension)
+        self._library = library
         if context is not None or module is not None:
             raise NotImplementedError("graphs have no compiler context or module to share")
         if path is not None:
-            self._adopt(_core.Graph.load(path))
+            self._adopt(_core.Graph.load(path, library._native))
         else:
-            self._adopt(_core.Graph(name, list(input_types)))
+            self._adopt(_core.Graph(name, list(input_types), library._native))
         if forward is not None:
             self._build(lambda: forward(*self.inputs, *args, **kwargs))
 
@@ -120,6 +123,7 @@ class Graph:
     def _nested(self, name: str, input_types: Iterable[Type[Any]]) -> Graph:
         """A graph that becomes a region of an op of this one, and may use values of this one."""
         graph = Graph.__new__(Graph)
+        graph._library = self._library
         graph._adopt(self._native.nested(name, list(input_types)))
         return graph
 
@@ -151,9 +155,9 @@ class Graph:
             forward: A function that is called with its inputs and returns its outputs.
             input_types: The types of its inputs.
             path: Instead: the path of a graph that `save` wrote.
-            custom_extensions: Libraries of custom ops.
+            custom_extensions: Files of custom ops, which are added to those of this graph.
         """
-        graph = Graph(name, None, input_types, path, custom_extensions=custom_extensions)
+        graph = Graph(name, None, input_types, path, custom_extensions=custom_extensions, kernel_library=self._library)
         if forward is not None:
             graph._build(lambda: forward(*graph.inputs))
         return graph
@@ -192,14 +196,19 @@ class Graph:
                 self.output(result)
 
     @classmethod
-    def parse(cls, text: str) -> Graph:
+    def parse(cls, text: str, custom_extensions: Any = None) -> Graph:
         """Parses the text form of a graph, as `str` prints it.
+
+        Args:
+            text: The text.
+            custom_extensions: Where its custom ops are found: paths, or `KernelLibrary` objects.
 
         Raises:
             ValueError: If it is not valid, or long constants are elided from it.
         """
         graph = cls.__new__(cls)
-        graph._adopt(_core.Graph.parse(text))
+        graph._library = library_of(custom_extensions)
+        graph._adopt(_core.Graph.parse(text, graph._library._native))
         return graph
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -218,6 +227,11 @@ class Graph:
     def inputs(self) -> Sequence[Value[Any]]:
         """The inputs, as values to compute with."""
         return self._inputs
+
+    @property
+    def kernel_libraries_paths(self) -> list[Path]:
+        """The files that its custom ops come from."""
+        return self._library.library_paths()
 
     def output(self, *outputs: Value[Any] | TensorValueLike) -> None:
         """Sets what the graph returns."""

@@ -183,7 +183,7 @@ class Module(Generic[P, R]):
         Args:
             *input_types: The types of the arguments of `forward`; sizes may be symbolic.
             name: The name of the graph; by default that of the class.
-            custom_extensions: Libraries of custom ops; not supported yet, so there must be none.
+            custom_extensions: Files of custom ops that `forward` uses, or `KernelLibrary` objects.
             allow_subgraphs: Has no effect: the graph has no subgraphs.
             is_device_graph: Must be False.
             signal_buffer_index: Must be None.
@@ -217,7 +217,7 @@ class Module(Generic[P, R]):
                 `load_state_dict`; by default the parameters themselves. The parameters of the module do not change.
             session: The session to load it in; by default one shared by all modules.
             name: The name of the model; by default that of the class.
-            custom_extensions: Libraries of custom ops; not supported yet, so there must be none.
+            custom_extensions: Files of custom ops that `forward` uses, or `KernelLibrary` objects.
             auto_cast: Whether `weights` are cast to the dtypes of the parameters.
             allow_subgraphs: Has no effect: the graph has no subgraphs.
             is_device_graph: Must be False.

@@ -61,6 +61,7 @@ from max.graph.ops.elementwise import (
     trunc,
     where,
 )
+from max.graph.ops.extension import custom, inplace_custom
 from max.graph.ops.linear import conv2d, matmul, outer
 from max.graph.ops.movement import (
     as_interleaved_complex,
@@ -130,6 +131,7 @@ __all__ = [
     "conv2d",
     "cos",
     "cumsum",
+    "custom",
     "distributed_broadcast",
     "distributed_scatter",
     "div",
@@ -146,6 +148,7 @@ __all__ = [
     "greater_equal",
     "group_norm",
     "hann_window",
+    "inplace_custom",
     "is_inf",
     "is_nan",
     "layer_norm",
