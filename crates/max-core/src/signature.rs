@@ -167,6 +167,14 @@ impl OpSignature {
         Ok(matched)
     }
 
+    /// Its names for dtypes.
+    pub fn dtype_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.operands.iter().chain(&self.results).filter_map(|pattern| match &pattern.dtype {
+            DTypePattern::Named(name) => Some(name),
+            DTypePattern::Is(_) => None,
+        })
+    }
+
     /// Whether it has a name for sizes.
     pub fn names_size(&self, name: &str) -> bool {
         let dims = self.operands.iter().chain(&self.results).flat_map(|pattern| &pattern.dims);

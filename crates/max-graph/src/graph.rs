@@ -451,8 +451,8 @@ impl Graph {
         Ok(inner)
     }
 
-    /// Whether it is nested in another graph.
-    fn is_inside(&self, other: &Graph) -> bool {
+    /// Whether it is nested in another graph, whose values it may use.
+    pub fn is_inside(&self, other: &Graph) -> bool {
         let mut parent = self.0.parent.as_ref();
         while let Some(graph) = parent {
             if graph == other {

@@ -114,7 +114,7 @@ impl PreparedGather {
             // SAFETY: the index is in bounds of its memory.
             let index = unsafe { (self.index)(self.indices.at(memory, [pick])) };
             let Some(position) = position(index, size) else {
-                bail!(index, "gather index {index} is out of range for axis {} with size {size}", self.axis);
+                bail!(index, "index {index} is out of range for axis {} with size {size}", self.axis);
             };
             // SAFETY: guaranteed by the caller.
             unsafe { positions.add(pick).write(position) };
@@ -305,7 +305,7 @@ mod tests {
             let indices = Buffer::from(vec![if size == 0 { index } else { 0 }, index]);
             let error = run(k, &source, &indices, &out).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Index);
-            let message = format!("gather index {index} is out of range for axis 3 with size {size}");
+            let message = format!("index {index} is out of range for axis 3 with size {size}");
             assert_eq!(error.message(), message);
             assert_eq!(out.to_vec::<f32>().unwrap(), [7.0, 7.0]);
         }

@@ -149,7 +149,7 @@ impl HasTensorValue for Cell {
             return value;
         }
         if let Some(value) = self.value() {
-            if value.graph() == &graph {
+            if value.graph() == &graph || graph.is_inside(value.graph()) {
                 return Ok(value);
             }
             bail!(

@@ -14,7 +14,10 @@ use crate::test::{Context, PACKAGE, cargo, python_environment, the_wheel, wheel}
 const TESTS: &[(&str, &[&str])] = &[
     ("max-driver", &["cuda", "cuda_tools"]),
     ("max-kernels", &["cuda_loops", "cuda_kernels", "cuda_attention"]),
-    ("max-engine", &["gpu", "collectives_gpu", "op_cases_gpu", "random_graphs_gpu", "sizes"]),
+    (
+        "max-engine",
+        &["gpu", "collectives_gpu", "op_cases_gpu", "random_graphs_gpu", "random_regions_gpu", "sizes"],
+    ),
     ("max-tensor", &["tensors_gpu"]),
 ];
 

@@ -54,7 +54,7 @@ impl Operation for Gather {
         let picks = indices.to_integers()?.into_iter().map(|index| {
             let at = if index < 0 { index + size as i64 } else { index };
             if at < 0 || at >= size as i64 {
-                bail!(index, "gather index {index} is out of range for axis {} with size {size}", self.axis);
+                bail!(index, "index {index} is out of range for axis {} with size {size}", self.axis);
             }
             Ok(at as usize)
         });

@@ -167,6 +167,18 @@ impl CustomSource {
             // Writing to a string cannot fail.
             let _ = writeln!(code, "typedef {} {};", element_type(*dtype), name.as_ref());
         }
+        // Other ops of the same file are compiled too, but not called: any dtype will do for theirs.
+        let mut known: Vec<String> = dtypes.iter().map(|(name, _)| name.as_ref().to_owned()).collect();
+        let declared = self.code.lines().filter_map(|line| {
+            let line = line.trim().strip_prefix("//")?.trim_start();
+            line.strip_prefix("max.signature:")?.trim().parse::<OpSignature>().ok()
+        });
+        for name in declared.flat_map(|signature| signature.dtype_names().cloned().collect::<Vec<_>>()) {
+            if !known.iter().any(|own| **own == *name) {
+                let _ = writeln!(code, "typedef float {name};");
+                known.push(name.to_string());
+            }
+        }
         code.push_str("#line 1\n");
         code.push_str(&self.code);
         Source { name: self.function.clone(), prelude: "".into(), code }

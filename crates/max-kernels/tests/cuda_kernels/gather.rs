@@ -69,7 +69,7 @@ pub(crate) fn bad_indices(device: &Device) -> Vec<String> {
         let source = Buffer::from(vec![1f32; size as usize * 8]);
         let buffers = vec![source, Buffer::from(indices.to_vec()), untouched(DType::Float32, 24)];
         let case = Case::new(Kernel::Gather(k), buffers, 1);
-        let message = format!("gather index {index} is out of range for axis 2 with size {size}");
+        let message = format!("index {index} is out of range for axis 2 with size {size}");
         let prepared = cuda::prepare(&[&case.kernel], device, Options::default());
         match prepared.and_then(|prepared| run_on(device, &case, &prepared[0])) {
             Err(error) if error.kind() == ErrorKind::Index && error.message() == message => {}

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from max.experimental import _control
 from max.experimental import random as _random
 from max.experimental._regions import functional
 from max.experimental._regions import single as _single
@@ -38,6 +39,10 @@ ones = Tensor.ones
 ones_like = Tensor.ones_like
 zeros = Tensor.zeros
 zeros_like = Tensor.zeros_like
+
+cond = _control.cond
+fence = _control.fence
+while_loop = _control.while_loop
 
 gaussian = _random.gaussian
 normal = _random.normal
