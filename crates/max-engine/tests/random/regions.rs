@@ -230,7 +230,7 @@ impl Maker {
 /// A random program, and the sizes of its rows and columns.
 pub fn program(seed: u64, device: DeviceRef) -> Result<(Graph, [usize; 2])> {
     let mut rng = Rng::new(seed, 0);
-    let sizes = [rng.below(4) as usize + usize::from(rng.chance(80)), rng.below(5) as usize];
+    let sizes = [rng.below(4) + usize::from(rng.chance(80)), rng.below(5)];
     let dim = |rng: &mut Rng, name: &str, size: usize| match rng.chance(50) {
         true => Dim::symbolic(name),
         false => Ok(Dim::Static(size as i64)),
