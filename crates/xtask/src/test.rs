@@ -137,8 +137,9 @@ fn rust_tests(_: &Context, totals: &mut Totals) -> Result<(), String> {
 fn guarded_memory(_: &Context, totals: &mut Totals) -> Result<(), String> {
     for side in ["end", "start"] {
         let arguments = ["test", "-p", "max-engine", "-p", "max-kernels", "--lib", "--locked"];
-        let tests =
-            ["sizes", "op_cases", "random_graphs", "random_regions", "collectives"].map(|test| ["--test", test]).concat();
+        let tests = ["sizes", "op_cases", "random_graphs", "random_regions", "collectives"]
+            .map(|test| ["--test", test])
+            .concat();
         let mut command = cargo();
         command.args(arguments).args(tests).env("MAX_GUARD_MEMORY", side);
         let mut output = String::new();
