@@ -123,16 +123,21 @@ impl Model {
         &self.runtime.program
     }
 
-    /// Its kernels, in the order in which they run.
+    /// Its kernels, in the order in which they run; then those of its regions, under their names.
     pub fn kernel_summaries(&self) -> Vec<KernelSummary> {
-        let program = &self.runtime.program;
-        let summary = |step: usize| KernelSummary {
-            name: program.step_name(step),
-            kind: program.step_kind(step),
-            ops: ops_of(program, step),
-            text: program.step_text(step),
-        };
-        (0..program.steps.len()).map(summary).collect()
+        let mut summaries = Vec::new();
+        for (number, program) in self.runtime.program.with_regions().into_iter().enumerate() {
+            summaries.extend((0..program.steps.len()).map(|step| KernelSummary {
+                name: match number {
+                    0 => program.step_name(step),
+                    _ => format!("{}: {}", program.source.name, program.step_name(step)),
+                },
+                kind: program.step_kind(step),
+                ops: ops_of(program, step),
+                text: program.step_text(step),
+            }));
+        }
+        summaries
     }
 
     /// Whether and how it is profiled.

@@ -171,8 +171,9 @@ macro_rules! op_struct {
             }
 
             #[allow(unused_variables, reason = "ops without attributes")]
-            fn visit(&self, see: &mut dyn FnMut($crate::attr::Attr, bool)) {
+            fn visit(&self, see: &mut dyn FnMut(&'static str, $crate::attr::Attr, bool)) {
                 $(see(
+                    stringify!($field),
                     $crate::attr::AttrType::to_attr(&self.$field),
                     <$type as $crate::attr::AttrType>::SIZES,
                 );)*

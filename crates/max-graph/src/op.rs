@@ -19,8 +19,8 @@ pub trait Attributes: Sized {
     /// The attributes, in the order they print.
     fn attrs(&self) -> Attrs;
 
-    /// Calls a function with each attribute and whether it holds sizes, in the order they print.
-    fn visit(&self, see: &mut dyn FnMut(Attr, bool));
+    /// Calls a function with the name of each attribute, its value and whether it holds sizes, in the order they print.
+    fn visit(&self, see: &mut dyn FnMut(&'static str, Attr, bool));
 
     /// Reads the op back from attributes, taking those it knows.
     fn from_attrs(attrs: &mut Attrs) -> Result<Self>;
@@ -92,8 +92,9 @@ macro_rules! operations {
                 }
             }
 
-            /// Calls a function with each attribute and whether it holds sizes, in the order they print.
-            pub fn visit(&self, see: &mut dyn FnMut(Attr, bool)) {
+            /// Calls a function with the name of each attribute, its value and whether it holds sizes, in the order they
+            /// print.
+            pub fn visit(&self, see: &mut dyn FnMut(&'static str, Attr, bool)) {
                 match self {
                     OpKind::Scalar(_) => {}
                     $(OpKind::$name(op) => op.visit(see),)*
@@ -204,7 +205,7 @@ impl OpKind {
     pub fn fingerprint(&self) -> u64 {
         let mut state = DefaultHasher::new();
         self.name().hash(&mut state);
-        self.visit(&mut |attr, _| attr.feed(&mut state));
+        self.visit(&mut |_, attr, _| attr.feed(&mut state));
         state.finish()
     }
 

@@ -125,7 +125,7 @@ pub fn outer_symbols(body: &Body) -> BTreeSet<Arc<str>> {
         for op in body.ops() {
             let shapes = body.types_of(&op.results).filter_map(Type::array);
             shapes.flat_map(|(_, shape)| shape.iter()).for_each(&mut add);
-            op.kind.visit(&mut |attr, _| match attr {
+            op.kind.visit(&mut |_, attr, _| match attr {
                 Attr::Dim(dim) => add(&dim),
                 Attr::Dims(dims) => dims.iter().for_each(&mut add),
                 _ => {}

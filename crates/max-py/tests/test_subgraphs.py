@@ -671,3 +671,44 @@ class TestSaving:
             except REFUSED:
                 refused += 1
         assert refused > 0
+
+
+class TestSummaries:
+    def test_kernels_of_a_subgraph_are_listed_once(self, session) -> None:
+        with Graph("main", input_types=[VECTOR]) as graph:
+            (x,) = graph.inputs
+            part = graph.add_subgraph("part", lambda v: ops.softmax(v) * 2, [VECTOR])
+            for _ in range(3):
+                (x,) = ops.call(part, x)
+            graph.output(x)
+        summaries = session.load(graph).kernel_summaries
+        assert [(kernel.kind, kernel.name) for kernel in summaries] == [
+            ("call", "call"),
+            ("call", "call"),
+            ("call", "call"),
+            ("loop", "part: softmax+mul"),
+        ]
+
+    def test_a_subgraph_that_is_called_once_fuses_with_its_caller(self, session) -> None:
+        with Graph("main", input_types=[VECTOR]) as graph:
+            part = graph.add_subgraph("part", lambda v: v * 2, [VECTOR])
+            (y,) = ops.call(part, graph.inputs[0] + 1)
+            graph.output(ops.relu(y))
+        (kernel,) = session.load(graph).kernel_summaries
+        assert kernel.kind == "loop" and len(kernel.ops) == 3
+
+
+class TestNesting:
+    def test_regions_too_deep_are_refused(self) -> None:
+        """Nothing that walks regions may run out of stack."""
+
+        def nested(x, depth: int):
+            if depth == 0:
+                return x + 1
+            (y,) = ops.cond(ops.constant(True, DType.bool, CPU), [x.type], lambda: nested(x, depth - 1), lambda: x)
+            return y
+
+        with Graph("deep", input_types=[VECTOR]) as graph:
+            graph.output(nested(graph.inputs[0], 60))
+        with Graph("deeper", input_types=[VECTOR]) as graph, pytest.raises(ValueError, match="more than 64 deep"):
+            nested(graph.inputs[0], 70)

@@ -203,7 +203,7 @@ impl Structure {
                 self.hash(&std::mem::discriminant(kind));
                 let mut derived = derive(op, body).into_iter();
                 let mut next = || derived.next().flatten();
-                kind.visit(&mut |attr, sizes| match attr {
+                kind.visit(&mut |_, attr, sizes| match attr {
                     Attr::Dim(dim) if sizes => self.attribute_dim(&dim, next()),
                     Attr::Dims(dims) if sizes => {
                         self.key.push(dims.rank() as u64);
@@ -377,7 +377,7 @@ fn name(body: &Body) -> String {
 /// The op with varying sizes in place of the current ones.
 fn general_kind(kind: &OpKind, general: &mut dyn FnMut(&Dim) -> Result<Dim>) -> Result<OpKind> {
     let (mut flags, mut any) = (Vec::new(), false);
-    kind.visit(&mut |_, sizes| {
+    kind.visit(&mut |_, _, sizes| {
         flags.push(sizes);
         any |= sizes;
     });

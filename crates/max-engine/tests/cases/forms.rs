@@ -3,6 +3,7 @@
 
 use max_core::{Bindings, DType, DeviceRef, Dim, Element, Result, Shape, TensorType, dispatch};
 use max_graph::ops::conv::ConvOptions;
+use max_graph::ops::slice::Index;
 use max_graph::{Graph, HostTensor, TensorValue, Value, ops};
 
 use crate::gpu::Tolerance;
@@ -162,6 +163,13 @@ pub fn forms() -> Vec<KernelForm> {
         ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int64), 1)
     });
     form!("scan", ALL, [["a", "b", "c"]], [a = 5, b = 9, c = 40], |x| ops::cumsum(&x[0], 1, false, false));
+    form!("stored at a place", ALL, [["a", "b", "c"], ["a", "c"]], [a = 5, b = 7, c = 67], |x| {
+        let buffer = ops::buffer_create(x[0].tensor_type().as_buffer(), Some((&x[0]).into()))?;
+        let place = ops::constant(HostTensor::from_vec([], vec![-1i64])?, None, None)?;
+        let all = || Index::from(..);
+        ops::buffer_store_slice(buffer.clone(), &x[1], vec![all(), Index::Tensor(place), all()])?;
+        ops::buffer_load(buffer)
+    });
     form!("scan of rows", ALL, [["a", "b"]], [a = 70, b = 9], |x| ops::cumsum(&x[0], 1, true, true));
     form!("gather along rows", ALL, [["a", "b"], ["p"]], [a = 5, b = 9, p = 70], |x| {
         ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int32), 1)

@@ -1,14 +1,14 @@
 //! The printer.
 
 use std::collections::HashMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
-use max_core::{Dim, Element, Type, dispatch};
+use max_core::{Dim, Element, dispatch};
 
-use crate::attr::{Attr, Attrs};
+use crate::attr::Attr;
 use crate::host::HostTensor;
 use crate::ir::{Body, Op, ValueId};
-use crate::region::{Region, regions};
+use crate::region::regions;
 
 /// How the data of large constants is printed.
 pub enum Constants<'a> {
@@ -25,111 +25,164 @@ const SHORT: usize = 16;
 
 /// The text form of a body, after those of its regions. Values are numbered in order of definition.
 pub fn print(body: &Body, constants: Constants) -> String {
-    let mut printer =
-        Printer { text: String::new(), names: HashMap::new(), regions: HashMap::new(), constants };
+    let mut printer = Printer {
+        text: String::with_capacity(BYTES_PER_OP * body.block.ops.len()),
+        names: Vec::new(),
+        defined: 0,
+        regions: HashMap::new(),
+        constants,
+    };
     for (number, region) in regions(body).iter().enumerate() {
-        printer.body(&format!("region @{number}"), region.body());
+        printer.body(format_args!("region @{number}"), region.body());
         printer.regions.insert(region.address(), number);
     }
-    printer.body("graph", body);
+    printer.body(format_args!("graph"), body);
     printer.text
 }
 
+/// Roughly what the text of an op takes.
+const BYTES_PER_OP: usize = 64;
+
+/// Everything is written directly to the text: graphs are printed whenever they are loaded, to find their programs.
 struct Printer<'a> {
     text: String,
-    names: HashMap<ValueId, usize>,
+    /// The number of each value of the current body, by its id.
+    names: Vec<Option<usize>>,
+    defined: usize,
     /// The number of each region by its address.
     regions: HashMap<usize, usize>,
     constants: Constants<'a>,
 }
 
 impl Printer<'_> {
-    fn define(&mut self, value: ValueId) -> String {
-        let next = self.names.len();
-        format!("%{}", self.names.entry(value).or_insert(next))
+    fn write(&mut self, text: fmt::Arguments) {
+        // Writing to a string cannot fail.
+        let _ = self.text.write_fmt(text);
     }
 
-    fn uses(&self, values: &[ValueId]) -> String {
-        let names: Vec<_> =
-            values.iter().map(|v| self.names.get(v).map_or("%?".into(), |name| format!("%{name}"))).collect();
-        names.join(", ")
+    /// Items with commas between them.
+    fn list<T>(&mut self, items: impl IntoIterator<Item = T>, mut item: impl FnMut(&mut Self, T)) {
+        for (at, each) in items.into_iter().enumerate() {
+            if at > 0 {
+                self.text.push_str(", ");
+            }
+            item(self, each);
+        }
     }
 
-    fn body(&mut self, what: &str, body: &Body) {
+    fn define(&mut self, value: ValueId) {
+        let name = *self.names[value.0 as usize].get_or_insert(self.defined);
+        self.defined = self.defined.max(name + 1);
+        self.write(format_args!("%{name}"));
+    }
+
+    fn uses(&mut self, values: &[ValueId]) {
+        self.list(values, |p, value| match p.names[value.0 as usize] {
+            Some(name) => p.write(format_args!("%{name}")),
+            None => p.text.push_str("%?"),
+        });
+    }
+
+    fn body(&mut self, what: fmt::Arguments, body: &Body) {
         self.names.clear();
-        let arguments =
-            body.block.arguments.iter().map(|&v| format!("{}: {}", self.define(v), body.type_of(v)));
-        let arguments = arguments.collect::<Vec<_>>().join(", ");
-        let _ = writeln!(self.text, "{what} {:?}({arguments}) {{", body.name);
+        self.names.resize(body.num_values(), None);
+        self.defined = 0;
+        self.write(format_args!("{what} {:?}(", body.name));
+        self.list(&body.block.arguments, |p, &argument| {
+            p.define(argument);
+            p.write(format_args!(": {}", body.type_of(argument)));
+        });
+        self.text.push_str(") {\n");
         for op in body.ops() {
-            let line = self.op(body, op);
-            let _ = writeln!(self.text, "  {line}");
+            self.op(body, op);
         }
         if let Some(results) = &body.block.results {
-            let results = self.uses(results);
-            let _ = writeln!(self.text, "  return {results}");
+            self.text.push_str("  return ");
+            self.uses(results);
+            self.text.push('\n');
         }
         self.text.push_str("}\n");
     }
 
-    fn op(&mut self, body: &Body, op: &Op) -> String {
-        let mut line = format!("{}({})", op.kind.name(), self.uses(&op.operands));
-        let attrs = op.kind.attrs();
-        if !attrs.is_empty() {
-            let _ = write!(line, " {{{}}}", self.attrs(&attrs, str::to_owned));
+    fn op(&mut self, body: &Body, op: &Op) {
+        self.text.push_str("  ");
+        if !op.results.is_empty() {
+            self.list(&op.results, |p, &result| p.define(result));
+            self.text.push_str(" = ");
         }
-        if op.results.is_empty() {
-            return line;
+        self.text.push_str(op.kind.name());
+        self.text.push('(');
+        self.uses(&op.operands);
+        self.text.push(')');
+        let mut first = true;
+        op.kind.visit(&mut |name, attr, _| {
+            self.text.push_str(if std::mem::take(&mut first) { " {" } else { ", " });
+            self.write(format_args!("{name} = "));
+            self.attr(&attr);
+        });
+        if !first {
+            self.text.push('}');
         }
-        let names: Vec<_> = op.results.iter().map(|&v| self.define(v)).collect();
-        let types: Vec<_> = body.types_of(&op.results).map(|t| t.to_string()).collect();
-        format!("{} = {line} : {}", names.join(", "), types.join(", "))
+        if !op.results.is_empty() {
+            self.text.push_str(" : ");
+            self.list(body.types_of(&op.results), |p, ty| p.write(format_args!("{ty}")));
+        }
+        self.text.push('\n');
     }
 
-    fn attrs(&mut self, attrs: &Attrs, name: impl Fn(&str) -> String) -> String {
-        let attrs = attrs.iter().map(|(own, attr)| format!("{} = {}", name(own), self.attr(attr)));
-        attrs.collect::<Vec<_>>().join(", ")
-    }
-
-    fn attr(&mut self, attr: &Attr) -> String {
+    fn attr(&mut self, attr: &Attr) {
         match attr {
-            Attr::Dim(Dim::Static(i)) => i.to_string(),
-            Attr::Dim(dim) => format!("`{dim}`"),
-            Attr::Dims(dims) => dims.to_string(),
-            Attr::Float(f) => format!("{f:?}"),
-            Attr::Bool(b) => b.to_string(),
-            Attr::Str(s) => format!("{s:?}"),
+            Attr::Dim(Dim::Static(i)) => self.write(format_args!("{i}")),
+            Attr::Dim(dim) => self.write(format_args!("`{dim}`")),
+            Attr::Dims(dims) => self.write(format_args!("{dims}")),
+            Attr::Float(f) => self.write(format_args!("{f:?}")),
+            Attr::Bool(b) => self.write(format_args!("{b}")),
+            Attr::Str(s) => self.write(format_args!("{s:?}")),
             Attr::Tensor(tensor) => self.tensor(tensor),
-            Attr::DType(dtype) => dtype.to_string(),
+            Attr::DType(dtype) => self.write(format_args!("{dtype}")),
             Attr::Types(types) => {
-                let types: Vec<_> = types.iter().map(Type::to_string).collect();
-                format!("types({})", types.join(", "))
+                self.text.push_str("types(");
+                self.list(types, |p, ty| p.write(format_args!("{ty}")));
+                self.text.push(')');
             }
-            Attr::Named(attrs) => format!("{{{}}}", self.attrs(attrs, |name| format!("{name:?}"))),
-            Attr::Custom(op) => format!("op({:?}, {})", op.name(), op.identity()),
+            Attr::Named(attrs) => {
+                self.text.push('{');
+                self.list(attrs, |p, (name, attr)| {
+                    p.write(format_args!("{name:?} = "));
+                    p.attr(attr);
+                });
+                self.text.push('}');
+            }
+            Attr::Custom(op) => self.write(format_args!("op({:?}, {})", op.name(), op.identity())),
             Attr::Regions(regions) => {
-                let number = |region: &Region| self.regions.get(&region.address()).copied().unwrap_or(0);
-                let names: Vec<_> = regions.iter().map(|region| format!("@{}", number(region))).collect();
-                format!("[{}]", names.join(", "))
+                self.text.push('[');
+                self.list(regions, |p, region| {
+                    let number = p.regions.get(&region.address()).copied().unwrap_or(0);
+                    p.write(format_args!("@{number}"));
+                });
+                self.text.push(']');
             }
         }
     }
 
-    fn tensor(&mut self, tensor: &HostTensor) -> String {
+    fn tensor(&mut self, tensor: &HostTensor) {
         let ty = format!("{}{:?}", tensor.dtype(), tensor.shape());
-        match numbers(tensor) {
-            Some(numbers) => format!("dense({ty}, [{}])", numbers.join(", ")),
-            None => match &mut self.constants {
-                Constants::Full => {
-                    let hex = tensor.bytes().iter().fold(String::new(), |mut hex, byte| {
-                        let _ = write!(hex, "{byte:02x}");
-                        hex
-                    });
-                    format!("hex({ty}, \"{hex}\")")
-                }
-                Constants::Elided => format!("elided({ty})"),
-                Constants::Blobs(number) => format!("blob({ty}, {})", number(tensor)),
-            },
+        match (numbers(tensor), &mut self.constants) {
+            (Some(numbers), _) => {
+                self.write(format_args!("dense({ty}, ["));
+                self.list(&numbers, |p, number| p.text.push_str(number));
+                self.text.push_str("])");
+            }
+            (None, Constants::Full) => {
+                self.write(format_args!("hex({ty}, \""));
+                tensor.bytes().iter().for_each(|byte| self.write(format_args!("{byte:02x}")));
+                self.text.push_str("\")");
+            }
+            (None, Constants::Elided) => self.write(format_args!("elided({ty})")),
+            (None, Constants::Blobs(number)) => {
+                let number = number(tensor);
+                self.write(format_args!("blob({ty}, {number})"));
+            }
         }
     }
 }
