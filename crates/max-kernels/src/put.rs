@@ -17,6 +17,8 @@ pub(crate) struct PreparedPut {
     bounds: Vec<PutBound<i64>>,
     /// The number of elements along the axis of each bound.
     counts: Vec<i64>,
+    /// Whether there is nothing to copy.
+    empty: bool,
 }
 
 impl PreparedPut {
@@ -42,6 +44,7 @@ impl PreparedPut {
             size: k.out.dtype.size_in_bytes() as i64,
             bounds: k.bounds.clone(),
             counts,
+            empty: k.shape.contains(&0),
         })
     }
 
@@ -63,7 +66,7 @@ impl PreparedPut {
             offset += start * bound.stride;
         }
         let [source, out] = [self.source, self.out].map(|slot| memory[slot.0 as usize]);
-        if self.counts.contains(&0) {
+        if self.empty {
             return Ok(());
         }
         // SAFETY: the memory was checked for all of what is stored into, and the bounds are inside it; what else the loop
