@@ -69,28 +69,28 @@ fn a_sum_by_nccl() {
         SHARDED,
         true,
         expect![[r#"
-        program "sharded"
-          s0: bfloat16[n, 8] on gpu:0 temporary 0..2
-          s1: bfloat16[n, 4] on gpu:0 input 0
-          s2: bfloat16[4, 8] on gpu:0 input 1
-          s3: bfloat16[n, 8] on gpu:1 temporary 1..2
-          s4: bfloat16[n, 4] on gpu:1 input 2
-          s5: bfloat16[4, 8] on gpu:1 input 3
-          s6: bfloat16[n, 8] on gpu:0 temporary 2..3
-          s7: bfloat16[n, 8] on gpu:1 output 1
-          s8: bfloat16[n, 8] on gpu:0 output 0
-          0 matmul on gpu:0: matmul s1 [4, 1] x s2 [8, 1] k 4 over [n, 8]
-            r0 = product bfloat16
-            store bfloat16 s0 [8, 1] r0
-          1 matmul on gpu:1: matmul s4 [4, 1] x s5 [8, 1] k 4 over [n, 8]
-            r0 = product bfloat16
-            store bfloat16 s3 [8, 1] r0
-          2 collective on gpu:0: allreduce_sum from s0, s3 to s6, s7
-          3 relu on gpu:0: loop over [n, 8]
-            r0 = load bfloat16 s6 [8, 1]
-            r1 = relu r0
-            store bfloat16 s8 [8, 1] r1
-    "#]],
+            program "sharded"
+              s0: bfloat16[n, 8] on gpu:0 temporary 0..2
+              s1: bfloat16[n, 4] on gpu:0 input 0
+              s2: bfloat16[4, 8] on gpu:0 input 1
+              s3: bfloat16[n, 8] on gpu:1 temporary 1..2
+              s4: bfloat16[n, 4] on gpu:1 input 2
+              s5: bfloat16[4, 8] on gpu:1 input 3
+              s6: bfloat16[n, 8] on gpu:0 temporary 2..3
+              s7: bfloat16[n, 8] on gpu:1 output 1
+              s8: bfloat16[n, 8] on gpu:0 output 0
+              0 matmul on gpu:0: matmul s1 [4, 1] x s2 [8, 1] k 4 over [n, 8]
+                r0 = product bfloat16
+                store bfloat16 s0 [8, 1] r0
+              1 matmul on gpu:1: matmul s4 [4, 1] x s5 [8, 1] k 4 over [n, 8]
+                r0 = product bfloat16
+                store bfloat16 s3 [8, 1] r0
+              2 collective on gpu:0: allreduce_sum from s0 s3 to s6 s7
+              3 relu on gpu:0: loop over [n, 8]
+                r0 = load bfloat16 s6 [8, 1]
+                r1 = relu r0
+                store bfloat16 s8 [8, 1] r1
+        "#]],
     );
 }
 
@@ -107,29 +107,29 @@ fn what_nccl_has_is_a_step() {
         MOVED,
         true,
         expect![[r#"
-        program "moved"
-          s0: int16[6, n] on gpu:0 input 0
-          s1: int16[6, n] on gpu:1 input 1
-          s2: int16[2, 6, n] on gpu:0 temporary 0..1
-          s3: int16[2, 6, n] on gpu:1 temporary 0..2
-          s4: int16[6, 2, n] on gpu:0 output 0
-          s5: int16[6, 2, n] on gpu:1 output 1
-          s6: int16[6, n] on gpu:0 output 2
-          s7: int16[6, n] on gpu:1 output 3
-          s8: float32[6, n] on gpu:0 input 2
-          s9: float32[6, n] on gpu:1 input 3
-          s10: float32[3, n] on gpu:0 output 4
-          s11: float32[3, n] on gpu:1 output 5
-          0 collective on gpu:0: allgather from s0, s1 to s2, s3
-          1 collective on gpu:0: loop over [6, 2, n]
-            r0 = load int16 s2 [n, n * 6, 1]
-            store int16 s4 [n * 2, n, 1] r0
-          2 collective on gpu:1: loop over [6, 2, n]
-            r0 = load int16 s3 [n, n * 6, 1]
-            store int16 s5 [n * 2, n, 1] r0
-          3 collective on gpu:0: broadcast from s1 to s6, s7
-          4 collective on gpu:0: reducescatter_sum from s8, s9 to s10, s11
-    "#]],
+            program "moved"
+              s0: int16[6, n] on gpu:0 input 0
+              s1: int16[6, n] on gpu:1 input 1
+              s2: int16[2, 6, n] on gpu:0 temporary 0..1
+              s3: int16[2, 6, n] on gpu:1 temporary 0..2
+              s4: int16[6, 2, n] on gpu:0 output 0
+              s5: int16[6, 2, n] on gpu:1 output 1
+              s6: int16[6, n] on gpu:0 output 2
+              s7: int16[6, n] on gpu:1 output 3
+              s8: float32[6, n] on gpu:0 input 2
+              s9: float32[6, n] on gpu:1 input 3
+              s10: float32[3, n] on gpu:0 output 4
+              s11: float32[3, n] on gpu:1 output 5
+              0 collective on gpu:0: allgather from s0 s1 to s2 s3
+              1 collective on gpu:0: loop over [6, 2, n]
+                r0 = load int16 s2 [n, n * 6, 1]
+                store int16 s4 [n * 2, n, 1] r0
+              2 collective on gpu:1: loop over [6, 2, n]
+                r0 = load int16 s3 [n, n * 6, 1]
+                store int16 s5 [n * 2, n, 1] r0
+              3 collective on gpu:0: broadcast from s1 to s6 s7
+              4 collective on gpu:0: reducescatter_sum from s8 s9 to s10 s11
+        "#]],
     );
 }
 
