@@ -3,7 +3,7 @@
 //! Every value is defined once, by the block's arguments or by one op; the ops of the block are ordered so that each value
 //! is defined before it is used, and ops with effects are in the order of their effects. [`crate::verify()`] checks what can
 //! be checked. Branches, loop bodies and subgraphs are bodies of their own that see nothing of what surrounds them: see
-//! [`Region`](crate::region::Region).
+//! [`Region`].
 
 use max_core::memory::{require_memory, try_reserve};
 use max_core::{Location, Result, Type, bail};
