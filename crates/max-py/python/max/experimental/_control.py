@@ -44,7 +44,7 @@ def cond(
         ValueError: If it returns other types.
     """
     if _building.current() is not None:
-        return [Tensor.from_graph_value(value) for value in ops.cond(pred, out_types, then_fn, else_fn)]
+        return _tensors(ops.cond(pred, out_types, then_fn, else_fn))
     results = _listed(then_fn() if _holds(pred) else else_fn())
     _check(results, [] if out_types is None else list(out_types))
     return results
@@ -72,7 +72,7 @@ def while_loop(initial_values: Any, predicate: Callable[..., Any], body: Callabl
         ValueError: If there are no initial values, or a function returns other types.
     """
     if _building.current() is not None:
-        return [Tensor.from_graph_value(value) for value in ops.while_loop(initial_values, predicate, body)]
+        return _tensors(ops.while_loop(initial_values, predicate, body))
     values = _listed(initial_values)
     if not values:
         raise ValueError("while_loop requires at least one initial value")
@@ -92,6 +92,11 @@ def fence(*values: Any) -> list[Any]:
     if not values:
         raise ValueError("fence requires at least one value")
     return list(values)
+
+
+def _tensors(values: list[Any]) -> list[Any]:
+    """Results of an op in a graph, as tensors; they are if one of its operands is."""
+    return [value if isinstance(value, Tensor) else Tensor.from_graph_value(value) for value in values]
 
 
 def _listed(results: Any) -> list[Any]:
