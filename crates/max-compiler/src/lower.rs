@@ -288,21 +288,7 @@ impl<'a> Lowering<'a> {
             OpKind::Slice(s) => {
                 let View { node, mut layout } = self.view(op.operands[0])?;
                 for (axis, &step) in s.steps.iter().enumerate() {
-                    let (start, count) = (&s.starts[axis], &s.sizes[axis]);
-                    let size = layout.shape[axis].clone();
-                    let whole = *start == Dim::Static(0) && *count == size && step == 1;
-                    let known = (size.as_static(), start.as_static(), count.as_static());
-                    let inside = match known {
-                        (Some(size), Some(start), Some(count)) => {
-                            check_range(axis, size, start, count, step).is_ok()
-                        }
-                        _ => whole,
-                    };
-                    if !inside {
-                        let (start, count) = (start.clone(), count.clone());
-                        self.claim(id, Claim::Slice { axis, size, start, count, step });
-                    }
-                    layout.slice(axis, start, count, step)?;
+                    self.slice(id, &mut layout, axis, (&s.starts[axis], &s.sizes[axis], step))?;
                 }
                 self.set_view(op.results[0], node, layout);
                 Ok(())
@@ -377,6 +363,27 @@ impl<'a> Lowering<'a> {
         }
         let node = self.copy(Some(id), &view)?;
         Ok(View { node, layout: Layout::contiguous(shape)? })
+    }
+
+    /// Takes part of an axis: a start, a number of elements and the step between them. What is not known to be inside is
+    /// checked when the program runs.
+    fn slice(
+        &mut self,
+        id: OpId,
+        layout: &mut Layout,
+        axis: usize,
+        (start, count, step): (&Dim, &Dim, i64),
+    ) -> Result<()> {
+        let size = layout.shape[axis].clone();
+        let inside = match (size.as_static(), start.as_static(), count.as_static()) {
+            (Some(size), Some(start), Some(count)) => check_range(axis, size, start, count, step).is_ok(),
+            _ => *start == Dim::Static(0) && *count == size && step == 1,
+        };
+        if !inside {
+            let (start, count) = (start.clone(), count.clone());
+            self.claim(id, Claim::Slice { axis, size, start, count, step });
+        }
+        layout.slice(axis, start, count, step)
     }
 
     fn broadcast(&mut self, id: OpId, op: &Op, shape: &Shape) -> Result<()> {

@@ -160,7 +160,28 @@ impl Body {
         if nesting.is_some_and(|nesting| nesting > MOST_NESTED) {
             bail!(value, "{} nests regions more than {MOST_NESTED} deep", kind.name());
         }
-        Ok(self.push_typed(kind, operands, results, location))
+        let id = self.push_typed(kind, operands, results, location);
+        self.check_buffers(id).inspect_err(|_| {
+            self.block.ops.pop();
+        })?;
+        Ok(id)
+    }
+
+    /// What an op writes through one operand, it must not have under another name too.
+    fn check_buffers(&self, id: OpId) -> Result<()> {
+        let op = self.op(id);
+        let is_buffer = |value: &ValueId| matches!(self.type_of(*value), Type::Buffer(_));
+        let twice = |at: usize| is_buffer(&op.operands[at]) && op.operands[..at].contains(&op.operands[at]);
+        match (1..op.operands.len()).find(|&at| twice(at)) {
+            Some(at) if self.properties(op).effects.writes => {
+                bail!(
+                    value,
+                    "{} is given one buffer twice, as its operand {at} again, and may write it",
+                    op.kind.name()
+                )
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes room for one more op, or says that the system refuses it.

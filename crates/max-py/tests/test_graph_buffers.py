@@ -6,37 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from buffers import MATRIX, VECTOR, M, X, buffer, execute, real, s
+from helpers import CPU, REFUSED, address, build, tensor, to_array, to_buffer
 from max.driver import Buffer
 from max.dtype import DType
 from max.engine import Model
 from max.graph import BufferType, BufferValue, Graph, TensorValue, ops
-
-from helpers import CPU, REFUSED, address, build, tensor, to_array, to_buffer
-
-X = np.array([1, -2, 3, 4], dtype=np.float32)
-M = np.arange(24, dtype=np.float32).reshape(4, 6)
-s = slice
-
-
-def buffer(dtype: str, *dims) -> BufferType:
-    return tensor(dtype, *dims).as_buffer()
-
-
-VECTOR, MATRIX = buffer("float32", 4), buffer("float32", 4, 6)
-
-
-def real(value) -> TensorValue:
-    return ops.constant(value, DType.float32, CPU)
-
-
-def execute(session, forward, types, *arrays) -> list[np.ndarray]:
-    """Runs `forward`, which may return nothing; the arrays for buffer inputs are changed in place."""
-
-    def outputs(*values):
-        result = forward(*values)
-        return [] if result is None else result
-
-    return [out.to_numpy() for out in session.load(build(outputs, types)).execute(*arrays)]
 
 
 class TestValues:

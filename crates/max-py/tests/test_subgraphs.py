@@ -712,3 +712,25 @@ class TestNesting:
             graph.output(nested(graph.inputs[0], 60))
         with Graph("deeper", input_types=[VECTOR]) as graph, pytest.raises(ValueError, match="more than 64 deep"):
             nested(graph.inputs[0], 70)
+
+
+class TestOneBufferTwice:
+    def test_a_subgraph_that_writes_refuses_it(self, session) -> None:
+        """Under two names, a store through one would change what the other has loaded."""
+        kind = buffer("float32", 3)
+        with Graph("main", input_types=[kind, kind]) as graph:
+            a, b = graph.inputs
+
+            def part(x, y):
+                x[...] = y[...] + 1
+
+            add = graph.add_subgraph("part", part, [kind, kind])
+            with pytest.raises(ValueError, match="one buffer twice"):
+                ops.call(add, a, a)
+            ops.call(add, a, b)
+            read = graph.add_subgraph("read", lambda x, y: x[...] + y[...], [kind, kind])
+            graph.output(*ops.call(read, b, b))
+        arrays = [np.zeros(3, dtype=np.float32), X.copy()]
+        (total,) = session.load(graph).execute(*arrays)
+        np.testing.assert_array_equal(total.to_numpy(), X + X)
+        np.testing.assert_array_equal(arrays[0], X + 1)

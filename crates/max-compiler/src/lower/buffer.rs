@@ -10,14 +10,13 @@ use max_core::kernel::{Access, Put, PutBound};
 use max_core::{Dim, Result, Type, bail};
 use max_graph::ir::Op;
 use max_graph::ops::buffer::BufferStoreSlice;
-use max_graph::ops::slice::check_range;
 use max_graph::{OpId, ValueId};
 
 use super::emit::ViewAxis;
 use super::group::{Group, Wanted, Work};
 use super::{Lowering, NodeId, Source, View};
 use crate::layout::{Layout, contiguous_strides};
-use crate::program::{Claim, Returned};
+use crate::program::Returned;
 
 /// The buffers of a body.
 #[derive(Default)]
@@ -155,17 +154,7 @@ impl Lowering<'_> {
         let (shape, sizes) = (self.array(op.operands[0])?.1, self.array(op.operands[1])?.1);
         let mut layout = Layout::contiguous(&shape)?;
         for (axis, &step) in slice.steps.iter().enumerate().filter(|(axis, _)| !slice.axes.contains(axis)) {
-            let (size, start, count) = (&shape[axis], &slice.starts[axis], &sizes[axis]);
-            let whole = *start == Dim::Static(0) && count == size && step == 1;
-            let inside = match (size.as_static(), start.as_static(), count.as_static()) {
-                (Some(size), Some(start), Some(count)) => check_range(axis, size, start, count, step).is_ok(),
-                _ => whole,
-            };
-            if !inside {
-                let (size, start, count) = (size.clone(), start.clone(), count.clone());
-                self.claim(id, Claim::Slice { axis, size, start, count, step });
-            }
-            layout.slice(axis, start, count, step)?;
+            self.slice(id, &mut layout, axis, (&slice.starts[axis], &sizes[axis], step))?;
         }
         if slice.axes.is_empty() { self.store_to(id, op, layout) } else { self.put(id, op, slice, layout) }
     }
@@ -194,8 +183,7 @@ impl Lowering<'_> {
         let (memory, walk) = (self.state(buffer)?.memory, self.walk(number, &layout));
         if self.memory_of(view.node) == memory && self.walk(number, &view.layout) != walk {
             // It would overwrite what it still reads.
-            let copy = self.copy(None, &view)?;
-            view = View { node: copy, layout: Layout::contiguous(&view.layout.shape)? };
+            view = self.copied(&view)?;
             number = self.groups.len();
             self.groups.push(Group::of_loop(device, &wanted.shape));
         }
@@ -257,8 +245,7 @@ impl Lowering<'_> {
         let mut view = self.stored(*source, device)?;
         let memory = self.state(*buffer)?.memory;
         if self.memory_of(view.node) == memory {
-            let copy = self.copy(None, &view)?;
-            view = View { node: copy, layout: Layout::contiguous(&view.layout.shape)? };
+            view = self.copied(&view)?;
         }
         let bounds = bounds.iter().map(|&bound| self.whole(id, bound, device)).collect::<Result<Vec<_>>>()?;
         self.before_write(*buffer)?;

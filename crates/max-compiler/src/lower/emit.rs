@@ -90,6 +90,12 @@ impl Lowering<'_> {
         Ok(node)
     }
 
+    /// The elements of a view as a whole node.
+    pub(super) fn copied(&mut self, view: &View) -> Result<View> {
+        let node = self.copy(None, view)?;
+        Ok(View { node, layout: Layout::contiguous(&view.layout.shape)? })
+    }
+
     /// Operands one after the other.
     pub(super) fn concat(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
         let whole = self.joined(id, op, axis)?;

@@ -259,8 +259,7 @@ impl Lowering<'_> {
         if !matches!(self.node(view.node).source, Source::Index) {
             return Ok(view);
         }
-        let node = self.copy(None, &view)?;
-        Ok(View { node, layout: Layout::contiguous(&view.layout.shape)? })
+        self.copied(&view)
     }
 
     /// A value as a whole node on a device with the value's shape: itself, or a copy.
