@@ -129,9 +129,15 @@ pub struct Loop<D, M = Slot> {
     pub code: Vec<Instr<D>>,
 }
 
-/// Builds [`Kernel`] from the list of its kinds.
+/// Builds [`Kernel`] from the list of its kinds: types, names, and whether only the host has them.
 macro_rules! kernels {
-    ($($kind:ident $name:literal),* $(,)?) => {
+    (@host) => {
+        false
+    };
+    (@host only) => {
+        true
+    };
+    ($($kind:ident $name:literal $(host $only:ident)?),* $(,)?) => {
         /// A unit of work that a device launches.
         #[derive(Clone, Debug, PartialEq, Hash)]
         #[allow(missing_docs, reason = "each kind is documented at its type")]
@@ -144,6 +150,13 @@ macro_rules! kernels {
             pub fn kind(&self) -> &'static str {
                 match self {
                     $(Kernel::$kind(_) => $name,)*
+                }
+            }
+
+            /// Whether it runs on a CPU only.
+            pub fn is_host_only(&self) -> bool {
+                match self {
+                    $(Kernel::$kind(_) => kernels!(@host $($only)?),)*
                 }
             }
 

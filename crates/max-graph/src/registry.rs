@@ -281,10 +281,17 @@ pub struct Param {
 pub struct OpFunction {
     /// The documented name.
     pub name: &'static str,
+    /// What it does, in lines that start with a space.
+    pub doc: &'static str,
     /// Its parameters, in order.
     pub params: &'static [Param],
     /// Calls it with one argument per parameter.
     pub call: fn(Vec<Arg>) -> Result<Output>,
+}
+
+/// All op functions.
+pub fn functions() -> impl Iterator<Item = &'static OpFunction> {
+    ops::functions()
 }
 
 /// Finds an op function by its documented name.
@@ -319,10 +326,10 @@ pub fn call(name: &str, args: Vec<Arg>, mut named: Vec<(String, Arg)>) -> Result
 
 /// Defines op functions, typed for Rust, with conversions and the caller's location, and their registry entries.
 macro_rules! op_fns {
-    ($($(#[$attr:meta])* pub fn $name:ident($($arg:ident: $type:ty $(= $default:expr)?),* $(,)?)
+    ($($(#[doc = $doc:literal])* pub fn $name:ident($($arg:ident: $type:ty $(= $default:expr)?),* $(,)?)
         -> $out:ty $(as $public:literal)? $body:block)*
     ) => {
-        $($(#[$attr])*
+        $($(#[doc = $doc])*
         #[track_caller]
         pub fn $name($($arg: impl Into<$type>),*) -> max_core::Result<$out> {
             let location = max_core::Location::caller();
@@ -332,6 +339,7 @@ macro_rules! op_fns {
 
         pub(crate) const OP_FUNCTIONS: &[$crate::registry::OpFunction] = &[$($crate::registry::OpFunction {
             name: $crate::registry::public_name!($name $($public)?),
+            doc: concat!($($doc, "\n"),*),
             params: &[$($crate::registry::Param {
                 name: stringify!($arg),
                 default: $crate::registry::default_arg!($($default)?),
