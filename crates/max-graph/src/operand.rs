@@ -98,6 +98,13 @@ impl Operand {
         self.resolve()?.tensor(Some((dtype, device)))
     }
 
+    /// Converts a number or an array to a tensor of its own dtype on a device; anything else stays where it is.
+    pub(crate) fn on(self, device: DeviceRef) -> Result<TensorValue> {
+        let resolved = self.resolve()?;
+        let dtype = resolved.dtype();
+        resolved.tensor(Some((dtype, device)))
+    }
+
     fn value(self) -> Result<Value> {
         match self.0 {
             Ok(Kind::Value(value)) => Ok(value),

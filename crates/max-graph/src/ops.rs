@@ -60,7 +60,7 @@ pub use permute::{permute, transpose};
 pub use print::print;
 pub use random::{random_gaussian, random_set_seed, random_uniform, seed_type};
 pub use rebind::{rebind, rebind_filter};
-pub use reduce::{argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
+pub use reduce::{Axes, all, any, argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
 pub use repeat::{repeat_interleave, tile};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use rms_norm::rms_norm;

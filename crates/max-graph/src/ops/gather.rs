@@ -20,7 +20,8 @@ op_struct! {
 op_fns! {
     /// Picks slices along an axis by index.
     pub fn gather(input: Operand, indices: Operand, axis: i64 = -1) -> TensorValue {
-        let (input, indices) = (input.tensor()?, indices.tensor()?);
+        let input = input.tensor()?;
+        let indices = indices.on(input.device())?;
         same_device([&input, &indices])?;
         record_one(Gather { axis: input.shape().axis(axis)? }, [&input, &indices])
     }

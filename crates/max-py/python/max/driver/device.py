@@ -119,6 +119,11 @@ class Device:
         return type(self), (self.id,)
 
 
+def named(device: Any) -> Any:
+    """The device with a name such as `"cpu"` or `"gpu:0"`; any other object as it is."""
+    return Device._wrap(_core.Device.from_ref(_core.DeviceRef.parse(device))) if isinstance(device, str) else device
+
+
 class CPU(Device):
     """The CPU of this machine.
 
@@ -167,7 +172,7 @@ class DeviceStream:
     _native: _core.Stream
 
     def __init__(self, device: Device) -> None:
-        self._native = _core.Stream(native(device, _core.Device))
+        self._native = _core.Stream(native(named(device), _core.Device))
 
     @staticmethod
     def _wrap(native: _core.Stream) -> DeviceStream:

@@ -79,10 +79,13 @@ class DeviceRef:
         return DeviceRef(DeviceKind.GPU, id)
 
     @staticmethod
-    def from_device(device: Device | DeviceRef) -> DeviceRef:
-        """The reference to a device; a `DeviceRef` is returned as it is."""
+    def from_device(device: Device | DeviceRef | str) -> DeviceRef:
+        """The reference to a device, or to the one with a name such as `"cpu"` or `"gpu:0"`; a `DeviceRef` is returned
+        as it is."""
         if isinstance(device, DeviceRef):
             return device
+        if isinstance(device, str):
+            return DeviceRef._wrap(_core.DeviceRef.parse(device))
         return DeviceRef._wrap(native(device, _core.Device).ref)
 
     @staticmethod

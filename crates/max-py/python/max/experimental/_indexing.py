@@ -1,0 +1,176 @@
+"""Indexing of tensors with lists, arrays, tensors and masks, as in NumPy.
+
+Ints, slices, None and an ellipsis are one op, `slice_tensor`. Whatever else selects elements one by one is here an array
+of positions along one axis, and selects with `gather`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import EllipsisType, NoneType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from max.experimental.tensor import Tensor
+
+BASIC = frozenset({int, slice, NoneType, EllipsisType})
+"""The types of indices that need nothing else."""
+
+
+@dataclass(frozen=True)
+class Picks:
+    """Positions along an axis, or a mask over one or more axes."""
+
+    array: npt.NDArray[Any] | Tensor
+    mask: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes of the positions or the mask."""
+        return tuple(map(int, self.array.shape))
+
+
+def select(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
+    """What an index expression selects.
+
+    Raises:
+        IndexError: If a position is out of range, a mask has another shape than the axes it is for, or there are too many
+            indices.
+    """
+    if x._native.state == "value":  # of a graph: it has no elements to look at
+        return x._call("slice_tensor", x, parts)
+    items = [_item(part) for part in parts]
+    if not any(isinstance(item, Picks) for item in items):
+        return x._call("slice_tensor", x, tuple(items))
+    items = _expanded(x, items)
+    x, items = _without_masks(x, items)
+    plain = tuple(slice(None) if isinstance(item, Picks) else item for item in items)
+    if not all(isinstance(item, slice) and item == slice(None) for item in plain):
+        x = x._call("slice_tensor", x, plain)
+    # Where each index leads in the result of the slices: an int and a scalar have no axis there.
+    axes, axis = [], 0
+    for item in items:
+        axes.append(axis)
+        axis += isinstance(item, (Picks, slice, NoneType)) or _is_bounded(item)
+    picked = [at for at, item in enumerate(items) if isinstance(item, Picks)]
+    chosen = [at for at, item in enumerate(items) if not (item is None or isinstance(item, slice) or _is_bounded(item))]
+    together = chosen[-1] - chosen[0] == len(chosen) - 1
+    return _gathered(x, [(items[at], axes[at]) for at in picked], axes[chosen[0]] if together else 0)
+
+
+def _item(part: Any) -> Any:
+    """An index: positions and masks as `Picks`, all others as `slice_tensor` takes them."""
+    if type(part) in BASIC:
+        return part
+    import numpy as np
+
+    from max.experimental.tensor import Tensor
+
+    if isinstance(part, (bool, np.bool_)):
+        raise TypeError(f"a single bool is not an index of a tensor: {part!r}")
+    if isinstance(part, Tensor):
+        integral, mask = part.dtype.is_integral(), part.dtype.name == "bool"
+        if not part.rank and integral:
+            return part
+    elif isinstance(part, (list, tuple, np.ndarray)) and not _is_bounded(part):
+        listed = not isinstance(part, np.ndarray)
+        part = np.asarray(part)
+        if listed and not part.size:
+            part = part.astype(np.int64)  # as in NumPy, an empty list has no floats
+        integral, mask = part.dtype.kind in "iu", part.dtype.kind == "b"
+        if not part.ndim and integral:
+            return int(part)
+    else:
+        return part
+    if not integral and not mask:
+        raise IndexError(f"an array of indices has integers or bools, not {part.dtype}")
+    if not part.ndim:
+        raise TypeError("a single bool is not an index of a tensor")
+    return Picks(part, mask)
+
+
+def _is_bounded(item: Any) -> bool:
+    """Whether an index is a slice with the dim of its result."""
+    return isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], slice)
+
+
+def _expanded(x: Tensor, items: list[Any]) -> list[Any]:
+    """The indices of all axes: the ellipsis, explicit or implied at the end, replaced by full slices."""
+
+    def taken(item: Any) -> int:
+        return len(item.shape) if isinstance(item, Picks) and item.mask else item is not None and item is not Ellipsis
+
+    missing = x.rank - sum(map(taken, items))
+    if missing < 0:
+        raise IndexError(f"too many indices: {x.rank - missing} for a tensor of rank {x.rank} and shape {x.shape}")
+    dots = [at for at, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index expression has at most one ellipsis")
+    at = dots[0] if dots else len(items)
+    return [*items[:at], *[slice(None)] * missing, *items[at + 1 :]]
+
+
+def _without_masks(x: Tensor, items: list[Any]) -> tuple[Tensor, list[Any]]:
+    """The tensor with the axes under each mask merged into one, and the positions along it that the mask selects."""
+    import numpy as np
+
+    sizes = [int(size) for size in x.shape]
+    merged: list[int] = []
+    for at, item in enumerate(items):
+        if item is None:
+            continue
+        if not (isinstance(item, Picks) and item.mask):
+            merged.append(sizes.pop(0))
+            continue
+        under, sizes = sizes[: len(item.shape)], sizes[len(item.shape) :]
+        if tuple(under) != item.shape:
+            where = f"{len(under)} axes from axis {x.rank - len(under) - len(sizes)}"
+            raise IndexError(f"a mask of shape {list(item.shape)} does not fit the {where} of a tensor of shape {x.shape}")
+        mask = item.array if isinstance(item.array, np.ndarray) else item.array.to_numpy()
+        items[at] = Picks(np.flatnonzero(mask), mask=False)
+        merged.append(math.prod(under))
+    return (x if len(merged) == x.rank else x.reshape(merged)), items
+
+
+def _gathered(x: Tensor, picks: list[tuple[Picks, int]], position: int) -> Tensor:
+    """The elements at positions along axes; the axes of the positions, which broadcast together, are put at `position`."""
+    rank = len(picks[0][0].shape)
+    if len(picks) == 1:
+        (item, axis) = picks[0]
+        indices = item.array if not hasattr(item.array, "to") else item.array.to(x.device)
+    else:
+        taken = [axis for _, axis in picks]
+        rest = [axis for axis in range(x.rank) if axis not in taken]
+        sizes = [int(x.shape[axis]) for axis in taken]
+        indices = _flat([(item.array, size) for (item, _), size in zip(picks, sizes, strict=True)], taken)
+        others = [x.shape[axis] for axis in rest]
+        x = x.permute([*taken, *rest]).reshape([math.prod(sizes), *others])
+        axis, rank = 0, indices.ndim
+    x = x._call("gather", x, indices, axis)
+    if axis == position:
+        return x
+    order = [at for at in range(x.rank) if not axis <= at < axis + rank]
+    order[position:position] = range(axis, axis + rank)
+    return x.permute(order)
+
+
+def _flat(indices: list[tuple[Any, int]], axes: list[int]) -> npt.NDArray[Any]:
+    """The positions along several axes as positions along the one that they merge into, in row-major order."""
+    import numpy as np
+
+    flat: Any = 0
+    for (array, size), axis in zip(indices, axes, strict=True):
+        at = (array if isinstance(array, np.ndarray) else array.to_numpy()).astype(np.int64)
+        wrong = (at < -size) | (at >= size)
+        if wrong.any():
+            raise IndexError(f"index {at[wrong][0]} is out of range for axis {axis} with size {size}")
+        at = np.where(at < 0, at + size, at)
+        try:
+            flat = flat * size + at
+        except ValueError:
+            shapes = ", ".join(str(list(array.shape)) for array, _ in indices)
+            raise IndexError(f"indices of the shapes {shapes} do not broadcast together") from None
+    return flat
