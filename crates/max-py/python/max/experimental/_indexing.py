@@ -86,7 +86,7 @@ def _item(part: Any) -> Any:
     else:
         return part
     if not integral and not mask:
-        raise IndexError(f"an array of indices has integers or bools, not {part.dtype}")
+        raise IndexError(f"an array of indices has integers or bools, not {part.dtype.name}")
     if not part.ndim:
         raise TypeError("a single bool is not an index of a tensor")
     return Picks(part, mask)
@@ -127,8 +127,11 @@ def _without_masks(x: Tensor, items: list[Any]) -> tuple[Tensor, list[Any]]:
             continue
         under, sizes = sizes[: len(item.shape)], sizes[len(item.shape) :]
         if tuple(under) != item.shape:
-            where = f"{len(under)} axes from axis {x.rank - len(under) - len(sizes)}"
-            raise IndexError(f"a mask of shape {list(item.shape)} does not fit the {where} of a tensor of shape {x.shape}")
+            whole = [int(size) for size in x.shape]
+            raise IndexError(
+                f"a mask of shape {list(item.shape)} is for axes of these sizes, but is used for {under}, which are axes of a "
+                f"tensor of shape {whole}"
+            )
         mask = item.array if isinstance(item.array, np.ndarray) else item.array.to_numpy()
         items[at] = Picks(np.flatnonzero(mask), mask=False)
         merged.append(math.prod(under))

@@ -52,14 +52,14 @@ _SWAPPED = {"less": "greater", "less_equal": "greater_equal"}
 """The op of each function whose operands change places."""
 
 _REDUCTIONS = {
-    "add": "sum",
-    "logical_and": "all",
-    "logical_or": "any",
-    "maximum": "max",
-    "minimum": "min",
-    "multiply": "prod",
+    "add": "F.sum(x, axis)",
+    "logical_and": "x.all(axis)",
+    "logical_or": "x.any(axis)",
+    "maximum": "F.max(x, axis=axis)",
+    "minimum": "F.min(x, axis=axis)",
+    "multiply": "F.prod(x, axis)",
 }
-"""The reductions with these functions, as methods of tensors."""
+"""What to write instead of a reduction with one of these functions."""
 
 
 def run(
@@ -72,7 +72,7 @@ def run(
     """
     name = ufunc.__name__
     if method != "__call__":
-        instead = f"x.{_REDUCTIONS[name]}(axis)" if method == "reduce" and name in _REDUCTIONS else "x.to_numpy()"
+        instead = _REDUCTIONS.get(name, "x.to_numpy()") if method == "reduce" else "x.to_numpy()"
         raise TypeError(f"np.{name}.{method} does not take tensors: use {instead}")
     if "out" in options:
         raise TypeError(f"np.{name} cannot write a tensor to an array: use x.to_numpy(), or leave out `out`")
