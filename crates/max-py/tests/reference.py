@@ -57,14 +57,19 @@ def rms_norm(
     return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + epsilon) * (weight + weight_offset)
 
 
-def reduce_sum(x: np.ndarray, axis: int = -1) -> np.ndarray:
+def axes(axis: Any) -> Any:
+    """The axes of a reduction, for NumPy."""
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def reduce_sum(x: np.ndarray, axis: Any = -1) -> np.ndarray:
     if x.dtype == bool:
-        return np.any(x, axis=axis, keepdims=True)
-    return np.sum(x, axis=axis, keepdims=True, dtype=x.dtype)
+        return np.any(x, axis=axes(axis), keepdims=True)
+    return np.sum(x, axis=axes(axis), keepdims=True, dtype=x.dtype)
 
 
-def reduce_prod(x: np.ndarray, axis: int = -1) -> np.ndarray:
-    return np.prod(x, axis=axis, keepdims=True, dtype=x.dtype)
+def reduce_prod(x: np.ndarray, axis: Any = -1) -> np.ndarray:
+    return np.prod(x, axis=axes(axis), keepdims=True, dtype=x.dtype)
 
 
 def cumsum(x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
@@ -78,8 +83,8 @@ def cumsum(x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool
 
 
 def extremum(pairwise: Callable, reduce: Callable) -> Callable:
-    def either(x: Any, y: Any = None, axis: int = -1) -> np.ndarray:
-        return reduce(x, axis=axis, keepdims=True) if y is None else pairwise(x, y)
+    def either(x: Any, y: Any = None, axis: Any = -1) -> np.ndarray:
+        return reduce(x, axis=axes(axis), keepdims=True) if y is None else pairwise(x, y)
 
     return either
 
@@ -202,7 +207,7 @@ REAL: dict[str, Callable] = {
     "ceil": np.ceil,
     "round": np.rint,
     "trunc": np.trunc,
-    "mean": lambda x, axis=-1: np.mean(x, axis=axis, keepdims=True),
+    "mean": lambda x, axis=-1: np.mean(x, axis=axes(axis), keepdims=True),
     "softmax": softmax,
     "logsoftmax": logsoftmax,
     "layer_norm": layer_norm,

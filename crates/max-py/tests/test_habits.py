@@ -42,7 +42,13 @@ class TestShapes:
     @pytest.mark.parametrize("shape", [[], [0], [1], [2, 3], [2, 0, 4]])
     def test_tuples_and_lists(self, shape: list) -> None:
         x = Tensor.zeros(shape)
-        for same_shape in (tuple(shape), list(shape), Shape(shape), tuple(map(Dim, shape)), tuple(map(np.int64, shape))):
+        for same_shape in (
+            tuple(shape),
+            list(shape),
+            Shape(shape),
+            tuple(map(Dim, shape)),
+            tuple(map(np.int64, shape)),
+        ):
             assert x.shape == same_shape
             assert same_shape == x.shape
             assert not x.shape != same_shape
@@ -278,7 +284,9 @@ class TestReductions:
         same(x.mean(axis), np.trunc(array.mean(axis=axis, keepdims=True)).astype(dtype))
 
     def test_the_mean_of_integers_is_truncated_once(self) -> None:
-        array = np.array([[[1, 2]], [[2, 3]]], np.int32)  # truncated, the means of rows are 1 and 2, and that of these 1
+        array = np.array(
+            [[[1, 2]], [[2, 3]]], np.int32
+        )  # truncated, the means of rows are 1 and 2, and that of these 1
         same(Tensor(array).mean((0, 2), keepdims=False), np.array([2], np.int32))
 
     @pytest.mark.parametrize("keepdims", [True, False])
@@ -341,7 +349,9 @@ class TestReductions:
                 Tensor(C).sum(axis, keepdims=False)
             assert [step.kernels for step in seen if step.kernels] == [["reduce"]]
 
-    @pytest.mark.parametrize("array", [C, C > 0, C > -9, C > 9, I, np.zeros((2, 0), F32), np.array(True), np.array(0.0)])
+    @pytest.mark.parametrize(
+        "array", [C, C > 0, C > -9, C > 9, I, np.zeros((2, 0), F32), np.array(True), np.array(0.0)]
+    )
     def test_all_and_any(self, session, array: np.ndarray) -> None:
         for name in ("all", "any"):
             want = getattr(array, name)()
@@ -398,7 +408,9 @@ class TestDTypesAndDevices:
         assert TensorType("int8", [1], "gpu:1").device == DeviceRef.GPU(1)  # type: ignore[arg-type]
         assert TensorType("int8", [1], "gpu").device == DeviceRef.GPU()  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("name", ["", "cuda", "cuda:0", "cpu:", "cpu:x", "gpu:-1", "gpu:99999999999", "CPU", "cpu:0:0"])
+    @pytest.mark.parametrize(
+        "name", ["", "cuda", "cuda:0", "cpu:", "cpu:x", "gpu:-1", "gpu:99999999999", "CPU", "cpu:0:0"]
+    )
     def test_no_device(self, name: str) -> None:
         for take in (
             lambda: Tensor.zeros(2, device=name),  # type: ignore[arg-type]
@@ -486,9 +498,7 @@ class TestLists:
             same(Tensor(np.zeros((2, 0), dtype)) == [[]], np.zeros((2, 0), bool))
             same(Tensor(np.zeros((3, 1), dtype)) != [[], [], []], np.zeros((3, 0), bool))
 
-    @pytest.mark.parametrize(
-        "bad", [[1, [2]], [[1], 2], [[1, 2], [3]], [[], [1]], [[1], [[2]]], [[[1]], [2]]], ids=str
-    )
+    @pytest.mark.parametrize("bad", [[1, [2]], [[1], 2], [[1, 2], [3]], [[], [1]], [[1], [[2]]], [[[1]], [2]]], ids=str)
     def test_ragged(self, bad: list) -> None:
         with pytest.raises(ValueError, match="the same length and depth"):
             Tensor(C) + bad
@@ -610,7 +620,12 @@ class TestUfuncs:
             np.sin(Tensor(C), dtype=np.float64)
 
     def test_methods(self) -> None:
-        for ufunc, instead in ((np.add, "F.sum"), (np.multiply, "F.prod"), (np.maximum, "F.max"), (np.logical_and, "x.all")):
+        for ufunc, instead in (
+            (np.add, "F.sum"),
+            (np.multiply, "F.prod"),
+            (np.maximum, "F.max"),
+            (np.logical_and, "x.all"),
+        ):
             with pytest.raises(TypeError, match=rf"np\.{ufunc.__name__}\.reduce does not take tensors: use {instead}"):
                 ufunc.reduce(Tensor(C))
         for method in ("accumulate", "outer", "at", "reduceat"):
@@ -631,9 +646,9 @@ class TestUfuncs:
         same(round(x, 0), np.round(C))
         with pytest.raises(TypeError, match=r"round\(x \* 10\*\*2\) / 10\*\*2"):
             round(x, 2)
-        for got, want in zip(divmod(Tensor(I), 5), divmod(I, 5)):
+        for got, want in zip(divmod(Tensor(I), 5), divmod(I, 5), strict=True):
             same(got, want)
-        for got, want in zip(divmod(7, Tensor(I * 2 + 1)), divmod(7, I * 2 + 1)):
+        for got, want in zip(divmod(7, Tensor(I * 2 + 1)), divmod(7, I * 2 + 1), strict=True):
             same(got, want)
 
 

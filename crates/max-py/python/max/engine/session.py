@@ -54,8 +54,9 @@ class InferenceSession:
         self._library = library_of(custom_extensions)
         if precompiled_mefs is not None or export_mefs is not None:
             raise NotImplementedError("compiled models are not saved to files: compiling takes microseconds")
-        chosen: list[Any] = [devices] if isinstance(devices, (Device, str)) else list(devices)
-        self._native = _core.Session(list(map(named, chosen)) or [CPU()], num_threads)
+        chosen: Iterable[Any] = [devices] if isinstance(devices, (Device, str)) else devices
+        places = [named(device) for device in chosen]
+        self._native = _core.Session(places or [CPU()], num_threads)
 
     @property
     def devices(self) -> list[Device]:

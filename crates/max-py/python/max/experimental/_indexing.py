@@ -1,7 +1,7 @@
 """Indexing of tensors with lists, arrays, tensors and masks, as in NumPy.
 
-Ints, slices, None and an ellipsis are one op, `slice_tensor`. Whatever else selects elements one by one is here an array
-of positions along one axis, and selects with `gather`.
+Ints, slices, None and an ellipsis are one op, `slice_tensor`. Everything else becomes arrays of positions, each along one
+axis, and these select with `gather`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def select(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
     """What an index expression selects.
 
     Raises:
-        IndexError: If a position is out of range, a mask has another shape than the axes it is for, or there are too many
-            indices.
+        IndexError: If a position is out of range, a mask has another shape than the axes it is for, or there are too
+            many indices.
     """
     if x._native.state == "value":  # of a graph: it has no elements to look at
         return x._call("slice_tensor", x, parts)
@@ -129,8 +129,8 @@ def _without_masks(x: Tensor, items: list[Any]) -> tuple[Tensor, list[Any]]:
         if tuple(under) != item.shape:
             whole = [int(size) for size in x.shape]
             raise IndexError(
-                f"a mask of shape {list(item.shape)} is for axes of these sizes, but is used for {under}, which are axes of a "
-                f"tensor of shape {whole}"
+                f"a mask of shape {list(item.shape)} does not fit the axes it is used for, which have the sizes {under} in "
+                f"a tensor of shape {whole}"
             )
         mask = item.array if isinstance(item.array, np.ndarray) else item.array.to_numpy()
         items[at] = Picks(np.flatnonzero(mask), mask=False)
@@ -139,19 +139,21 @@ def _without_masks(x: Tensor, items: list[Any]) -> tuple[Tensor, list[Any]]:
 
 
 def _gathered(x: Tensor, picks: list[tuple[Picks, int]], position: int) -> Tensor:
-    """The elements at positions along axes; the axes of the positions, which broadcast together, are put at `position`."""
-    rank = len(picks[0][0].shape)
+    """The elements at positions along axes. The positions broadcast together, and their axes are put at `position`."""
+    import numpy as np
+
+    taken = [axis for _, axis in picks]
     if len(picks) == 1:
-        (item, axis) = picks[0]
-        indices = item.array if not hasattr(item.array, "to") else item.array.to(x.device)
+        given = picks[0][0].array
+        indices = given if isinstance(given, np.ndarray) else given.to(x.device)
     else:
-        taken = [axis for _, axis in picks]
-        rest = [axis for axis in range(x.rank) if axis not in taken]
         sizes = [int(x.shape[axis]) for axis in taken]
         indices = _flat([(item.array, size) for (item, _), size in zip(picks, sizes, strict=True)], taken)
-        others = [x.shape[axis] for axis in rest]
-        x = x.permute([*taken, *rest]).reshape([math.prod(sizes), *others])
-        axis, rank = 0, indices.ndim
+        if taken[-1] - taken[0] >= len(taken):
+            x = x.permute([*taken, *(axis for axis in range(x.rank) if axis not in taken)])
+            taken = list(range(len(taken)))
+        x = x.reshape([*x.shape[: taken[0]], math.prod(sizes), *x.shape[taken[-1] + 1 :]])
+    axis, rank = taken[0], indices.ndim
     x = x._call("gather", x, indices, axis)
     if axis == position:
         return x

@@ -55,7 +55,7 @@ class Operators:
         """The number of elements; a `Dim` if it depends on symbolic dims."""
         shape = self.shape
         if Shape.is_static(shape):
-            return math.prod(shape.static_dims)
+            return math.prod(dim.dim for dim in shape)
         return math.prod(shape, start=StaticDim(1))
 
     def numel(self) -> int | Dim:
@@ -68,8 +68,10 @@ class Operators:
         return self if wanted is self.dtype else self._call("cast", self, wanted)
 
     def reshape(self: S, shape: ShapeLike | DimLike, *more: DimLike) -> S:
-        """The same elements in another shape; one dim may be -1 and is then inferred. `x.reshape(3, 2)` is the same as
-        `x.reshape([3, 2])`."""
+        """The same elements in another shape; one dim may be -1 and is then inferred.
+
+        `x.reshape(3, 2)` is the same as `x.reshape([3, 2])`.
+        """
         return self._call("reshape", self, dims(shape, more))
 
     def broadcast_to(self: S, shape: ShapeLike | DimLike, *more: DimLike) -> S:
@@ -96,8 +98,10 @@ class Operators:
         return self._call("permute", self, list(order))  # type: ignore[arg-type]
 
     def argmax(self: S, axis: int | None = -1, *, keepdims: bool = True) -> S:
-        """The indices of the largest elements along an axis, whose size becomes 1. Along all axes (None) it is the index
-        in row-major order. `keepdims=False` drops the axis."""
+        """The indices of the largest elements along an axis, whose size becomes 1; `keepdims=False` drops it.
+
+        Along all axes (None), it is the index in row-major order.
+        """
         return self._call("argmax", self, over(axis, keepdims))
 
     def max(self: S, axis: Axes = -1, *, keepdims: bool = True) -> S:
@@ -128,8 +132,8 @@ class Operators:
         return self._call("var", self, over(axis, keepdims))
 
     def stdev(self: S, axis: Axes = -1, *, keepdims: bool = True) -> S:
-        """The population standard deviation along an axis, several or all (None), whose sizes become 1. `keepdims=False`
-        drops the axes."""
+        """The population standard deviation along an axis, several or all (None), whose sizes become 1.
+        `keepdims=False` drops the axes."""
         return self._call("stdev", self, over(axis, keepdims))
 
     def all(self: S, axis: Axes = None, *, keepdims: bool = False) -> S:
@@ -138,8 +142,8 @@ class Operators:
         return self._call("all", self, over(axis, keepdims))
 
     def any(self: S, axis: Axes = None, *, keepdims: bool = False) -> S:
-        """Whether any element is true (not zero). As in NumPy and unlike other reductions, it is over all axes and drops
-        them, unless `axis` and `keepdims` say otherwise."""
+        """Whether any element is true (not zero). As in NumPy and unlike other reductions, it is over all axes and
+        drops them, unless `axis` and `keepdims` say otherwise."""
         return self._call("any", self, over(axis, keepdims))
 
     def __getitem__(self: S, index: Any) -> S:
@@ -147,8 +151,8 @@ class Operators:
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
-            "tensors are immutable, so their items cannot be assigned: make a new one with where(mask, value, x), or with "
-            "scatter_nd(x, values, indices) for positions"
+            "tensors are immutable, so their items cannot be assigned: make a new one with where(mask, value, x), or "
+            "with scatter_nd(x, values, indices) for positions"
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:

@@ -62,9 +62,7 @@ _REDUCTIONS = {
 """What to write instead of a reduction with one of these functions."""
 
 
-def run(
-    call: Callable[..., Any], ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]
-) -> Any:
+def run(call: Callable[..., Any], ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """The result of a function of NumPy, by the rules of `__array_ufunc__`.
 
     Raises:

@@ -47,6 +47,8 @@ class DeviceKind(Enum):
 class DeviceRef:
     """A graph's reference to a device, whether or not this machine has it.
 
+    Functions that take a device also take its name, such as `"cpu"` or `"gpu:1"`.
+
     >>> DeviceRef.GPU(1)
     gpu:1
     >>> DeviceRef.CPU().to_device()
@@ -80,8 +82,7 @@ class DeviceRef:
 
     @staticmethod
     def from_device(device: Device | DeviceRef | str) -> DeviceRef:
-        """The reference to a device, or to the one with a name such as `"cpu"` or `"gpu:0"`; a `DeviceRef` is returned
-        as it is."""
+        """The reference to a device, or to the one with a name; a `DeviceRef` is returned as it is."""
         if isinstance(device, DeviceRef):
             return device
         if isinstance(device, str):
