@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
+from max import driver
 from max.driver import CPU, Buffer, DeviceStream
 from max.dtype import DType
 from max.engine import InferenceSession
@@ -681,6 +682,8 @@ INDICES: list = [
     (1, s(None), [0, 3]),
     (0, ..., [0, 3]),
     (s(None), 1, [0, 3]),
+    (s(None), 1, ..., [0, 3]),
+    (s(None), [2, 1], ..., [0, 3]),
     ([0, 1], [2, 0]),
     ([0, 1], [[2], [0]]),
     (s(None), [0, 1, 2], [3, -1, 0]),
@@ -888,3 +891,55 @@ def test_functions_of_numpy_about_shapes() -> None:
 
 def test_two_tensors_have_no_axis() -> None:
     assert F.max(Tensor(C), Tensor(C + 1), axis=0, keepdims=False).shape == (2, 3, 4)
+
+
+@pytest.fixture
+def gpu() -> Any:
+    """The name of a GPU, or of a virtual device where there is none."""
+    if driver.accelerator_count():
+        yield "gpu:0"
+        return
+    driver.set_virtual_device_count(1)
+    yield "gpu:0"
+    driver.set_virtual_device_count(0)
+
+
+class TestOtherDevices:
+    def test_everything_follows_the_tensor(self, gpu: str) -> None:
+        x = Tensor(C).to(gpu)  # type: ignore[arg-type]
+        rows = Tensor(np.array([1, 0]))
+        got = [
+            x[[1, 0]],
+            x[rows],
+            x[rows.to(gpu)],  # type: ignore[arg-type]
+            x[C > 0],
+            x[x > 0],
+            x[[1, 0], :, [2, 3]],
+            x[rows, [2, 0]],
+            x + [1, 2, 3, 4],
+            np.maximum(C[0], x),
+            x.sum((0, 2), keepdims=False),
+            x.all(),
+            F.gather(x, [0, 2], axis=1),
+        ]
+        want = [
+            C[[1, 0]],
+            C[[1, 0]],
+            C[[1, 0]],
+            C[C > 0],
+            C[C > 0],
+            C[[1, 0], :, [2, 3]],
+            C[[1, 0], [2, 0]],
+            C + np.arange(1, 5, dtype=F32),
+            np.maximum(C[0], C),
+            C.sum((0, 2)),
+            C.all(),
+            C[:, [0, 2]],
+        ]
+        for one, expected in zip(got, want, strict=True):
+            assert DeviceRef.from_device(one.device) == DeviceRef.GPU()
+            np.testing.assert_allclose(one.to_numpy(), expected, rtol=1e-6)
+        assert x.tolist() == C.tolist()
+        assert x.to("cpu").device == CPU()  # type: ignore[arg-type]
+        assert Buffer.from_numpy(C).to(gpu).to("cpu").device == CPU()  # type: ignore[call-overload]
+        assert Tensor.zeros(2, device=gpu).device == x.device  # type: ignore[arg-type]

@@ -45,20 +45,22 @@ def select(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
     items = [_item(part) for part in parts]
     if not any(isinstance(item, Picks) for item in items):
         return x._call("slice_tensor", x, tuple(items))
-    items = _expanded(x, items)
-    x, items = _without_masks(x, items)
+    # An int beside positions is a position too, in the same place: these places are together unless something else is
+    # between them, even an ellipsis that stands for nothing.
+    chosen = [at for at, item in enumerate(items) if not _is_kept(item) and item is not Ellipsis]
+    together = chosen[-1] - chosen[0] == len(chosen) - 1
+    x, items = _without_masks(x, _expanded(x, items))
     plain = tuple(slice(None) if isinstance(item, Picks) else item for item in items)
     if not all(isinstance(item, slice) and item == slice(None) for item in plain):
         x = x._call("slice_tensor", x, plain)
-    # Where each index leads in the result of the slices: an int and a scalar have no axis there.
-    axes, axis = [], 0
+    picks, first, axis = [], None, 0
     for item in items:
-        axes.append(axis)
-        axis += isinstance(item, (Picks, slice, NoneType)) or _is_bounded(item)
-    picked = [at for at, item in enumerate(items) if isinstance(item, Picks)]
-    chosen = [at for at, item in enumerate(items) if not (item is None or isinstance(item, slice) or _is_bounded(item))]
-    together = chosen[-1] - chosen[0] == len(chosen) - 1
-    return _gathered(x, [(items[at], axes[at]) for at in picked], axes[chosen[0]] if together else 0)
+        if not _is_kept(item) and first is None:
+            first = axis
+        if isinstance(item, Picks):
+            picks.append((item, axis))
+        axis += _is_kept(item) or isinstance(item, Picks)  # slices drop the axes of ints and scalars
+    return _gathered(x, picks, first if together and first is not None else 0)
 
 
 def _item(part: Any) -> Any:
@@ -90,6 +92,11 @@ def _item(part: Any) -> Any:
     if not part.ndim:
         raise TypeError("a single bool is not an index of a tensor")
     return Picks(part, mask)
+
+
+def _is_kept(item: Any) -> bool:
+    """Whether an index keeps its axis or makes a new one."""
+    return item is None or isinstance(item, slice) or _is_bounded(item)
 
 
 def _is_bounded(item: Any) -> bool:
