@@ -75,17 +75,13 @@ fn reductions_take_several_axes() {
 
 #[test]
 fn any_and_all_of_nothing() {
-    for (shape, any, all) in [(vec![0, 3], false, true), (vec![0], false, true)] {
-        let empty = HostTensor::new(DType::Float32, shape.clone(), max_core::HostBytes::new(Vec::new())).unwrap();
-        let dims: Shape = shape.iter().map(|&size| size as i64).collect();
-        let graph = Graph::build("g", [f32s(dims)], |x| {
-            let axes = || ops::Axes::all().dropped();
-            Ok(vec![ops::any(&x[0], axes())?, ops::all(&x[0], axes())?])
-        });
-        let results = interpret(&graph.unwrap().body(), &[empty], &()).unwrap();
-        let bits: Vec<_> = results.iter().map(|result| result.elements::<bool>().unwrap().to_vec()).collect();
-        assert_eq!(bits, [[any], [all]]);
-    }
+    let empty = HostTensor::new(DType::Float32, [0, 3], max_core::HostBytes::new(Vec::new())).unwrap();
+    let graph = Graph::build("g", [f32s((0, 3))], |x| {
+        let axes = || ops::Axes::all().dropped();
+        Ok(vec![ops::any(&x[0], axes())?, ops::all(&x[0], axes())?])
+    });
+    let results = interpret(&graph.unwrap().body(), &[empty], &()).unwrap();
+    assert_eq!([results[0].bytes(), results[1].bytes()].map(|bytes| bytes.to_vec()), [[0], [1]]);
 }
 
 #[test]

@@ -23,6 +23,12 @@ I = np.arange(24, dtype=np.int32).reshape(2, 3, 4) - 11
 D4 = np.random.default_rng(8).normal(size=(3, 2, 5, 4)).astype(F32)
 
 
+@pytest.fixture(autouse=True)
+def on_the_cpu() -> Any:
+    with default_device(CPU()):
+        yield
+
+
 def same(actual: Tensor, expected: Any) -> None:
     """Checks type, dtype, shape and values."""
     assert type(actual) is Tensor
@@ -891,6 +897,10 @@ def test_functions_of_numpy_about_shapes() -> None:
 
 def test_two_tensors_have_no_axis() -> None:
     assert F.max(Tensor(C), Tensor(C + 1), axis=0, keepdims=False).shape == (2, 3, 4)
+    same(F.max(Tensor(C), [0, 1, 2, 3]), np.maximum(C, np.arange(4, dtype=F32)))
+    for function in (F.max, F.min):
+        with pytest.raises(TypeError, match=r"for axes, write axis=\(0, 1\)"):
+            function(Tensor(C), (0, 1))
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ class Device:
 
     def can_access(self, other: Device) -> bool:
         """Whether this device can access the memory of another without a copy."""
-        return self._native.can_access(native(other, _core.Device))
+        return self._native.can_access(native(named(other), _core.Device))
 
     def synchronize(self) -> None:
         """Waits until all work on the device is done."""
@@ -198,7 +198,7 @@ class DeviceStream:
             stream: The other stream; for a device, its default stream.
             device: Instead of `stream`: a device.
         """
-        other = device if stream is None else stream
+        other = named(device if stream is None else stream)
         if isinstance(other, Device):
             other = other.default_stream
         self._native.wait_for(native(other, _core.Stream))

@@ -48,7 +48,7 @@ def max(
         keepdims: Whether the result has these axes, with size 1.
     """
     if y is not None:
-        return call("max", x, y)
+        return call("max", x, _operand(y))
     return call("reduce_max", x, over(-1 if axis is None else axis, keepdims))
 
 
@@ -65,8 +65,15 @@ def min(
         keepdims: Whether the result has these axes, with size 1.
     """
     if y is not None:
-        return call("min", x, y)
+        return call("min", x, _operand(y))
     return call("reduce_min", x, over(-1 if axis is None else axis, keepdims))
+
+
+def _operand(y: TensorValueLike) -> TensorValueLike:
+    """The second operand, which users of NumPy may take for the axes."""
+    if isinstance(y, tuple):
+        raise TypeError(f"the second argument is a tensor, and {y} is not: for axes, write axis={y}")
+    return y
 
 
 def argmax(x: TensorValueLike, axis: int | None = -1, *, keepdims: bool = True) -> TensorValue:
