@@ -120,7 +120,11 @@ impl Axes {
         let mut found = axes.iter().map(|&axis| shape.axis(axis)).collect::<Result<Vec<_>>>()?;
         found.sort_unstable();
         if let Some(twice) = found.windows(2).find(|pair| pair[0] == pair[1]) {
-            bail!(value, "Invalid axis: {} is given twice in {axes:?} for a tensor of shape {shape}", twice[0]);
+            bail!(
+                value,
+                "Invalid axis: {} is given twice in {axes:?} for a tensor of shape {shape}",
+                twice[0]
+            );
         }
         Ok(found)
     }
