@@ -11,6 +11,7 @@ mod finish;
 mod group;
 mod heavy;
 mod nested;
+mod sort;
 mod together;
 mod transfer;
 
@@ -316,6 +317,7 @@ impl<'a> Lowering<'a> {
             OpKind::Conv2d(c) => self.conv2d(id, op, c),
             OpKind::Gather(g) => self.gather(id, op, g.axis),
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
+            OpKind::Sort(s) => self.sort(id, op, s),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
             OpKind::Custom(c) => self.custom(id, op, c.device),

@@ -20,6 +20,7 @@ mod matmul;
 mod print;
 mod put;
 mod scan;
+mod sort;
 mod walk;
 
 pub use attention::Attention;
@@ -30,6 +31,7 @@ pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
 pub use put::{Put, PutBound, put_start};
 pub use scan::Scan;
+pub use sort::Sort;
 pub use walk::{Role, Walk};
 
 use std::fmt::{self, Display, Formatter};
@@ -203,6 +205,7 @@ kernels! {
     Conv2d "conv2d",
     Gather "gather",
     Scan "scan",
+    Sort "sort",
     Put "store",
 }
 

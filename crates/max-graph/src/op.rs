@@ -180,6 +180,7 @@ operations! {
     slice::DynamicSlice,
     slice::Slice,
     softmax::Softmax,
+    sort::Sort,
     split::Split,
     transfer::TransferTo,
 }

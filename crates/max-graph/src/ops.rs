@@ -31,6 +31,7 @@ pub mod rms_norm;
 pub mod select;
 pub mod slice;
 pub mod softmax;
+pub mod sort;
 pub mod split;
 pub mod transfer;
 pub mod window;
@@ -67,6 +68,7 @@ pub use rms_norm::rms_norm;
 pub use select::where_;
 pub use slice::slice_tensor;
 pub use softmax::{logsoftmax, softmax};
+pub use sort::{argsort, bottom_k, nonzero, top_k};
 pub use split::{chunk, split};
 pub use transfer::transfer_to;
 pub use window::{band_part, hann_window};
@@ -108,6 +110,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         select::OP_FUNCTIONS,
         slice::OP_FUNCTIONS,
         softmax::OP_FUNCTIONS,
+        sort::OP_FUNCTIONS,
         split::OP_FUNCTIONS,
         transfer::OP_FUNCTIONS,
         window::OP_FUNCTIONS,

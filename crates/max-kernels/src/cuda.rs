@@ -18,6 +18,7 @@ mod nvrtc;
 mod put;
 mod record;
 mod scan;
+mod sort;
 mod text;
 
 use max_core::kernel::{Access, Kernel, Slot};
@@ -226,6 +227,7 @@ impl Plan {
             Kernel::Conv2d(k) => self.conv2d(k),
             Kernel::Gather(k) => self.gather(k),
             Kernel::Scan(k) => self.scan(k),
+            Kernel::Sort(k) => self.sort(k),
             Kernel::Put(k) => self.put(k),
         }
     }

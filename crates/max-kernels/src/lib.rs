@@ -21,6 +21,7 @@ pub mod roofline;
 mod scan;
 mod scratch;
 mod simd;
+mod sort;
 mod tile;
 
 pub use memory::Memory;
@@ -75,6 +76,7 @@ kinds! {
     Conv2d => conv::PreparedConv,
     Gather => gather::PreparedGather,
     Scan => scan::PreparedScan,
+    Sort => sort::PreparedSort,
     Put => put::PreparedPut,
 }
 

@@ -99,6 +99,22 @@ def split(x: np.ndarray, split_sizes: list[int], axis: int = 0) -> list[np.ndarr
     return np.split(x, np.cumsum(split_sizes)[:-1], axis)
 
 
+def in_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    """The positions of elements in sorted order; equal ones keep their order."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    turned = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(turned, axis)
+
+
+def first_k(descending: bool) -> Callable:
+    def select(x: np.ndarray, k: int, axis: int = -1) -> list[np.ndarray]:
+        places = np.take(in_order(x, axis, descending), np.arange(k), axis=axis)
+        return [np.take_along_axis(x, places, axis), places]
+
+    return select
+
+
 def conv2d(
     x: np.ndarray,
     filter: np.ndarray,
@@ -258,15 +274,19 @@ EXACT: dict[str, Callable] = {
     "clamp": clamp,
     "cumsum": cumsum,
     "gather": lambda x, indices, axis=-1: np.take(x, indices, axis=axis),
+    "top_k": first_k(descending=True),
+    "bottom_k": first_k(descending=False),
+    "argsort": lambda x, ascending=True: in_order(x, 0, not ascending),
+    "nonzero": lambda x, out_dim: np.argwhere(x != 0),
 }
 
 OPS = {**PREDICATES, **REAL, **EXACT}
 
 
-def result_dtype(case: Case) -> str:
+def result_dtype(case: Case, number: int) -> str:
     if case.op in PREDICATES:
         return "bool"
-    if case.op in ("argmax", "argmin"):
+    if case.op in ("argmax", "argmin", "argsort", "nonzero") or (case.op in ("top_k", "bottom_k") and number == 1):
         return "int64"
     if case.op == "div" and case.dtype not in FLOATS:
         return "float64"
@@ -290,4 +310,4 @@ def reference(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     with np.errstate(all="ignore"):
         result = OPS[case.op](*args, **kwargs)
     outputs = result if isinstance(result, list) else [result]
-    return [narrow(output, result_dtype(case)) for output in outputs]
+    return [narrow(output, result_dtype(case, number)) for number, output in enumerate(outputs)]

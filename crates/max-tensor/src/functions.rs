@@ -49,6 +49,8 @@ functions! {
     argmax(x: Operand, axis: Axes);
     /// See [`ops::argmin()`].
     argmin(x: Operand, axis: Axes);
+    /// See [`ops::argsort()`].
+    argsort(x: Operand, ascending: bool);
     /// See [`ops::as_interleaved_complex()`].
     as_interleaved_complex(x: Operand);
     /// See [`ops::band_part()`].
@@ -83,6 +85,8 @@ functions! {
     matmul(lhs: Operand, rhs: Operand);
     /// See [`ops::mean()`].
     mean(x: Operand, axis: Axes);
+    /// See [`ops::nonzero()`].
+    nonzero(x: Operand, out_dim: Dim);
     /// See [`ops::outer()`].
     outer(lhs: Operand, rhs: Operand);
     /// See [`ops::permute()`].
@@ -131,6 +135,13 @@ functions! {
     where_(condition: Operand, x: Operand, y: Operand);
 }
 
+/// See [`ops::bottom_k()`].
+#[track_caller]
+pub fn bottom_k(x: impl Into<Operand>, k: i64, axis: i64) -> Result<Vec<Tensor>> {
+    let (location, x) = (Location::caller(), x.into());
+    located("bottom_k", location, || call(|| many(ops::bottom_k(x, k, axis)?)))
+}
+
 /// See [`ops::chunk()`].
 #[track_caller]
 pub fn chunk(x: impl Into<Operand>, chunks: i64, axis: i64) -> Result<Vec<Tensor>> {
@@ -143,6 +154,13 @@ pub fn chunk(x: impl Into<Operand>, chunks: i64, axis: i64) -> Result<Vec<Tensor
 pub fn split(x: impl Into<Operand>, sizes: impl Into<Shape>, axis: i64) -> Result<Vec<Tensor>> {
     let (location, x, sizes) = (Location::caller(), x.into(), sizes.into());
     located("split", location, || call(|| many(ops::split(x, sizes, axis)?)))
+}
+
+/// See [`ops::top_k()`].
+#[track_caller]
+pub fn top_k(x: impl Into<Operand>, k: i64, axis: i64) -> Result<Vec<Tensor>> {
+    let (location, x) = (Location::caller(), x.into());
+    located("top_k", location, || call(|| many(ops::top_k(x, k, axis)?)))
 }
 
 fn many(values: Vec<max_graph::TensorValue>) -> Result<Vec<Value>> {

@@ -196,7 +196,7 @@ impl Lowering<'_> {
     }
 
     /// A kernel that writes the results of an op to memory.
-    fn standalone(
+    pub(super) fn standalone(
         &mut self,
         id: OpId,
         op: &Op,
