@@ -10,6 +10,7 @@ mod emit;
 mod finish;
 mod group;
 mod heavy;
+mod indexed;
 mod nested;
 mod sort;
 mod together;
@@ -316,6 +317,9 @@ impl<'a> Lowering<'a> {
             OpKind::Attention(a) => self.attention(id, op, a),
             OpKind::Conv2d(c) => self.conv2d(id, op, c),
             OpKind::Gather(g) => self.gather(id, op, g.axis),
+            OpKind::GatherNd(g) => self.gather_nd(id, op, g.batch_dims),
+            OpKind::Scatter(s) => self.scatter(id, op, s),
+            OpKind::ScatterNd(s) => self.scatter_nd(id, op, s.combine),
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
             OpKind::Sort(s) => self.sort(id, op, s),
             OpKind::Concat(c) => self.concat(id, op, c.axis),

@@ -15,11 +15,13 @@ mod attention;
 mod check;
 mod conv;
 mod gather;
+mod indexed;
 mod map;
 mod matmul;
 mod print;
 mod put;
 mod scan;
+mod scatter;
 mod sort;
 mod walk;
 
@@ -27,10 +29,12 @@ pub use attention::Attention;
 pub use check::Level;
 pub use conv::Conv2d;
 pub use gather::Gather;
+pub use indexed::Indexed;
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
 pub use put::{Put, PutBound, put_start};
 pub use scan::Scan;
+pub use scatter::{Combine, Scatter};
 pub use sort::Sort;
 pub use walk::{Role, Walk};
 
@@ -205,6 +209,7 @@ kernels! {
     Conv2d "conv2d",
     Gather "gather",
     Scan "scan",
+    Scatter "scatter",
     Sort "sort",
     Put "store",
 }

@@ -59,6 +59,25 @@ impl Operand {
         }
     }
 
+    /// Its value, if it is an integer that is known; an error if that is more than 64 bits.
+    pub(crate) fn as_size(&self) -> Option<Result<i64>> {
+        match self.0 {
+            Ok(Kind::Number(Number::Int(i))) => {
+                Some(i64::try_from(i).map_err(|_| Error::value(format!("{i} exceeds 64 bits"))))
+            }
+            Ok(Kind::Dim(Dim::Static(size))) => Some(Ok(size)),
+            _ => None,
+        }
+    }
+
+    /// The array that it is, if it is one.
+    pub(crate) fn as_array(&self) -> Option<&HostTensor> {
+        match &self.0 {
+            Ok(Kind::Array(array)) => Some(array),
+            _ => None,
+        }
+    }
+
     fn resolve(self) -> Result<Resolved> {
         Ok(match self.0? {
             Kind::Value(value) => Resolved::Strong(value.tensor()?),

@@ -15,10 +15,12 @@ pub mod cumsum;
 pub mod custom;
 pub mod elementwise;
 pub mod fence;
+pub mod fold;
 pub mod gather;
 pub mod group_norm;
 pub mod index;
 pub mod layer_norm;
+pub mod masked_scatter;
 pub mod matmul;
 pub mod permute;
 pub mod print;
@@ -28,6 +30,7 @@ pub mod reduce;
 pub mod repeat;
 pub mod reshape;
 pub mod rms_norm;
+pub mod scatter;
 pub mod select;
 pub mod slice;
 pub mod softmax;
@@ -52,10 +55,12 @@ pub use cumsum::cumsum;
 pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
 pub use fence::fence;
-pub use gather::gather;
+pub use fold::fold;
+pub use gather::{gather, gather_nd};
 pub use group_norm::group_norm;
 pub use index::range;
 pub use layer_norm::layer_norm;
+pub use masked_scatter::masked_scatter;
 pub use matmul::{matmul, outer};
 pub use permute::{permute, transpose};
 pub use print::print;
@@ -65,6 +70,10 @@ pub use reduce::{Axes, all, any, argmax, argmin, mean, prod, reduce_max, reduce_
 pub use repeat::{repeat_interleave, tile};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use rms_norm::rms_norm;
+pub use scatter::{
+    scatter, scatter_add, scatter_max, scatter_min, scatter_mul, scatter_nd, scatter_nd_add, scatter_nd_max,
+    scatter_nd_min, scatter_nd_mul,
+};
 pub use select::where_;
 pub use slice::slice_tensor;
 pub use softmax::{logsoftmax, softmax};
@@ -94,10 +103,12 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         custom::OP_FUNCTIONS,
         elementwise::OP_FUNCTIONS,
         fence::OP_FUNCTIONS,
+        fold::OP_FUNCTIONS,
         gather::OP_FUNCTIONS,
         group_norm::OP_FUNCTIONS,
         index::OP_FUNCTIONS,
         layer_norm::OP_FUNCTIONS,
+        masked_scatter::OP_FUNCTIONS,
         matmul::OP_FUNCTIONS,
         permute::OP_FUNCTIONS,
         print::OP_FUNCTIONS,
@@ -107,6 +118,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         repeat::OP_FUNCTIONS,
         reshape::OP_FUNCTIONS,
         rms_norm::OP_FUNCTIONS,
+        scatter::OP_FUNCTIONS,
         select::OP_FUNCTIONS,
         slice::OP_FUNCTIONS,
         softmax::OP_FUNCTIONS,

@@ -10,6 +10,7 @@ mod conv;
 pub mod cuda;
 pub mod custom;
 mod gather;
+mod indexed;
 mod loops;
 mod math;
 mod matmul;
@@ -19,6 +20,7 @@ mod put;
 mod register;
 pub mod roofline;
 mod scan;
+mod scatter;
 mod scratch;
 mod simd;
 mod sort;
@@ -76,6 +78,7 @@ kinds! {
     Conv2d => conv::PreparedConv,
     Gather => gather::PreparedGather,
     Scan => scan::PreparedScan,
+    Scatter => scatter::PreparedScatter,
     Sort => sort::PreparedSort,
     Put => put::PreparedPut,
 }
