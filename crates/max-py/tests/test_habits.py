@@ -953,3 +953,17 @@ class TestOtherDevices:
         assert x.to("cpu").device == CPU()  # type: ignore[arg-type]
         assert Buffer.from_numpy(C).to(gpu).to("cpu").device == CPU()  # type: ignore[call-overload]
         assert Tensor.zeros(2, device=gpu).device == x.device  # type: ignore[arg-type]
+
+    def test_in_regions(self, gpu: str) -> None:
+        x = Tensor(C).to(gpu)  # type: ignore[arg-type]
+        same(F.functional(lambda x: (x + 1)[x > 0] * 2)(x), (C + 1)[C > 0] * 2)
+        with F.lazy():
+            y = x + 1
+            rows = Tensor(np.array([1, 0])).to(gpu)  # type: ignore[arg-type]
+            positions, kept = y[rows, :, [2, 3]] * 2, y[y > 0.5]
+            assert not positions.real
+        same(positions, (C + 1)[[1, 0], :, [2, 3]] * 2)
+        same(kept, (C + 1)[C + 1 > 0.5])
+        same(x[x > 99], C[C > 99])
+        with pytest.raises(IndexError, match="index 2 is out of range for axis 0 with size 2"):
+            x[rows + 1, [0, 0]].to_numpy()

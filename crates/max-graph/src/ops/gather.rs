@@ -38,7 +38,8 @@ op_fns! {
     /// The first `batch_dims` axes of both operands are the same. The last axis of the indices holds positions along the
     /// axes of the input that follow them; what remains of the input is taken whole.
     pub fn gather_nd(input: Operand, indices: Operand, batch_dims: i64 = 0) -> TensorValue {
-        let (input, mut indices) = (input.tensor()?, indices.tensor()?);
+        let input = input.tensor()?;
+        let mut indices = indices.on(input.device())?;
         same_device([&input, &indices])?;
         let Ok(batch_dims) = usize::try_from(batch_dims) else {
             bail!(value, "gather_nd batch_dims must be non-negative; got {batch_dims}");

@@ -1,7 +1,7 @@
 """Indexing of tensors with lists, arrays, tensors and masks, as in NumPy.
 
-Ints, slices, None and an ellipsis are one op, `slice_tensor`. Everything else becomes arrays of positions, each along one
-axis, and these select with `gather`.
+Ints, slices, None and an ellipsis are one op, `slice_tensor`. Everything else becomes arrays of positions, each along
+one axis, and these select with `gather`, or several together with `gather_nd`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from types import EllipsisType, NoneType
 from typing import TYPE_CHECKING, Any
+
+from max.dtype import DType
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -136,32 +138,31 @@ def _without_masks(x: Tensor, items: list[Any]) -> tuple[Tensor, list[Any]]:
         if tuple(under) != item.shape:
             whole = [int(size) for size in x.shape]
             raise IndexError(
-                f"a mask of shape {list(item.shape)} does not fit the axes it is used for, which have the sizes {under} in "
-                f"a tensor of shape {whole}"
+                f"a mask of shape {list(item.shape)} does not fit the axes it is used for, which have the sizes {under} "
+                f"in a tensor of shape {whole}"
             )
-        mask = item.array if isinstance(item.array, np.ndarray) else item.array.to_numpy()
-        items[at] = Picks(np.flatnonzero(mask), mask=False)
+        if isinstance(item.array, np.ndarray) or item.array.device.is_host:
+            found: Any = np.flatnonzero(item.array)
+        else:
+            found = x._call("nonzero", item.array.flatten(), "selected").flatten()
+        items[at] = Picks(found, mask=False)
         merged.append(math.prod(under))
     return (x if len(merged) == x.rank else x.reshape(merged)), items
 
 
 def _gathered(x: Tensor, picks: list[tuple[Picks, int]], position: int) -> Tensor:
     """The elements at positions along axes. The positions broadcast together, and their axes are put at `position`."""
-    import numpy as np
-
     taken = [axis for _, axis in picks]
     if len(picks) == 1:
-        given = picks[0][0].array
-        indices = given if isinstance(given, np.ndarray) else given.to(x.device)
+        (axis,) = taken
+        indices = _placed(picks[0][0].array, x)
+        rank = indices.ndim
+        x = x._call("gather", x, indices, axis)
     else:
-        sizes = [int(x.shape[axis]) for axis in taken]
-        indices = _flat([(item.array, size) for (item, _), size in zip(picks, sizes, strict=True)], taken)
-        if taken[-1] - taken[0] >= len(taken):
-            x = x.permute([*taken, *(axis for axis in range(x.rank) if axis not in taken)])
-            taken = list(range(len(taken)))
-        x = x.reshape([*x.shape[: taken[0]], math.prod(sizes), *x.shape[taken[-1] + 1 :]])
-    axis, rank = taken[0], indices.ndim
-    x = x._call("gather", x, indices, axis)
+        axis, indices = 0, _together([item.array for item, _ in picks], x)
+        rank = indices.ndim - 1
+        x = x.permute([*taken, *(other for other in range(x.rank) if other not in taken)])
+        x = x._call("gather_nd", x, indices)
     if axis == position:
         return x
     order = [at for at in range(x.rank) if not axis <= at < axis + rank]
@@ -169,20 +170,21 @@ def _gathered(x: Tensor, picks: list[tuple[Picks, int]], position: int) -> Tenso
     return x.permute(order)
 
 
-def _flat(indices: list[tuple[Any, int]], axes: list[int]) -> npt.NDArray[Any]:
-    """The positions along several axes as positions along the one that they merge into, in row-major order."""
+def _together(arrays: list[Any], x: Tensor) -> Any:
+    """The positions along several axes, which broadcast together, as vectors along a new last axis."""
     import numpy as np
 
-    flat: Any = 0
-    for (array, size), axis in zip(indices, axes, strict=True):
-        at = (array if isinstance(array, np.ndarray) else array.to_numpy()).astype(np.int64)
-        wrong = (at < -size) | (at >= size)
-        if wrong.any():
-            raise IndexError(f"index {at[wrong][0]} is out of range for axis {axis} with size {size}")
-        at = np.where(at < 0, at + size, at)
-        try:
-            flat = flat * size + at
-        except ValueError:
-            shapes = ", ".join(str(list(array.shape)) for array, _ in indices)
-            raise IndexError(f"indices of the shapes {shapes} do not broadcast together") from None
-    return flat
+    try:
+        shape = np.broadcast_shapes(*(tuple(map(int, array.shape)) for array in arrays))
+    except ValueError:
+        shapes = ", ".join(str([int(size) for size in array.shape]) for array in arrays)
+        raise IndexError(f"indices of the shapes {shapes} do not broadcast together") from None
+    if all(isinstance(array, np.ndarray) for array in arrays):
+        return np.stack([np.broadcast_to(array, shape).astype(np.int64) for array in arrays], axis=-1)
+    tensors = [type(x)(array) if isinstance(array, np.ndarray) else array for array in arrays]
+    return x._call("stack", [_placed(one, x).cast(DType.int64).broadcast_to(shape) for one in tensors], -1)
+
+
+def _placed(array: Any, x: Tensor) -> Any:
+    """Positions where the tensor is; arrays follow it anyway."""
+    return array.to(x.device) if isinstance(array, type(x)) else array
