@@ -3,7 +3,7 @@
 use max_core::kernel::{Access, Kernel, Map, Slot};
 use max_core::{Bindings, Dim, Error, Result, Shape, bail};
 use max_graph::host::byte_count;
-use max_graph::ops::slice;
+use max_graph::ops::{slice, sort};
 
 use crate::plan::{self, MemoryPlan};
 use crate::program::{Claim, Program, SlotInfo, Work};
@@ -165,6 +165,10 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
                 );
             }
             Ok(())
+        }
+        Claim::Count { axis, size, count } => {
+            let [size, count] = evaluate([size, count], bindings)?;
+            sort::check_count(*axis, size, count)
         }
         Claim::Bounds { axis, size, start, stop, step, first, count } => {
             let size = size.evaluate(bindings)?;

@@ -10,7 +10,9 @@ mod emit;
 mod finish;
 mod group;
 mod heavy;
+mod indexed;
 mod nested;
+mod sort;
 mod together;
 mod transfer;
 
@@ -315,7 +317,11 @@ impl<'a> Lowering<'a> {
             OpKind::Attention(a) => self.attention(id, op, a),
             OpKind::Conv2d(c) => self.conv2d(id, op, c),
             OpKind::Gather(g) => self.gather(id, op, g.axis),
+            OpKind::GatherNd(g) => self.gather_nd(id, op, g.batch_dims),
+            OpKind::Scatter(s) => self.scatter(id, op, s),
+            OpKind::ScatterNd(s) => self.scatter_nd(id, op, s.combine),
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
+            OpKind::Sort(s) => self.sort(id, op, s),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
             OpKind::Custom(c) => self.custom(id, op, c.device),

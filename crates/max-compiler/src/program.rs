@@ -147,6 +147,15 @@ pub enum Claim<M = Slot> {
         /// Groups.
         groups: usize,
     },
+    /// A line has at least as many elements as are taken of it.
+    Count {
+        /// The axis.
+        axis: usize,
+        /// Its size.
+        size: Dim,
+        /// The number of elements.
+        count: Dim,
+    },
     /// The bounds of a slice are read from memory; they bind a symbol for its start and its size.
     Bounds {
         /// The axis.
@@ -496,7 +505,8 @@ impl<M> Claim<M> {
             | Claim::Rebind { .. }
             | Claim::Slice { .. }
             | Claim::NotEmpty(..)
-            | Claim::Filter { .. } => vec![],
+            | Claim::Filter { .. }
+            | Claim::Count { .. } => vec![],
         }
     }
 
@@ -521,6 +531,7 @@ impl<M> Claim<M> {
             }
             Claim::NotEmpty(size, kind) => Claim::NotEmpty(size, kind),
             Claim::Filter { taps, filters, groups } => Claim::Filter { taps, filters, groups },
+            Claim::Count { axis, size, count } => Claim::Count { axis, size, count },
         })
     }
 }

@@ -86,9 +86,11 @@ impl FromStr for DeviceRef {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<DeviceRef> {
-        let bad =
-            || Error::value(format!("'{text}' is not a device; expected something like 'cpu:0' or 'gpu:1'"));
-        let (kind, id) = text.split_once(':').ok_or_else(bad)?;
-        Ok(DeviceRef { kind: kind.parse()?, id: id.parse().map_err(|_| bad())? })
+        let bad = || {
+            Error::value(format!("'{text}' is not a device; expected something like 'cpu', 'gpu' or 'gpu:1'"))
+        };
+        let (kind, id) = text.split_once(':').unwrap_or((text, "0"));
+        let kind = kind.parse().map_err(|_| bad())?;
+        Ok(DeviceRef { kind, id: id.parse().map_err(|_| bad())? })
     }
 }

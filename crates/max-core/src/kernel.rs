@@ -15,21 +15,27 @@ mod attention;
 mod check;
 mod conv;
 mod gather;
+mod indexed;
 mod map;
 mod matmul;
 mod print;
 mod put;
 mod scan;
+mod scatter;
+mod sort;
 mod walk;
 
 pub use attention::Attention;
 pub use check::Level;
 pub use conv::Conv2d;
 pub use gather::Gather;
+pub use indexed::Indexed;
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
 pub use put::{Put, PutBound, put_start};
 pub use scan::Scan;
+pub use scatter::{Combine, Scatter};
+pub use sort::Sort;
 pub use walk::{Role, Walk};
 
 use std::fmt::{self, Display, Formatter};
@@ -216,6 +222,8 @@ kernels! {
     Conv2d "conv2d",
     Gather "gather",
     Scan "scan",
+    Scatter "scatter",
+    Sort "sort",
     Put "store",
 }
 

@@ -59,6 +59,25 @@ impl Operand {
         }
     }
 
+    /// Its value, if it is an integer that is known; an error if that is more than 64 bits.
+    pub(crate) fn as_size(&self) -> Option<Result<i64>> {
+        match self.0 {
+            Ok(Kind::Number(Number::Int(i))) => {
+                Some(i64::try_from(i).map_err(|_| Error::value(format!("{i} exceeds 64 bits"))))
+            }
+            Ok(Kind::Dim(Dim::Static(size))) => Some(Ok(size)),
+            _ => None,
+        }
+    }
+
+    /// The array that it is, if it is one.
+    pub(crate) fn as_array(&self) -> Option<&HostTensor> {
+        match &self.0 {
+            Ok(Kind::Array(array)) => Some(array),
+            _ => None,
+        }
+    }
+
     fn resolve(self) -> Result<Resolved> {
         Ok(match self.0? {
             Kind::Value(value) => Resolved::Strong(value.tensor()?),
@@ -96,6 +115,13 @@ impl Operand {
     /// Converts a number or an array to a tensor of a dtype on a device; anything else keeps its own.
     pub(crate) fn weak(self, dtype: DType, device: DeviceRef) -> Result<TensorValue> {
         self.resolve()?.tensor(Some((dtype, device)))
+    }
+
+    /// Converts a number or an array to a tensor of its own dtype on a device; anything else stays where it is.
+    pub(crate) fn on(self, device: DeviceRef) -> Result<TensorValue> {
+        let resolved = self.resolve()?;
+        let dtype = resolved.dtype();
+        resolved.tensor(Some((dtype, device)))
     }
 
     fn value(self) -> Result<Value> {

@@ -15,10 +15,12 @@ pub mod cumsum;
 pub mod custom;
 pub mod elementwise;
 pub mod fence;
+pub mod fold;
 pub mod gather;
 pub mod group_norm;
 pub mod index;
 pub mod layer_norm;
+pub mod masked_scatter;
 pub mod matmul;
 pub mod permute;
 pub mod print;
@@ -28,9 +30,11 @@ pub mod reduce;
 pub mod repeat;
 pub mod reshape;
 pub mod rms_norm;
+pub mod scatter;
 pub mod select;
 pub mod slice;
 pub mod softmax;
+pub mod sort;
 pub mod split;
 pub mod transfer;
 pub mod window;
@@ -51,22 +55,29 @@ pub use cumsum::cumsum;
 pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
 pub use fence::fence;
-pub use gather::gather;
+pub use fold::fold;
+pub use gather::{gather, gather_nd};
 pub use group_norm::group_norm;
 pub use index::range;
 pub use layer_norm::layer_norm;
+pub use masked_scatter::masked_scatter;
 pub use matmul::{matmul, outer};
 pub use permute::{permute, transpose};
 pub use print::print;
 pub use random::{random_gaussian, random_set_seed, random_uniform, seed_type};
 pub use rebind::{rebind, rebind_filter};
-pub use reduce::{argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
+pub use reduce::{Axes, all, any, argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
 pub use repeat::{repeat_interleave, tile};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use rms_norm::rms_norm;
+pub use scatter::{
+    scatter, scatter_add, scatter_max, scatter_min, scatter_mul, scatter_nd, scatter_nd_add, scatter_nd_max,
+    scatter_nd_min, scatter_nd_mul,
+};
 pub use select::where_;
 pub use slice::slice_tensor;
 pub use softmax::{logsoftmax, softmax};
+pub use sort::{argsort, bottom_k, nonzero, top_k};
 pub use split::{chunk, split};
 pub use transfer::transfer_to;
 pub use window::{band_part, hann_window};
@@ -92,10 +103,12 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         custom::OP_FUNCTIONS,
         elementwise::OP_FUNCTIONS,
         fence::OP_FUNCTIONS,
+        fold::OP_FUNCTIONS,
         gather::OP_FUNCTIONS,
         group_norm::OP_FUNCTIONS,
         index::OP_FUNCTIONS,
         layer_norm::OP_FUNCTIONS,
+        masked_scatter::OP_FUNCTIONS,
         matmul::OP_FUNCTIONS,
         permute::OP_FUNCTIONS,
         print::OP_FUNCTIONS,
@@ -105,9 +118,11 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         repeat::OP_FUNCTIONS,
         reshape::OP_FUNCTIONS,
         rms_norm::OP_FUNCTIONS,
+        scatter::OP_FUNCTIONS,
         select::OP_FUNCTIONS,
         slice::OP_FUNCTIONS,
         softmax::OP_FUNCTIONS,
+        sort::OP_FUNCTIONS,
         split::OP_FUNCTIONS,
         transfer::OP_FUNCTIONS,
         window::OP_FUNCTIONS,

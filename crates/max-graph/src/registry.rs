@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use max_core::{
     BufferType, ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Parameter, Parameters,
-    Result, Shape, TensorType, Type, bail,
+    Result, Shape, TensorType, Type, bail, dispatch,
 };
 
 use crate::custom::{CustomOp, CustomRef};
@@ -118,13 +118,14 @@ macro_rules! from_arg {
 }
 
 from_arg! {
-    Operand, "a tensor, a number or an array" {
+    Operand, "a tensor, a number, an array or a list of numbers" {
         Arg::Value(v) => Ok(v.into()),
         Arg::Object(o) => Ok(o.into()),
         Arg::Array(a) => Ok(a.into()),
         Arg::Number(n) => Ok(n.into()),
         Arg::Dim(d) => Ok(d.into()),
         Arg::Shape(s) => Ok(s.into()),
+        Arg::List(list) => numbers(&list).map(Operand::from),
     }
     Operands, "a list of tensors" {
         Arg::List(list) => Ok(list.into_iter().map(Operand::from_arg).collect::<Result<Vec<_>>>()?.into()),
@@ -137,7 +138,7 @@ from_arg! {
     bool, "a bool" { Arg::Number(Number::Bool(b)) => Ok(b) }
     String, "a string" { Arg::Str(s) => Ok(s) }
     DType, "a DType or the name of one" { Arg::DType(d) => Ok(d), Arg::Str(name) => name.parse() }
-    DeviceRef, "a device" { Arg::Device(d) => Ok(d) }
+    DeviceRef, "a device or the name of one" { Arg::Device(d) => Ok(d), Arg::Str(name) => name.parse() }
     TensorType, "a TensorType" { Arg::Type(Type::Tensor(t)) => Ok(t) }
     BufferType, "a BufferType" { Arg::Type(Type::Buffer(t)) => Ok(t) }
     Type, "a Type" { Arg::Type(t) => Ok(t) }
@@ -197,12 +198,56 @@ from_arg! {
         Arg::Slice(slice) => slice_index(*slice, None),
         Arg::List(pair) => match <[Arg; 2]>::try_from(pair) {
             Ok([Arg::Slice(slice), dim]) => slice_index(*slice, Some(Dim::from_arg(dim)?)),
-            _ => bail!(type_, "expected a pair of a slice and the dim of its result"),
+            _ => bail!(
+                type_,
+                "a list is no index of a graph value, except for a pair of a slice and the dim of its result; gather takes lists of indices"
+            ),
         },
     }
     Indices, "a list of indices" {
         Arg::List(list) => list.into_iter().map(Index::from_arg).collect::<Result<Vec<_>>>().map(Indices::from),
     }
+}
+
+/// Numbers in nested lists as an array: of floats if any is one, else of integers if any is one, else of bools.
+fn numbers(list: &[Arg]) -> Result<HostTensor> {
+    let mut shape = Vec::new();
+    let mut first = Some(list);
+    while let Some(list) = first {
+        shape.push(list.len());
+        first = match list.first() {
+            Some(Arg::List(inner)) => Some(inner),
+            _ => None,
+        };
+    }
+    let mut found = Vec::new();
+    collect(list, &shape, &mut found)?;
+    let any = |kind: fn(&Number) -> bool| found.iter().any(kind);
+    let dtype = match () {
+        () if found.is_empty() || any(|n| matches!(n, Number::Float(_))) => DType::Float64,
+        () if any(|n| matches!(n, Number::Int(i) if *i > i64::MAX.into())) => DType::UInt64,
+        () if any(|n| matches!(n, Number::Int(_))) => DType::Int64,
+        () => DType::Bool,
+    };
+    dispatch!(dtype, T => {
+        let elements = found.iter().map(|number| number.to_element::<T>()).collect::<Result<Vec<T>>>()?;
+        HostTensor::from_vec(shape, elements)
+    })
+}
+
+/// Adds the numbers in nested lists of the given lengths.
+fn collect(list: &[Arg], shape: &[usize], found: &mut Vec<Number>) -> Result<()> {
+    let ragged = || Error::value("the lists of an operand must have the same length and depth");
+    let (_, inner) = shape.split_first().filter(|&(&len, _)| len == list.len()).ok_or_else(ragged)?;
+    for item in list {
+        match item {
+            Arg::List(list) => collect(list, inner, found)?,
+            Arg::Number(number) if inner.is_empty() => found.push(*number),
+            Arg::Number(_) => return Err(ragged()),
+            other => bail!(type_, "an operand that is a list has only numbers, not {}", other.describe()),
+        }
+    }
+    Ok(())
 }
 
 fn integer(i: i128) -> Result<i64> {

@@ -8,6 +8,7 @@ use crate::graph::Graph;
 use crate::ir::ValueId;
 use crate::operand::Operand;
 use crate::ops as graph_ops;
+use crate::ops::reduce::Axes;
 use crate::ops::slice::Indices;
 
 /// Any value of a graph.
@@ -201,23 +202,23 @@ methods! {
     /// See [`graph_ops::transfer_to()`].
     to(device: DeviceRef) = transfer_to;
     /// See [`graph_ops::argmax()`].
-    argmax(axis: i64) = argmax;
+    argmax(axis: Axes) = argmax;
     /// See [`graph_ops::reduce_max()`].
-    max(axis: i64) = reduce_max;
+    max(axis: Axes) = reduce_max;
     /// See [`graph_ops::reduce_min()`].
-    min(axis: i64) = reduce_min;
+    min(axis: Axes) = reduce_min;
     /// See [`graph_ops::sum()`].
-    sum(axis: i64) = sum;
+    sum(axis: Axes) = sum;
     /// See [`graph_ops::squeeze()`].
     squeeze(axis: i64) = squeeze;
     /// See [`graph_ops::unsqueeze()`].
     unsqueeze(axis: i64) = unsqueeze;
     /// See [`graph_ops::mean()`].
-    mean(axis: i64) = mean;
+    mean(axis: Axes) = mean;
     /// See [`graph_ops::var()`].
-    var(axis: i64) = var;
+    var(axis: Axes) = var;
     /// See [`graph_ops::stdev()`].
-    stdev(axis: i64) = stdev;
+    stdev(axis: Axes) = stdev;
     /// See [`graph_ops::matmul()`].
     matmul(rhs: Operand) = matmul;
 }

@@ -52,6 +52,39 @@ fn shapes_are_inferred() {
 }
 
 #[test]
+fn reductions_take_several_axes() {
+    let x = f32s(("a", 3, "b"));
+    let one = |forward: &dyn Fn(&TensorValue) -> Result<TensorValue>| {
+        build(std::slice::from_ref(&x), |x| forward(&x[0])).unwrap().remove(0)
+    };
+    let all = ops::Axes::all;
+    assert_eq!(one(&|x| ops::sum(x, [0, 1])), "float32[1, 1, b]");
+    assert_eq!(one(&|x| x.sum(all())), "float32[1, 1, 1]");
+    assert_eq!(one(&|x| x.mean(all().dropped())), "float32[]");
+    assert_eq!(one(&|x| x.max(ops::Axes::from([-1, 0]).dropped())), "float32[3]");
+    assert_eq!(one(&|x| ops::argmax(x, all())), "int64[1, 1, 1]");
+    assert_eq!(one(&|x| ops::any(x, ops::Axes::from(-1).dropped())), "bool[a, 3]");
+    assert_eq!(one(&|x| ops::prod(x, Vec::new())), "float32[a, 3, b]");
+    let twice = error(std::slice::from_ref(&x), |x| ops::sum(&x[0], [1, -2]));
+    assert!(twice.to_string().contains("Invalid axis: 1 is given twice in [1, -2]"), "{twice}");
+    let index = error(std::slice::from_ref(&x), |x| ops::argmin(&x[0], [0, 1]));
+    assert!(index.to_string().contains("takes one axis, or None for all of them"), "{index}");
+    let huge = error(&[f32s((1i64 << 40, 1i64 << 40))], |x| ops::sum(&x[0], ops::Axes::all()));
+    assert_eq!(huge.kind(), ErrorKind::Value);
+}
+
+#[test]
+fn any_and_all_of_nothing() {
+    let empty = HostTensor::new(DType::Float32, [0, 3], max_core::HostBytes::new(Vec::new())).unwrap();
+    let graph = Graph::build("g", [f32s((0, 3))], |x| {
+        let axes = || ops::Axes::all().dropped();
+        Ok(vec![ops::any(&x[0], axes())?, ops::all(&x[0], axes())?])
+    });
+    let results = interpret(&graph.unwrap().body(), &[empty], &()).unwrap();
+    assert_eq!([results[0].bytes(), results[1].bytes()].map(|bytes| bytes.to_vec()), [[0], [1]]);
+}
+
+#[test]
 fn convolutions_have_symbolic_sizes() {
     let types = [f32s((1, "h", "w", 4)), f32s((3, 3, 4, 8))];
     let options = ops::ConvOptions { padding: [1; 4], stride: [2, 1], ..Default::default() };

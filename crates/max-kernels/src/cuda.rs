@@ -11,6 +11,7 @@ mod conv;
 mod custom;
 mod epilogue;
 mod gather;
+mod indexed;
 mod loops;
 mod matmul;
 #[cfg(test)]
@@ -18,6 +19,8 @@ mod nvrtc;
 mod put;
 mod record;
 mod scan;
+mod scatter;
+mod sort;
 mod text;
 
 use max_core::kernel::{Access, Kernel, Slot};
@@ -226,6 +229,8 @@ impl Plan {
             Kernel::Conv2d(k) => self.conv2d(k),
             Kernel::Gather(k) => self.gather(k),
             Kernel::Scan(k) => self.scan(k),
+            Kernel::Scatter(k) => self.scatter(k),
+            Kernel::Sort(k) => self.sort(k),
             Kernel::Put(k) => self.put(k),
         }
     }

@@ -1,9 +1,10 @@
-//! Runs gathers: indices are checked first and become positions, then slices are copied bitwise.
+//! Runs gathers: indices are checked first and become places, then slices are copied bitwise.
 
-use max_core::kernel::{Access, Gather, Slot};
-use max_core::{Element, Result, bail, dispatch};
+use max_core::Result;
+use max_core::bail;
+use max_core::kernel::Gather;
 
-use crate::matmul::count;
+use crate::indexed::{Along, Finder};
 use crate::{Memory, Pool, scratch};
 
 /// Roughly how many elements a task copies.
@@ -12,61 +13,31 @@ const TASK: usize = 1 << 16;
 /// A gather that is ready to run.
 #[derive(Debug)]
 pub(crate) struct PreparedGather {
-    /// Outer, size, picks and inner.
-    sizes: [usize; 4],
-    axis: usize,
-    source: Walk<3>,
-    indices: Walk<1>,
-    out: Walk<3>,
-    index: ReadIndex,
+    /// Outer, picks and inner.
+    sizes: [usize; 3],
+    finder: Finder,
+    /// How many outer positions have indices of their own.
+    lines: usize,
+    /// Along outer and inner.
+    source: Along<2>,
+    out: Along<3>,
     copy: CopyRun,
     pick: PickElements,
 }
 
-/// Reads an index.
-type ReadIndex = unsafe fn(*const u8) -> i128;
-
 /// Copies a number of elements between two addresses, each with its stride.
 type CopyRun = unsafe fn((*const u8, isize), (*mut u8, isize), usize);
 
-/// Copies the elements at some positions: from an address with its stride, to another one.
-type PickElements = unsafe fn((*const u8, isize), (*mut u8, isize), positions: &[usize]);
-
-/// An access: offset in bytes from the start of its slot; strides in elements.
-#[derive(Clone, Copy, Debug)]
-struct Walk<const N: usize> {
-    slot: Slot,
-    size: usize,
-    offset: isize,
-    strides: [isize; N],
-}
-
-impl<const N: usize> Walk<N> {
-    fn new(access: &Access<i64>) -> Walk<N> {
-        let strides = std::array::from_fn(|axis| access.strides[axis] as isize);
-        Walk {
-            slot: access.slot,
-            size: access.dtype.size_in_bytes(),
-            offset: access.offset as isize,
-            strides,
-        }
-    }
-
-    /// The address of an element.
-    fn at(&self, memory: &[Memory], index: [usize; N]) -> *mut u8 {
-        let steps = index.iter().zip(self.strides).map(|(&i, stride)| i as isize * stride);
-        let element = self.offset + steps.sum::<isize>();
-        memory[self.slot.0 as usize].ptr().wrapping_offset(element * self.size as isize)
-    }
-}
+/// Copies the elements at some places after an address to another one with its stride.
+type PickElements = unsafe fn(*const u8, (*mut u8, isize), places: &[isize]);
 
 impl PreparedGather {
     pub(crate) fn new(k: &Gather<i64>) -> Result<PreparedGather> {
-        if k.source.dtype != k.out.dtype || !k.indices.dtype.is_integral() {
-            let [source, indices, out] = [&k.source, &k.indices, &k.out].map(|access| access.dtype);
-            bail!(internal, "a gather of {source} into {out} with {indices} indices");
+        let (space, last) = (&k.space, k.source.strides.len().saturating_sub(1));
+        if k.source.dtype != k.out.dtype || space.index_shape[2] != 1 {
+            bail!(internal, "a gather of {} into {}: {:?}", k.source.dtype, k.out.dtype, space.index_shape);
         }
-        count(&[k.outer, k.picks, k.inner])?;
+        let finder = Finder::new(space, &k.source)?;
         let (copy, pick): (CopyRun, PickElements) = match k.out.dtype.size_in_bytes() {
             1 => (copy::<u8>, pick::<u8>),
             2 => (copy::<u16>, pick::<u16>),
@@ -74,12 +45,11 @@ impl PreparedGather {
             _ => (copy::<u64>, pick::<u64>),
         };
         Ok(PreparedGather {
-            sizes: [k.outer, k.size, k.picks, k.inner].map(|size| size as usize),
-            axis: k.axis,
-            source: Walk::new(&k.source),
-            indices: Walk::new(&k.indices),
-            out: Walk::new(&k.out),
-            index: dispatch!(k.indices.dtype, T => read_index::<T>),
+            sizes: [space.outer, *space.picks(), space.inner].map(|size| size as usize),
+            finder,
+            lines: space.index_shape[0] as usize,
+            source: Along::new(&k.source, [0, last]),
+            out: Along::new(&k.out, [0, 1, 2]),
             copy,
             pick,
         })
@@ -91,47 +61,30 @@ impl PreparedGather {
     ///
     /// The memory was checked for the kernel.
     pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
-        // Positions of its own, because another thread may change the indices meanwhile.
-        scratch::with(self.sizes[2] * size_of::<usize>(), |positions| {
-            let positions = positions.cast::<usize>();
-            // SAFETY: the scratch memory has room for a position per pick, and each is written before it is read.
+        let [outer, picks, inner] = self.sizes;
+        if outer == 0 || picks == 0 || inner == 0 {
+            // SAFETY: guaranteed by the caller.
+            return unsafe { self.finder.check(memory, pool) };
+        }
+        let count = self.lines * picks;
+        scratch::with(count * size_of::<isize>(), |places| {
+            let places = places.cast::<isize>();
+            // SAFETY: the scratch memory has room for a place per pick, and each is written before it is read.
             unsafe {
-                self.find(memory, positions)?;
-                self.copy_slices(memory, pool, std::slice::from_raw_parts(positions, self.sizes[2]));
+                self.finder.table(memory, pool, self.lines, places)?;
+                self.copy_slices(memory, pool, std::slice::from_raw_parts(places, count));
             }
             Ok(())
         })
     }
 
-    /// Writes the position of every pick.
+    /// Copies the slices at the places of the picks.
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, and there is room for the positions.
-    unsafe fn find(&self, memory: &[Memory], positions: *mut usize) -> Result<()> {
-        let [_, size, picks, _] = self.sizes;
-        for pick in 0..picks {
-            // SAFETY: the index is in bounds of its memory.
-            let index = unsafe { (self.index)(self.indices.at(memory, [pick])) };
-            let Some(position) = position(index, size) else {
-                bail!(index, "index {index} is out of range for axis {} with size {size}", self.axis);
-            };
-            // SAFETY: guaranteed by the caller.
-            unsafe { positions.add(pick).write(position) };
-        }
-        Ok(())
-    }
-
-    /// Copies the slices at the positions of the picks.
-    ///
-    /// # Safety
-    ///
-    /// The memory was checked for the kernel, and the positions are in bounds.
-    unsafe fn copy_slices(&self, memory: &[Memory], pool: &Pool, positions: &[usize]) {
-        let [outer, _, picks, inner] = self.sizes;
-        if outer == 0 || picks == 0 || inner == 0 {
-            return;
-        }
+    /// The memory was checked for the kernel, and the places are in bounds.
+    unsafe fn copy_slices(&self, memory: &[Memory], pool: &Pool, places: &[isize]) {
+        let [outer, picks, inner] = self.sizes;
         let chunk = inner.min(TASK);
         let chunks = inner.div_ceil(chunk);
         let runs = outer * picks * chunks;
@@ -142,38 +95,25 @@ impl PreparedGather {
             while run < end {
                 let (slice, start) = (run / chunks, run % chunks * chunk);
                 let (o, pick) = (slice / picks, slice % picks);
+                let places = if self.lines == 1 { places } else { &places[o * picks..] };
                 let out = (self.out.at(memory, [o, pick, start]), self.out.strides);
+                let source = self.source.at(memory, [o, start]);
                 if inner == 1 {
                     let count = (picks - pick).min(end - run);
-                    let source = self.source.at(memory, [o, 0, 0]).cast_const();
-                    let positions = &positions[pick..pick + count];
+                    let places = &places[pick..pick + count];
                     // SAFETY: all elements are in bounds of their memory, and no other task writes these.
-                    unsafe { (self.pick)((source, self.source.strides[1]), (out.0, out.1[1]), positions) };
+                    unsafe { (self.pick)(source.cast_const(), (out.0, out.1[1]), places) };
                     run += count;
                     continue;
                 }
-                let source = self.source.at(memory, [o, positions[pick], start]).cast_const();
+                let source = self.source.after(source, places[pick]).cast_const();
                 let count = chunk.min(inner - start);
                 // SAFETY: both runs are in bounds of their memory, and no other task writes this one.
-                unsafe { (self.copy)((source, self.source.strides[2]), (out.0, out.1[2]), count) };
+                unsafe { (self.copy)((source, self.source.strides[1]), (out.0, out.1[2]), count) };
                 run += 1;
             }
         });
     }
-}
-
-/// The position that an index names; negative indices count from the end.
-fn position(index: i128, size: usize) -> Option<usize> {
-    let index = if index < 0 { index + size as i128 } else { index };
-    usize::try_from(index).ok().filter(|&index| index < size)
-}
-
-/// # Safety
-///
-/// An element of type `T` can be read at the address.
-unsafe fn read_index<T: Element>(at: *const u8) -> i128 {
-    // SAFETY: guaranteed by the caller.
-    unsafe { at.cast::<T>().read_unaligned() }.to_i128()
 }
 
 /// # Safety
@@ -195,14 +135,13 @@ unsafe fn copy<T: Copy>(source: (*const u8, isize), out: (*mut u8, isize), count
 
 /// # Safety
 ///
-/// The elements at the positions can be read, and as many can be written.
-unsafe fn pick<T: Copy>(source: (*const u8, isize), out: (*mut u8, isize), positions: &[usize]) {
-    let ((source, source_stride), (out, out_stride)) = (source, out);
-    let (source, out) = (source.cast::<T>(), out.cast::<T>());
-    for (i, &position) in positions.iter().enumerate() {
+/// The elements at the places can be read, and as many can be written.
+unsafe fn pick<T: Copy>(source: *const u8, out: (*mut u8, isize), places: &[isize]) {
+    let (source, out, out_stride) = (source.cast::<T>(), out.0.cast::<T>(), out.1);
+    for (i, &place) in places.iter().enumerate() {
         // SAFETY: guaranteed by the caller. Elements need not be aligned.
         unsafe {
-            let element = source.wrapping_offset(position as isize * source_stride).read_unaligned();
+            let element = source.wrapping_offset(place).read_unaligned();
             out.wrapping_offset(i as isize * out_stride).write_unaligned(element);
         }
     }
@@ -210,8 +149,8 @@ unsafe fn pick<T: Copy>(source: (*const u8, isize), out: (*mut u8, isize), posit
 
 #[cfg(test)]
 mod tests {
-    use max_core::kernel::Kernel;
-    use max_core::{DType, ErrorKind};
+    use max_core::kernel::{Access, Indexed, Kernel, Slot};
+    use max_core::{DType, Element, ErrorKind};
     use max_driver::Buffer;
 
     use super::*;
@@ -223,6 +162,11 @@ mod tests {
 
     fn row_major(slot: u32, dtype: DType, shape: [i64; 3]) -> Access<i64> {
         access(slot, dtype, 0, &[shape[1] * shape[2], shape[2], 1])
+    }
+
+    /// One indexed axis, with indices for every pick.
+    fn space([outer, size, inner]: [i64; 3], axis: usize, picks: i64, indices: Access<i64>) -> Indexed<i64> {
+        Indexed { outer, sizes: vec![size], inner, axis, indices, index_shape: [1, picks, 1, 1] }
     }
 
     fn run(k: Gather<i64>, source: &Buffer, indices: &Buffer, out: &Buffer) -> Result<()> {
@@ -243,13 +187,8 @@ mod tests {
             .collect();
         let out = Buffer::from(vec![T::from_i128(99); expected.len()]);
         let k = Gather {
-            outer,
-            size,
-            picks,
-            inner,
-            axis: 1,
+            space: space([outer, size, inner], 1, picks, access(1, DType::Int8, 0, &[0, 1, 0, 0])),
             source: row_major(0, T::DTYPE, shape),
-            indices: access(1, DType::Int8, 0, &[1]),
             out: row_major(2, T::DTYPE, [outer, picks, inner]),
         };
         run(k, &Buffer::from(source), &Buffer::from(indices.to_vec()), &out).unwrap();
@@ -274,13 +213,8 @@ mod tests {
         let source = Buffer::from((0..12).collect::<Vec<i32>>());
         let out = Buffer::from(vec![0i32; 6]);
         let k = Gather {
-            outer: 1,
-            size: 4,
-            picks: 2,
-            inner: 3,
-            axis: 0,
+            space: space([1, 4, 3], 0, 2, access(1, DType::UInt64, 0, &[0, 2, 0, 0])),
             source: access(0, DType::Int32, 3, &[0, -1, 4]),
-            indices: access(1, DType::UInt64, 0, &[2]),
             out: access(2, DType::Int32, 0, &[0, 1, 2]),
         };
         run(k, &source, &Buffer::from(vec![0u64, 77, 2]), &out).unwrap();
@@ -292,13 +226,8 @@ mod tests {
         for (index, size) in [(4i64, 4), (-5, 4), (0, 0)] {
             let out = Buffer::from(vec![7f32; 2]);
             let k = Gather {
-                outer: 1,
-                size,
-                picks: 2,
-                inner: 1,
-                axis: 3,
+                space: space([1, size, 1], 3, 2, access(1, DType::Int64, 0, &[0, 1, 0, 0])),
                 source: row_major(0, DType::Float32, [1, size, 1]),
-                indices: access(1, DType::Int64, 0, &[1]),
                 out: row_major(2, DType::Float32, [1, 2, 1]),
             };
             let source = Buffer::from(vec![1f32; size as usize]);
@@ -309,5 +238,30 @@ mod tests {
             assert_eq!(error.message(), message);
             assert_eq!(out.to_vec::<f32>().unwrap(), [7.0, 7.0]);
         }
+    }
+
+    #[test]
+    fn several_axes_are_indexed_at_once() {
+        // Two matrices of 3 x 4 pairs; for each of them two picks of a row and a column.
+        let source: Vec<i16> = (0..48).collect();
+        let indices = Buffer::from(vec![0i32, 3, -1, -4, 1, 1, 2, 0]);
+        let k = Gather {
+            space: Indexed {
+                outer: 2,
+                sizes: vec![3, 4],
+                inner: 2,
+                axis: 1,
+                indices: access(1, DType::Int32, 0, &[4, 2, 0, 1]),
+                index_shape: [2, 2, 1, 2],
+            },
+            source: access(0, DType::Int16, 0, &[24, 8, 2, 1]),
+            out: row_major(2, DType::Int16, [2, 2, 2]),
+        };
+        let out = Buffer::from(vec![0i16; 8]);
+        run(k.clone(), &Buffer::from(source.clone()), &indices, &out).unwrap();
+        assert_eq!(out.to_vec::<i16>().unwrap(), [6, 7, 16, 17, 34, 35, 40, 41]);
+        let bad = Buffer::from(vec![0i32, 3, 2, 0, 1, 4, 3, 0]);
+        let error = run(k, &Buffer::from(source), &bad, &out).unwrap_err();
+        assert_eq!(error.message(), "index 4 is out of range for axis 2 with size 4");
     }
 }

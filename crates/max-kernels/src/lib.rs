@@ -10,6 +10,7 @@ mod conv;
 pub mod cuda;
 pub mod custom;
 mod gather;
+mod indexed;
 mod loops;
 mod math;
 mod matmul;
@@ -19,8 +20,10 @@ mod put;
 mod register;
 pub mod roofline;
 mod scan;
+mod scatter;
 mod scratch;
 mod simd;
+mod sort;
 mod tile;
 
 pub use memory::Memory;
@@ -75,6 +78,8 @@ kinds! {
     Conv2d => conv::PreparedConv,
     Gather => gather::PreparedGather,
     Scan => scan::PreparedScan,
+    Scatter => scatter::PreparedScatter,
+    Sort => sort::PreparedSort,
     Put => put::PreparedPut,
 }
 

@@ -208,6 +208,11 @@ impl PyDeviceRef {
         Ok(PyDeviceRef(DeviceRef { kind: kind.parse().raise()?, id }))
     }
 
+    #[staticmethod]
+    fn parse(name: &str) -> PyResult<PyDeviceRef> {
+        name.parse().map(PyDeviceRef).raise()
+    }
+
     #[getter]
     fn kind(&self) -> &'static str {
         self.0.kind.name()

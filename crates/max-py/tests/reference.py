@@ -57,14 +57,19 @@ def rms_norm(
     return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + epsilon) * (weight + weight_offset)
 
 
-def reduce_sum(x: np.ndarray, axis: int = -1) -> np.ndarray:
+def axes(axis: Any) -> Any:
+    """The axes of a reduction, for NumPy."""
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def reduce_sum(x: np.ndarray, axis: Any = -1) -> np.ndarray:
     if x.dtype == bool:
-        return np.any(x, axis=axis, keepdims=True)
-    return np.sum(x, axis=axis, keepdims=True, dtype=x.dtype)
+        return np.any(x, axis=axes(axis), keepdims=True)
+    return np.sum(x, axis=axes(axis), keepdims=True, dtype=x.dtype)
 
 
-def reduce_prod(x: np.ndarray, axis: int = -1) -> np.ndarray:
-    return np.prod(x, axis=axis, keepdims=True, dtype=x.dtype)
+def reduce_prod(x: np.ndarray, axis: Any = -1) -> np.ndarray:
+    return np.prod(x, axis=axes(axis), keepdims=True, dtype=x.dtype)
 
 
 def cumsum(x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
@@ -78,8 +83,8 @@ def cumsum(x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool
 
 
 def extremum(pairwise: Callable, reduce: Callable) -> Callable:
-    def either(x: Any, y: Any = None, axis: int = -1) -> np.ndarray:
-        return reduce(x, axis=axis, keepdims=True) if y is None else pairwise(x, y)
+    def either(x: Any, y: Any = None, axis: Any = -1) -> np.ndarray:
+        return reduce(x, axis=axes(axis), keepdims=True) if y is None else pairwise(x, y)
 
     return either
 
@@ -92,6 +97,22 @@ def flatten(x: np.ndarray, start_dim: int = 0, end_dim: int = -1) -> np.ndarray:
 
 def split(x: np.ndarray, split_sizes: list[int], axis: int = 0) -> list[np.ndarray]:
     return np.split(x, np.cumsum(split_sizes)[:-1], axis)
+
+
+def in_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    """The positions of elements in sorted order; equal ones keep their order."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    turned = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(turned, axis)
+
+
+def first_k(descending: bool) -> Callable:
+    def select(x: np.ndarray, k: int, axis: int = -1) -> list[np.ndarray]:
+        places = np.take(in_order(x, axis, descending), np.arange(k), axis=axis)
+        return [np.take_along_axis(x, places, axis), places]
+
+    return select
 
 
 def conv2d(
@@ -202,7 +223,7 @@ REAL: dict[str, Callable] = {
     "ceil": np.ceil,
     "round": np.rint,
     "trunc": np.trunc,
-    "mean": lambda x, axis=-1: np.mean(x, axis=axis, keepdims=True),
+    "mean": lambda x, axis=-1: np.mean(x, axis=axes(axis), keepdims=True),
     "softmax": softmax,
     "logsoftmax": logsoftmax,
     "layer_norm": layer_norm,
@@ -253,15 +274,19 @@ EXACT: dict[str, Callable] = {
     "clamp": clamp,
     "cumsum": cumsum,
     "gather": lambda x, indices, axis=-1: np.take(x, indices, axis=axis),
+    "top_k": first_k(descending=True),
+    "bottom_k": first_k(descending=False),
+    "argsort": lambda x, ascending=True: in_order(x, 0, not ascending),
+    "nonzero": lambda x, out_dim: np.argwhere(x != 0),
 }
 
 OPS = {**PREDICATES, **REAL, **EXACT}
 
 
-def result_dtype(case: Case) -> str:
+def result_dtype(case: Case, number: int) -> str:
     if case.op in PREDICATES:
         return "bool"
-    if case.op in ("argmax", "argmin"):
+    if case.op in ("argmax", "argmin", "argsort", "nonzero") or (case.op in ("top_k", "bottom_k") and number == 1):
         return "int64"
     if case.op == "div" and case.dtype not in FLOATS:
         return "float64"
@@ -285,4 +310,4 @@ def reference(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     with np.errstate(all="ignore"):
         result = OPS[case.op](*args, **kwargs)
     outputs = result if isinstance(result, list) else [result]
-    return [narrow(output, result_dtype(case)) for output in outputs]
+    return [narrow(output, result_dtype(case, number)) for number, output in enumerate(outputs)]

@@ -43,9 +43,9 @@ def call(case: Case, tensors: list[Tensor]) -> list[Any]:
 
 
 def check(case: Case, results: list[Any], expected: list[np.ndarray]) -> None:
-    dtype = result_dtype(case)
     assert len(results) == len(expected)
-    for result, want in zip(results, expected):
+    for number, (result, want) in enumerate(zip(results, expected)):
+        dtype = result_dtype(case, number)
         assert isinstance(result, Tensor)
         assert result.dtype == dtype_of(dtype)
         assert result.shape == list(want.shape)

@@ -209,11 +209,11 @@ class TestFilled:
                 with pytest.raises(TypeError, match="the type of one, got (int|ndarray)"):
                     like(other)
 
-    @pytest.mark.parametrize("shape", [3, None, 2.0])
+    @pytest.mark.parametrize("shape", [None, 2.0])
     def test_a_shape_is_a_list(self, shape: Any) -> None:
         x = Tensor.ones([3])
         for take in (Tensor.zeros, x.reshape, x.broadcast_to):
-            with pytest.raises(TypeError, match="a shape is a list of dims, got (int|NoneType|float)"):
+            with pytest.raises(TypeError, match="a shape is a list of dims, got (NoneType|float)"):
                 take(shape)
 
     @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ class TestDefaults:
         with pytest.raises(TypeError):
             default_dtype(float)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
-            default_device("cpu")  # type: ignore[arg-type]
+            default_device(3)  # type: ignore[arg-type]
 
     def test_contextvar_context(self) -> None:
         from contextvars import ContextVar
@@ -564,7 +564,7 @@ class TestMethods:
     def test_to_the_same_device_is_itself(self) -> None:
         x = Tensor([1.0])
         assert x.to(CPU()) is x and x.to(device=CPU()) is x and x.to(DeviceRef.CPU()) is x
-        for bad in (lambda: x.to(), lambda: x.to(CPU(), device=CPU()), lambda: x.to("cpu")):
+        for bad in (lambda: x.to(), lambda: x.to(CPU(), device=CPU()), lambda: x.to(3)):
             with pytest.raises(TypeError):
                 bad()
 

@@ -8,6 +8,7 @@ use max_graph::graph::located;
 use max_graph::ops::broadcast::Target;
 use max_graph::ops::conv::ConvOptions;
 use max_graph::ops::index::Limit;
+use max_graph::ops::reduce::Axes;
 use max_graph::ops::slice::Indices;
 use max_graph::{Operand, Operands, Value, ops};
 
@@ -40,10 +41,16 @@ macro_rules! functions {
 scalar_table!(elementwise);
 
 functions! {
+    /// See [`ops::all()`].
+    all(x: Operand, axis: Axes);
+    /// See [`ops::any()`].
+    any(x: Operand, axis: Axes);
     /// See [`ops::argmax()`].
-    argmax(x: Operand, axis: i64);
+    argmax(x: Operand, axis: Axes);
     /// See [`ops::argmin()`].
-    argmin(x: Operand, axis: i64);
+    argmin(x: Operand, axis: Axes);
+    /// See [`ops::argsort()`].
+    argsort(x: Operand, ascending: bool);
     /// See [`ops::as_interleaved_complex()`].
     as_interleaved_complex(x: Operand);
     /// See [`ops::band_part()`].
@@ -77,13 +84,15 @@ functions! {
     /// See [`ops::matmul()`].
     matmul(lhs: Operand, rhs: Operand);
     /// See [`ops::mean()`].
-    mean(x: Operand, axis: i64);
+    mean(x: Operand, axis: Axes);
+    /// See [`ops::nonzero()`].
+    nonzero(x: Operand, out_dim: Dim);
     /// See [`ops::outer()`].
     outer(lhs: Operand, rhs: Operand);
     /// See [`ops::permute()`].
     permute(x: Operand, dims: Vec<i64>);
     /// See [`ops::prod()`].
-    prod(x: Operand, axis: i64);
+    prod(x: Operand, axis: Axes);
     /// See [`ops::random_gaussian()`]; [`crate::random`] has the seeds.
     random_gaussian(like: TensorType, mean: Operand, std: Operand, seed: Option<Operand>);
     /// See [`ops::random_uniform()`]; [`crate::random`] has the seeds.
@@ -91,9 +100,9 @@ functions! {
     /// See [`ops::range()`].
     range(start: Limit, stop: Limit, step: Limit, out_dim: Option<Dim>, dtype: Option<DType>, device: Option<DeviceRef>);
     /// See [`ops::reduce_max()`].
-    reduce_max(x: Operand, axis: i64);
+    reduce_max(x: Operand, axis: Axes);
     /// See [`ops::reduce_min()`].
-    reduce_min(x: Operand, axis: i64);
+    reduce_min(x: Operand, axis: Axes);
     /// See [`ops::repeat_interleave()`].
     repeat_interleave(x: Operand, repeats: i64, axis: Option<i64>, out_dim: Option<Dim>);
     /// See [`ops::reshape()`].
@@ -109,9 +118,9 @@ functions! {
     /// See [`ops::stack()`].
     stack(values: Operands, axis: i64);
     /// See [`ops::stdev()`].
-    stdev(x: Operand, axis: i64);
+    stdev(x: Operand, axis: Axes);
     /// See [`ops::sum()`].
-    sum(x: Operand, axis: i64);
+    sum(x: Operand, axis: Axes);
     /// See [`ops::tile()`].
     tile(x: Operand, repeats: Shape);
     /// See [`ops::transfer_to()`].
@@ -121,9 +130,16 @@ functions! {
     /// See [`ops::unsqueeze()`].
     unsqueeze(x: Operand, axis: i64);
     /// See [`ops::var()`].
-    var(x: Operand, axis: i64);
+    var(x: Operand, axis: Axes);
     /// See [`ops::where_()`].
     where_(condition: Operand, x: Operand, y: Operand);
+}
+
+/// See [`ops::bottom_k()`].
+#[track_caller]
+pub fn bottom_k(x: impl Into<Operand>, k: i64, axis: i64) -> Result<Vec<Tensor>> {
+    let (location, x) = (Location::caller(), x.into());
+    located("bottom_k", location, || call(|| many(ops::bottom_k(x, k, axis)?)))
 }
 
 /// See [`ops::chunk()`].
@@ -138,6 +154,13 @@ pub fn chunk(x: impl Into<Operand>, chunks: i64, axis: i64) -> Result<Vec<Tensor
 pub fn split(x: impl Into<Operand>, sizes: impl Into<Shape>, axis: i64) -> Result<Vec<Tensor>> {
     let (location, x, sizes) = (Location::caller(), x.into(), sizes.into());
     located("split", location, || call(|| many(ops::split(x, sizes, axis)?)))
+}
+
+/// See [`ops::top_k()`].
+#[track_caller]
+pub fn top_k(x: impl Into<Operand>, k: i64, axis: i64) -> Result<Vec<Tensor>> {
+    let (location, x) = (Location::caller(), x.into());
+    located("top_k", location, || call(|| many(ops::top_k(x, k, axis)?)))
 }
 
 fn many(values: Vec<max_graph::TensorValue>) -> Result<Vec<Value>> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use max_core::{DType, DeviceRef, Element, Error, Location, Number, Result, Shape, TensorType, bail};
 use max_driver::{Buffer, Device};
 use max_graph::graph::located;
+use max_graph::ops::reduce::Axes;
 use max_graph::ops::slice::Indices;
 use max_graph::{HasTensorValue, Operand, Operands, TensorValue};
 
@@ -190,17 +191,17 @@ methods! {
     /// See [`F::transpose()`].
     transpose(dim_1: i64, dim_2: i64) = transpose;
     /// See [`F::argmax()`].
-    argmax(axis: i64) = argmax;
+    argmax(axis: Axes) = argmax;
     /// See [`F::reduce_max()`].
-    max(axis: i64) = reduce_max;
+    max(axis: Axes) = reduce_max;
     /// See [`F::reduce_min()`].
-    min(axis: i64) = reduce_min;
+    min(axis: Axes) = reduce_min;
     /// See [`F::sum()`].
-    sum(axis: i64) = sum;
+    sum(axis: Axes) = sum;
     /// See [`F::prod()`].
-    prod(axis: i64) = prod;
+    prod(axis: Axes) = prod;
     /// See [`F::mean()`].
-    mean(axis: i64) = mean;
+    mean(axis: Axes) = mean;
 }
 
 impl Clone for Tensor {

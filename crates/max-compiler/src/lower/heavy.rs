@@ -1,7 +1,7 @@
 //! Ops with kernels of their own. Where a kernel ends in a loop, its result goes into the loop of its group, which later
 //! ops may extend; other kernels write their results to memory.
 
-use max_core::kernel::{Access, Attention, Conv2d, Gather, Instr, Kernel, Loop, Matmul, Scan};
+use max_core::kernel::{Access, Attention, Conv2d, Instr, Kernel, Loop, Matmul, Scan};
 use max_core::{DeviceRef, Dim, Result, Shape, Type, bail};
 use max_graph::ir::Op;
 use max_graph::{OpId, ValueId, ops};
@@ -98,26 +98,6 @@ impl Lowering<'_> {
         self.fused(id, op, kernel, Some(axes))
     }
 
-    pub(super) fn gather(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
-        let device = self.device(op.results[0])?;
-        let source = self.whole(id, op.operands[0], device)?;
-        let indices = self.whole(id, op.operands[1], device)?;
-        let [outer, size, inner] = self.around(source, axis)?;
-        let picks = Shape::from(self.node(indices).shape.as_slice()).num_elements()?;
-        let results = self.results(op)?;
-        let kernel = Gather {
-            axis,
-            source: self.flat(source, [&outer, &size, &inner])?,
-            indices: self.flat(indices, [&picks])?,
-            out: self.flat(results[0], [&outer, &picks, &inner])?,
-            outer,
-            size,
-            picks,
-            inner,
-        };
-        self.standalone(id, op, kernel, results)
-    }
-
     pub(super) fn cumsum(&mut self, id: OpId, op: &Op, sum: &ops::cumsum::Cumsum) -> Result<()> {
         let device = self.device(op.results[0])?;
         let source = self.whole(id, op.operands[0], device)?;
@@ -196,7 +176,7 @@ impl Lowering<'_> {
     }
 
     /// A kernel that writes the results of an op to memory.
-    fn standalone(
+    pub(super) fn standalone(
         &mut self,
         id: OpId,
         op: &Op,
@@ -235,15 +215,19 @@ impl Lowering<'_> {
     }
 
     /// The number of elements before an axis of a node, along it and after it.
-    fn around(&self, node: NodeId, axis: usize) -> Result<[Dim; 3]> {
+    pub(super) fn around(&self, node: NodeId, axis: usize) -> Result<[Dim; 3]> {
         let shape = &self.node(node).shape;
         let product = |dims: &[Dim]| Shape::from(dims).num_elements();
         Ok([product(&shape[..axis])?, shape[axis].clone(), product(&shape[axis + 1..])?])
     }
 
     /// How a whole node is walked as if it had another shape with as many elements.
-    fn flat<const RANK: usize>(&self, node: NodeId, shape: [&Dim; RANK]) -> Result<Access<Dim, NodeId>> {
-        let shape = shape.map(Dim::clone);
+    pub(super) fn flat<'d>(
+        &self,
+        node: NodeId,
+        shape: impl IntoIterator<Item = &'d Dim>,
+    ) -> Result<Access<Dim, NodeId>> {
+        let shape: Vec<Dim> = shape.into_iter().cloned().collect();
         Ok(self.access(&View { node, layout: Layout::contiguous(&shape)? }, &shape))
     }
 

@@ -174,6 +174,20 @@ pub fn forms() -> Vec<KernelForm> {
     form!("gather along rows", ALL, [["a", "b"], ["p"]], [a = 5, b = 9, p = 70], |x| {
         ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int32), 1)
     });
+    form!("sort", ALL, [["a", "b", "c"]], [a = 5, b = 90, c = 3], |x| {
+        ops::argsort(ops::flatten(&x[0], 0, -1), true)
+    });
+    form!("a long sort", ALL, [["a", "b"]], [a = 2, b = 70_001], |x| {
+        ops::argsort(ops::flatten(ops::permute(&x[0], vec![1, 0]), 0, -1), false)
+    });
+    form!("selected", ALL, [["a", "7", "c"]], [a = 5, c = 40], |x| {
+        let best = ops::top_k(&x[0], 3, 1)?;
+        ops::add(&best[0], ops::cast(&best[1], best[0].dtype()))
+    });
+    form!("selected from a view", ALL, [["a", "500"]], [a = 9], |x| {
+        ops::bottom_k(ops::slice_tensor(&x[0], (.., 7..307i64)), 20, 1).map(|mut best| best.remove(0))
+    });
+    form!("where it is not zero", ALL, [["a", "b", "c"]], [a = 5, b = 9, c = 11], |x| ops::nonzero(&x[0], "found"));
     forms
 }
 

@@ -1,4 +1,6 @@
-//! Reductions along one axis, which is kept with size one.
+//! Reductions along an axis, several or all of them. They are kept with size one, unless they are dropped.
+
+use std::ops::Range;
 
 use max_core::scalar::Lane;
 use max_core::{DType, Dim, Element, Result, Shape, TensorType, Type, bail, dispatch};
@@ -9,9 +11,10 @@ use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::Operand;
 use crate::ops::cast::cast_value;
+use crate::ops::reshape::reshape_value;
 use crate::ops::{axis_dim, tensors};
 use crate::properties::{Effects, Folding, Form, Properties, Signature};
-use crate::registry::op_fns;
+use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
 /// What a reduction computes.
@@ -77,62 +80,213 @@ op_struct! {
     Reduce = "reduce" { kind: ReduceKind, axis: usize }
 }
 
+/// The axes of a reduction: one, several or all of them.
+#[derive(Clone, Debug)]
+pub struct Axes {
+    which: Which,
+    keep: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Which {
+    All,
+    One(i64),
+    Several(Vec<i64>),
+}
+
+impl Axes {
+    /// All axes.
+    pub fn all() -> Axes {
+        Which::All.into()
+    }
+
+    /// The same axes, which the result does not have.
+    pub fn dropped(self) -> Axes {
+        Axes { keep: false, ..self }
+    }
+
+    /// The same axes, which the result has with size one.
+    fn kept(&self) -> Axes {
+        self.which.clone().into()
+    }
+
+    /// Their numbers in a shape, in ascending order.
+    fn resolve(&self, shape: &Shape) -> Result<Vec<usize>> {
+        let axes = match &self.which {
+            Which::All => return Ok((0..shape.rank()).collect()),
+            Which::One(axis) => return Ok(vec![shape.axis(*axis)?]),
+            Which::Several(axes) => axes,
+        };
+        let mut found = axes.iter().map(|&axis| shape.axis(axis)).collect::<Result<Vec<_>>>()?;
+        found.sort_unstable();
+        if let Some(twice) = found.windows(2).find(|pair| pair[0] == pair[1]) {
+            bail!(
+                value,
+                "Invalid axis: {} is given twice in {axes:?} for a tensor of shape {shape}",
+                twice[0]
+            );
+        }
+        Ok(found)
+    }
+}
+
+impl From<Which> for Axes {
+    fn from(which: Which) -> Axes {
+        Axes { which, keep: true }
+    }
+}
+
+impl From<i32> for Axes {
+    fn from(axis: i32) -> Axes {
+        Which::One(axis.into()).into()
+    }
+}
+
+impl From<i64> for Axes {
+    fn from(axis: i64) -> Axes {
+        Which::One(axis).into()
+    }
+}
+
+impl From<Vec<i64>> for Axes {
+    fn from(axes: Vec<i64>) -> Axes {
+        Which::Several(axes).into()
+    }
+}
+
+impl<const N: usize> From<[i64; N]> for Axes {
+    fn from(axes: [i64; N]) -> Axes {
+        axes.to_vec().into()
+    }
+}
+
+/// Axes that are not kept arrive as a pair of the axes and "dropped".
+impl FromArg for Axes {
+    fn from_arg(arg: Arg) -> Result<Axes> {
+        match arg {
+            Arg::None => Ok(Axes::all()),
+            Arg::List(mut list) => match list.as_slice() {
+                [_, Arg::Str(word)] if word == "dropped" => {
+                    Axes::from_arg(list.swap_remove(0)).map(Axes::dropped)
+                }
+                _ => Vec::from_arg(Arg::List(list)).map(Axes::from),
+            },
+            arg => i64::from_arg(arg).map(Axes::from),
+        }
+    }
+}
+
 op_fns! {
-    /// The sum along an axis.
-    pub fn sum(x: Operand, axis: i64 = -1) -> TensorValue {
+    /// The sum along axes.
+    pub fn sum(x: Operand, axis: Axes = -1) -> TensorValue {
         reduce(ReduceKind::Sum, x, axis)
     }
 
-    /// The product along an axis.
-    pub fn prod(x: Operand, axis: i64 = -1) -> TensorValue {
+    /// The product along axes.
+    pub fn prod(x: Operand, axis: Axes = -1) -> TensorValue {
         reduce(ReduceKind::Prod, x, axis)
     }
 
-    /// The mean along an axis; of integers, truncated.
-    pub fn mean(x: Operand, axis: i64 = -1) -> TensorValue {
+    /// The mean along axes; of integers, truncated.
+    pub fn mean(x: Operand, axis: Axes = -1) -> TensorValue {
         reduce(ReduceKind::Mean, x, axis)
     }
 
-    /// The largest element along an axis; NaN wins.
-    pub fn reduce_max(x: Operand, axis: i64 = -1) -> TensorValue {
+    /// The largest element along axes; NaN wins.
+    pub fn reduce_max(x: Operand, axis: Axes = -1) -> TensorValue {
         reduce(ReduceKind::Max, x, axis)
     }
 
-    /// The smallest element along an axis; NaN wins.
-    pub fn reduce_min(x: Operand, axis: i64 = -1) -> TensorValue {
+    /// The smallest element along axes; NaN wins.
+    pub fn reduce_min(x: Operand, axis: Axes = -1) -> TensorValue {
         reduce(ReduceKind::Min, x, axis)
     }
 
-    /// The index of the first largest element along an axis, as int64.
-    pub fn argmax(x: Operand, axis: i64 = -1) -> TensorValue {
+    /// The index of the first largest element along an axis, as int64; along all axes, the index in row-major order.
+    pub fn argmax(x: Operand, axis: Axes = -1) -> TensorValue {
         reduce(ReduceKind::ArgMax, x, axis)
     }
 
-    /// The index of the first smallest element along an axis, as int64.
-    pub fn argmin(x: Operand, axis: i64 = -1) -> TensorValue {
+    /// The index of the first smallest element along an axis, as int64; along all axes, the index in row-major order.
+    pub fn argmin(x: Operand, axis: Axes = -1) -> TensorValue {
         reduce(ReduceKind::ArgMin, x, axis)
     }
 
-    /// The population variance along an axis.
-    pub fn var(x: Operand, axis: i64 = -1) -> TensorValue {
+    /// Whether any element along axes is true, or not zero.
+    pub fn any(x: Operand, axis: Axes = -1) -> TensorValue {
+        reduce(ReduceKind::Sum, truth(x)?.into(), axis)
+    }
+
+    /// Whether all elements along axes are true, or not zero.
+    pub fn all(x: Operand, axis: Axes = -1) -> TensorValue {
+        reduce(ReduceKind::Prod, truth(x)?.into(), axis)
+    }
+
+    /// The population variance along axes.
+    pub fn var(x: Operand, axis: Axes = -1) -> TensorValue {
         deviation(x, axis, Ok)
     }
 
-    /// The population standard deviation along an axis.
-    pub fn stdev(x: Operand, axis: i64 = -1) -> TensorValue {
+    /// The population standard deviation along axes.
+    pub fn stdev(x: Operand, axis: Axes = -1) -> TensorValue {
         deviation(x, axis, |variance| crate::ops::sqrt(variance))
     }
 }
 
-fn reduce(kind: ReduceKind, x: Operand, axis: i64) -> Result<TensorValue> {
+fn reduce(kind: ReduceKind, x: Operand, axes: Axes) -> Result<TensorValue> {
     let x = x.tensor()?;
-    record_one(Reduce { kind, axis: x.shape().axis(axis)? }, [&x])
+    let found = axes.resolve(x.shape())?;
+    match (&axes.which, found.as_slice(), axes.keep) {
+        (_, &[axis], true) => return record_one(Reduce { kind, axis }, [&x]),
+        (Which::Several(several), [] | [_, _, ..], _) if kind.gives_index() => bail!(
+            value,
+            "Invalid axis: {} gives one index, so it takes one axis, or None for all of them; got {several:?}",
+            kind.name()
+        ),
+        _ => {}
+    }
+    let mut dims = x.shape().to_vec();
+    found.iter().for_each(|&axis| dims[axis] = Dim::Static(1));
+    if !axes.keep {
+        dims = (0..dims.len()).filter(|axis| !found.contains(axis)).map(|axis| dims[axis].clone()).collect();
+    }
+    // Adjacent axes are one axis of a reshaped tensor. The last run is reduced first, so that others keep their numbers.
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for &axis in &found {
+        match runs.last_mut() {
+            Some(run) if run.end == axis => run.end += 1,
+            _ => runs.push(axis..axis + 1),
+        }
+    }
+    let wide = match x.dtype() {
+        _ if runs.len() < 2 => x.dtype(),
+        dtype if dtype.is_integral() && kind == ReduceKind::Mean => DType::Float64,
+        dtype if dtype.is_float() && dtype.size_in_bytes() < 4 => DType::Float32,
+        dtype => dtype,
+    };
+    let mut y = cast_value(&x, wide)?;
+    if runs.is_empty() {
+        runs.push(x.rank()..x.rank()); // no axes are one of size one
+    }
+    for run in runs.into_iter().rev() {
+        let merged = Shape::from(&y.shape()[run.clone()]).num_elements()?;
+        let shape = [&y.shape()[..run.start], &[merged], &y.shape()[run.end..]].concat();
+        y = record_one(Reduce { kind, axis: run.start }, [&reshape_value(&y, shape.into())?])?;
+    }
+    let dtype = if kind.gives_index() { DType::Int64 } else { x.dtype() };
+    reshape_value(&cast_value(&y, dtype)?, dims.into())
+}
+
+/// Which elements are not zero. The sum of bools is their disjunction, and the product their conjunction.
+fn truth(x: Operand) -> Result<TensorValue> {
+    let x = x.tensor()?;
+    if x.dtype() == DType::Bool { Ok(x) } else { crate::ops::not_equal(&x, 0) }
 }
 
 /// A function of the variance; integers and narrow floats are computed in a wider dtype and rounded once.
 fn deviation(
     x: Operand,
-    axis: i64,
+    axes: Axes,
     finish: impl FnOnce(TensorValue) -> Result<TensorValue>,
 ) -> Result<TensorValue> {
     let x = x.tensor()?;
@@ -143,8 +297,8 @@ fn deviation(
         dtype => dtype,
     };
     let w = cast_value(&x, wide)?;
-    let deviation = (&w - mean(&w, axis))?;
-    let variance = mean(&deviation * &deviation, axis)?;
+    let deviation = (&w - mean(&w, axes.kept()))?;
+    let variance = mean(&deviation * &deviation, axes)?;
     cast_value(&finish(variance)?, x.dtype())
 }
 

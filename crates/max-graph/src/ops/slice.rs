@@ -129,6 +129,19 @@ op_fns! {
     }
 }
 
+/// The part of a tensor between two positions along an axis; without one, from its start or to its end.
+pub(crate) fn part(
+    x: &TensorValue,
+    axis: usize,
+    start: Option<Dim>,
+    stop: Option<Dim>,
+) -> Result<TensorValue> {
+    let [start, stop] = [start, stop].map(|bound| bound.map_or(Bound::Natural, Bound::Dim));
+    let whole = (0..axis).map(|_| Index::from(..));
+    let part = Index::Slice { start, stop, step: 1, out_dim: None };
+    slice_tensor(x, whole.chain([part]).collect::<Vec<_>>())
+}
+
 fn select(x: TensorValue, Indices(indices): Indices) -> Result<TensorValue> {
     let indices = expand(indices, x.shape())?;
     let (mut starts, mut sizes, mut steps) = (Vec::new(), Vec::new(), Vec::new());

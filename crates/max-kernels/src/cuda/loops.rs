@@ -23,6 +23,7 @@ use crate::loops::settle;
 use mapping::Mapping;
 use nest::Nest;
 use split::split;
+pub(super) use words::memory_type;
 
 /// The declarations that all functions share.
 pub(super) const PRELUDE: &str = include_str!("prelude.cuh");

@@ -127,7 +127,8 @@ fn source(unit: i64, axes: usize, bounds: usize) -> Source {
         ("SCALARS", list.as_str()),
         ("LIMITS", found.as_str()),
     ];
-    typed(&format!("put_{unit}_{axes}_{bounds}"), &[], &words, include_str!("put/put.cu"))
+    let text = concat!(include_str!("report.cuh"), include_str!("put/put.cu"));
+    typed(&format!("put_{unit}_{axes}_{bounds}"), &[], &words, text)
 }
 
 #[cfg(test)]

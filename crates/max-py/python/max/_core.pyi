@@ -69,6 +69,8 @@ class DeviceRef:
     """A symbolic device."""
 
     def __new__(cls, kind: str, id: int) -> DeviceRef: ...
+    @staticmethod
+    def parse(name: str) -> DeviceRef: ...
     kind: str
     id: int
 

@@ -7,7 +7,7 @@ use max_core::{DType, Element, dispatch};
 use crate::loops::register;
 
 /// The type of elements in memory.
-pub(super) fn memory_type(dtype: DType) -> &'static str {
+pub(in crate::cuda) fn memory_type(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "boolean",
         DType::Float16 => "f16",

@@ -1,18 +1,6 @@
 // Copies a tensor into part of another one, in units of UNIT; sizes and strides are in units too. Where the part starts along
 // some axes is read from memory. A start or a stop out of range is reported, and then nothing is copied.
 
-// One report is enough: the first thread that finds it free fills it in, and marks it as complete last.
-__device__ __noinline__ void complain(unsigned long long *report, long long found, long long size, long long axis) {
-    if (atomicCAS(report, 0ull, 2ull) == 0ull) {
-        volatile long long *fields = (volatile long long *)report;
-        fields[1] = found;
-        fields[2] = size;
-        fields[3] = axis;
-        __threadfence_system();
-        fields[0] = 1;
-    }
-}
-
 struct Axis {
     long long size, from, to;
 };

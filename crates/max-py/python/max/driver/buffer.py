@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 from max import _core
 from max import dtype as _dtype
 from max._native import native
-from max.driver.device import CPU, Device, DeviceStream
+from max.driver.device import CPU, Device, DeviceStream, named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,7 @@ class Buffer:
         *,
         stream: DeviceStream | None = None,
     ) -> None:
-        if isinstance(shape, Device) and device is None:  # Buffer(array, device)
+        if isinstance(shape, (Device, str)) and device is None:  # Buffer(array, device)
             dtype, shape, device = None, dtype, shape
         place = _place(stream, device, CPU())
         if dtype is None:
@@ -268,7 +268,9 @@ class Buffer:
         Args:
             device: The device or stream; a list of them returns a list of buffers.
         """
-        return [self._to(place) for place in device] if isinstance(device, Sequence) else self._to(device)
+        if isinstance(device, Sequence) and not isinstance(device, str):
+            return [self._to(named(place)) for place in device]
+        return self._to(named(device))
 
     def _to(self, place: Device | DeviceStream) -> Buffer:
         if isinstance(place, Device) and place == self.device:
@@ -394,7 +396,7 @@ class _HostMemory:
 
 def _place(*places: Device | DeviceStream | None) -> Any:
     """The first argument that is not None; native code accepts both devices and streams."""
-    return next((place for place in places if place is not None), None)
+    return next((named(place) for place in places if place is not None), None)
 
 
 _core.set_shell(_core.Buffer, Buffer)

@@ -98,7 +98,7 @@ class Device:
 
     def can_access(self, other: Device) -> bool:
         """Whether this device can access the memory of another without a copy."""
-        return self._native.can_access(native(other, _core.Device))
+        return self._native.can_access(native(named(other), _core.Device))
 
     def synchronize(self) -> None:
         """Waits until all work on the device is done."""
@@ -117,6 +117,11 @@ class Device:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.id,)
+
+
+def named(device: Any) -> Any:
+    """The device with a name such as `"cpu"` or `"gpu:0"`; any other object as it is."""
+    return Device._wrap(_core.Device.from_ref(_core.DeviceRef.parse(device))) if isinstance(device, str) else device
 
 
 class CPU(Device):
@@ -167,7 +172,7 @@ class DeviceStream:
     _native: _core.Stream
 
     def __init__(self, device: Device) -> None:
-        self._native = _core.Stream(native(device, _core.Device))
+        self._native = _core.Stream(native(named(device), _core.Device))
 
     @staticmethod
     def _wrap(native: _core.Stream) -> DeviceStream:
@@ -193,7 +198,7 @@ class DeviceStream:
             stream: The other stream; for a device, its default stream.
             device: Instead of `stream`: a device.
         """
-        other = device if stream is None else stream
+        other = named(device if stream is None else stream)
         if isinstance(other, Device):
             other = other.default_stream
         self._native.wait_for(native(other, _core.Stream))

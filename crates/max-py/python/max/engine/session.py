@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from max import _core
 from max.driver import CPU, Device, DLPackArray
+from max.driver.device import named
 from max.engine.model import Model
 from max.engine.settings import AssertLevel, GPUProfilingMode, LogLevel, SplitKReductionPrecision
 from max.graph.kernel_library import KernelLibrary, library_of
@@ -53,8 +54,9 @@ class InferenceSession:
         self._library = library_of(custom_extensions)
         if precompiled_mefs is not None or export_mefs is not None:
             raise NotImplementedError("compiled models are not saved to files: compiling takes microseconds")
-        chosen: list[Any] = [devices] if isinstance(devices, Device) else list(devices)
-        self._native = _core.Session(chosen or [CPU()], num_threads)
+        chosen: Iterable[Any] = [devices] if isinstance(devices, (Device, str)) else devices
+        places = [named(device) for device in chosen]
+        self._native = _core.Session(places or [CPU()], num_threads)
 
     @property
     def devices(self) -> list[Device]:

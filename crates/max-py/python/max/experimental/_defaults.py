@@ -29,12 +29,12 @@ def _machine_device(virtual_devices: int) -> Device:
     return Accelerator() if accelerator_count() else CPU()
 
 
-def as_device(device: Device | DeviceRef) -> Device:
-    """The device that a device or a reference names."""
-    if isinstance(device, DeviceRef):
-        return device.to_device()
+def as_device(device: Device | DeviceRef | str) -> Device:
+    """The device that a device, a reference or a name stands for."""
     if isinstance(device, Device):
         return device
+    if isinstance(device, (DeviceRef, str)):
+        return DeviceRef.from_device(device).to_device()
     raise TypeError(f"expected a device, got {type(device).__name__}: {device!r}")
 
 

@@ -18,6 +18,7 @@ from max import _core
 from max.experimental._defaults import defaults, driver_tensor_type
 from max.experimental.realization_context import set_seed
 from max.experimental.tensor import Tensor, call
+from max.graph.shape import dims
 from max.graph.type import TensorType
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def uniform(
         ValueError: If there are not two bounds, or the first is not below the second.
     """
     dtype, device = defaults(dtype, device)
-    return uniform_like(TensorType(dtype, shape, device), range)
+    return uniform_like(TensorType(dtype, dims(shape), device), range)
 
 
 def uniform_like(like: Like, range: tuple[Any, Any] = (0, 1)) -> Tensor:
@@ -87,7 +88,7 @@ def gaussian(
         ValueError: If the standard deviation is not positive.
     """
     dtype, device = defaults(dtype, device)
-    return gaussian_like(TensorType(dtype, shape, device), mean, std)
+    return gaussian_like(TensorType(dtype, dims(shape), device), mean, std)
 
 
 def gaussian_like(like: Like, mean: Any = 0, std: Any = 1) -> Tensor:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Union
 
 from max import _core
@@ -25,6 +25,7 @@ from max import dtype as _dtype
 from max._native import native
 from max.driver import CPU, Buffer, Device
 from max.dtype import DType
+from max.experimental import _indexing
 from max.experimental import realization_context as _realization
 from max.experimental._defaults import (
     as_like,
@@ -206,7 +207,7 @@ class Tensor(Operators):
     @classmethod
     def full(
         cls,
-        shape: ShapeLike,
+        shape: ShapeLike | DimLike,
         value: float,
         *,
         dtype: DType | None = None,
@@ -235,17 +236,25 @@ class Tensor(Operators):
 
     @classmethod
     def zeros(
-        cls, shape: ShapeLike, *, dtype: DType | None = None, device: Device | DeviceRef | None = None
+        cls,
+        shape: ShapeLike | DimLike,
+        *more: DimLike,
+        dtype: DType | None = None,
+        device: Device | DeviceRef | None = None,
     ) -> Tensor:
-        """A tensor full of zeros."""
-        return cls.full(shape, 0, dtype=dtype, device=device)
+        """A tensor full of zeros. `Tensor.zeros(2, 3)` is the same as `Tensor.zeros([2, 3])`."""
+        return cls.full(dims(shape, more), 0, dtype=dtype, device=device)
 
     @classmethod
     def ones(
-        cls, shape: ShapeLike, *, dtype: DType | None = None, device: Device | DeviceRef | None = None
+        cls,
+        shape: ShapeLike | DimLike,
+        *more: DimLike,
+        dtype: DType | None = None,
+        device: Device | DeviceRef | None = None,
     ) -> Tensor:
-        """A tensor full of ones."""
-        return cls.full(shape, 1, dtype=dtype, device=device)
+        """A tensor full of ones. `Tensor.ones(2, 3)` is the same as `Tensor.ones([2, 3])`."""
+        return cls.full(dims(shape, more), 1, dtype=dtype, device=device)
 
     @classmethod
     def full_like(cls, input: Like | None = None, value: float = 0, **renamed: Like) -> Tensor:
@@ -299,7 +308,7 @@ class Tensor(Operators):
 
         Args:
             start: The first number; if it is the only argument, the numbers start at 0 and this is `stop`.
-            stop: The end, which is not included.
+            stop: The end, which is not included. If the step leads away from it, there are no numbers.
             step: The distance between numbers.
             out_dim: How many there are, if that is only known at run time.
             dtype: The type of the elements.
@@ -308,6 +317,8 @@ class Tensor(Operators):
         if stop is None:
             start, stop = 0, start
         dtype, device = defaults(dtype, device)
+        if isinstance(start, Real) and isinstance(stop, Real) and isinstance(step, Real) and (stop - start) * step < 0:
+            stop = start  # the step leads away from the stop
         return call("range", start, stop, step, out_dim, dtype, device)
 
     @classmethod
@@ -354,6 +365,12 @@ class Tensor(Operators):
     def num_elements(self) -> int:
         """The number of elements; 1 for rank 0."""
         return math.prod(self._native.shape)
+
+    if TYPE_CHECKING:
+
+        @property
+        def size(self) -> int: ...
+        def numel(self) -> int: ...
 
     # --- realization ----------------------------------------------------------------------------------
 
@@ -414,6 +431,13 @@ class Tensor(Operators):
             return self
         return call("transfer_to", self, place)
 
+    def __getitem__(self, index: Any) -> Tensor:
+        parts = index if isinstance(index, tuple) else (index,)
+        for part in parts:
+            if type(part) not in _indexing.BASIC:
+                return _indexing.select(self, parts)
+        return call("slice_tensor", self, parts)
+
     def transpose(self, dim1: int, dim2: int) -> Tensor:
         """The tensor with two axes swapped."""
         return call("transpose", self, dim1, dim2)
@@ -455,14 +479,6 @@ class Tensor(Operators):
         """
         return call("clamp", self, min, max)
 
-    def sum(self, axis: int = -1) -> Tensor:
-        """The sum along an axis, whose size becomes 1."""
-        return call("sum", self, axis)
-
-    def prod(self, axis: int = -1) -> Tensor:
-        """The product along an axis, whose size becomes 1."""
-        return call("prod", self, axis)
-
     # --- reading --------------------------------------------------------------------------------------
 
     def _read(self) -> Buffer:
@@ -486,6 +502,19 @@ class Tensor(Operators):
             ValueError: If NumPy has no such dtype, as for bfloat16 and the 8-bit floats.
         """
         return self._read().to(CPU()).to_numpy()
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """PyTorch's name of `to_numpy`."""
+        return self.to_numpy()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers; for rank 0, the number itself.
+
+        >>> Tensor([[1.0, 2.5]], dtype=DType.bfloat16).tolist()
+        [[1.0, 2.5]]
+        """
+        exact = self.cast(DType.float32) if self.dtype is DType.bfloat16 or self.dtype.is_float8() else self
+        return exact.to_numpy().tolist()
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return self._read().to(CPU()).__array__(dtype, copy)

@@ -24,8 +24,8 @@ class Shape(list[Dim]):
     >>> shape = Shape(["batch", 3])
     >>> shape
     [Dim('batch'), Dim(3)]
-    >>> shape == ["batch", 3], shape.rank, shape.static_dims
-    (True, 2, [3])
+    >>> shape == ["batch", 3], shape == ("batch", 3), shape.rank, shape.static_dims
+    (True, True, 2, [3])
     >>> shape[1:]
     [Dim(3)]
 
@@ -81,6 +81,14 @@ class Shape(list[Dim]):
         found = super().__getitem__(index)
         return Shape(found) if isinstance(index, slice) else found
 
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(list(other) if isinstance(other, tuple) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return super().__ne__(list(other) if isinstance(other, tuple) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __add__(self, other: ShapeLike) -> Shape:  # type: ignore[override]
         return Shape([*self, *other])
 
@@ -88,6 +96,13 @@ class Shape(list[Dim]):
         return Shape([*other, *self])
 
 
-def dims(shape: ShapeLike) -> Sequence[DimLike]:
-    """A shape for native code: lists and tuples as they are, any other iterable as a `Shape`."""
-    return shape if isinstance(shape, (list, tuple)) else Shape(shape)
+def dims(shape: ShapeLike | DimLike, more: tuple[DimLike, ...] = ()) -> Sequence[DimLike]:
+    """A shape for native code: lists and tuples as they are, any other iterable as a `Shape`. The dims may also be
+    arguments of their own: the first and `more`."""
+    if more:
+        return (shape, *more)  # type: ignore[arg-type]
+    if isinstance(shape, (list, tuple)):
+        return shape
+    if isinstance(shape, (int, Dim)) or (hasattr(shape, "__index__") and not hasattr(shape, "__iter__")):
+        return (shape,)  # type: ignore[arg-type]
+    return Shape(shape)  # type: ignore[arg-type]

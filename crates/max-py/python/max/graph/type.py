@@ -47,6 +47,8 @@ class DeviceKind(Enum):
 class DeviceRef:
     """A graph's reference to a device, whether or not this machine has it.
 
+    Functions that take a device also take its name, such as `"cpu"` or `"gpu:1"`.
+
     >>> DeviceRef.GPU(1)
     gpu:1
     >>> DeviceRef.CPU().to_device()
@@ -79,10 +81,12 @@ class DeviceRef:
         return DeviceRef(DeviceKind.GPU, id)
 
     @staticmethod
-    def from_device(device: Device | DeviceRef) -> DeviceRef:
-        """The reference to a device; a `DeviceRef` is returned as it is."""
+    def from_device(device: Device | DeviceRef | str) -> DeviceRef:
+        """The reference to a device, or to the one with a name; a `DeviceRef` is returned as it is."""
         if isinstance(device, DeviceRef):
             return device
+        if isinstance(device, str):
+            return DeviceRef._wrap(_core.DeviceRef.parse(device))
         return DeviceRef._wrap(native(device, _core.Device).ref)
 
     @staticmethod

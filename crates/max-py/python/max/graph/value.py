@@ -48,6 +48,9 @@ TensorValueLike: TypeAlias = Union[
 """What ops accept as a tensor. Numbers, arrays and buffers take the dtype of the tensors they are combined with."""
 
 
+_READING = frozenset({"item", "numpy", "to_numpy", "tolist"})
+"""Methods of tensors that graph values cannot have."""
+
 _SHELLS: dict[Any, Any] = {}
 """The class for the results of ops, by their native class."""
 
@@ -164,6 +167,14 @@ class TensorValue(Operators, _ArrayValue[TensorType]):
         self._native = getattr(native, "value", native)  # for a tensor, the value that represents it in the graph
         if self._native is None:
             raise TypeError(f"no graph is being built here, so {type(value).__name__} has no value in one")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _READING:
+            raise AttributeError(f"a value of a graph has no elements to read with {name} before the graph runs")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise TypeError("a value of a graph has no elements to make an array of before the graph runs")
 
     def to(self, device: Device | DeviceRef) -> TensorValue:
         """The tensor on a device; the tensor itself if it is already there."""

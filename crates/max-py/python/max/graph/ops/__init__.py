@@ -99,6 +99,7 @@ from max.graph.ops.reduction import (
     softmax,
     sum,
 )
+from max.graph.ops.sorting import argsort, bottom_k, nonzero, top_k
 from max.graph.type import TensorType
 
 __all__ = [
@@ -110,9 +111,11 @@ __all__ = [
     "allreduce",
     "argmax",
     "argmin",
+    "argsort",
     "as_interleaved_complex",
     "atanh",
     "band_part",
+    "bottom_k",
     "broadcast_to",
     "buffer_create",
     "buffer_load",
@@ -166,6 +169,7 @@ __all__ = [
     "mod",
     "mul",
     "negate",
+    "nonzero",
     "not_equal",
     "outer",
     "permute",
@@ -196,6 +200,7 @@ __all__ = [
     "sum",
     "tanh",
     "tile",
+    "top_k",
     "transfer_to",
     "transpose",
     "trunc",

@@ -2,49 +2,100 @@
 
 from __future__ import annotations
 
+from max.graph._operators import Axes, over
 from max.graph.value import TensorValue, TensorValueLike, call
 
 
-def sum(x: TensorValueLike, axis: int = -1) -> TensorValue:
+def sum(x: TensorValueLike, axis: Axes = -1, *, keepdims: bool = True) -> TensorValue:
     """The sum along an axis.
 
     >>> from max.dtype import DType
     >>> from max.graph import Graph, TensorType, ops
     >>> with Graph("total", input_types=[TensorType(DType.float32, ["n", 3])]) as graph:
     ...     ops.sum(graph.inputs[0], axis=0).shape
+    ...     ops.sum(graph.inputs[0], axis=(0, 1), keepdims=False).shape
     [Dim(1), Dim(3)]
+    []
+
+    Args:
+        x: The tensor.
+        axis: The axis, several of them, or None for all.
+        keepdims: Whether the result has these axes, with size 1.
     """
-    return call("sum", x, axis)
+    return call("sum", x, over(axis, keepdims))
 
 
-def prod(x: TensorValueLike, axis: int = -1) -> TensorValue:
-    """The product along an axis."""
-    return call("prod", x, axis)
+def prod(x: TensorValueLike, axis: Axes = -1, *, keepdims: bool = True) -> TensorValue:
+    """The product along an axis, several of them or all (None), which keep the size 1 if `keepdims` is true."""
+    return call("prod", x, over(axis, keepdims))
 
 
-def mean(x: TensorValueLike, axis: int = -1) -> TensorValue:
-    """The mean along an axis."""
-    return call("mean", x, axis)
+def mean(x: TensorValueLike, axis: Axes = -1, *, keepdims: bool = True) -> TensorValue:
+    """The mean along an axis, several of them or all (None), which keep the size 1 if `keepdims` is true."""
+    return call("mean", x, over(axis, keepdims))
 
 
-def max(x: TensorValueLike, y: TensorValueLike | None = None, /, axis: int | None = None) -> TensorValue:
-    """The largest elements along an axis, by default the last; or the elementwise maximum of two tensors."""
-    return call("reduce_max", x, -1 if axis is None else axis) if y is None else call("max", x, y)
+def max(
+    x: TensorValueLike, y: TensorValueLike | None = None, /, axis: Axes = None, *, keepdims: bool = True
+) -> TensorValue:
+    """The largest elements along an axis or several; or the elementwise maximum of two tensors.
+
+    Args:
+        x: The tensor.
+        y: The other tensor, if there are two; then `axis` and `keepdims` mean nothing.
+        axis: The axis, or several of them. None is the last one, unlike in other reductions: write
+            `x.max(axis=None)` for all of them, or name them.
+        keepdims: Whether the result has these axes, with size 1.
+    """
+    if y is not None:
+        return call("max", x, _operand(y))
+    return call("reduce_max", x, over(-1 if axis is None else axis, keepdims))
 
 
-def min(x: TensorValueLike, y: TensorValueLike | None = None, /, axis: int | None = None) -> TensorValue:
-    """The smallest elements along an axis, by default the last; or the elementwise minimum of two tensors."""
-    return call("reduce_min", x, -1 if axis is None else axis) if y is None else call("min", x, y)
+def min(
+    x: TensorValueLike, y: TensorValueLike | None = None, /, axis: Axes = None, *, keepdims: bool = True
+) -> TensorValue:
+    """The smallest elements along an axis or several; or the elementwise minimum of two tensors.
+
+    Args:
+        x: The tensor.
+        y: The other tensor, if there are two; then `axis` and `keepdims` mean nothing.
+        axis: The axis, or several of them. None is the last one, unlike in other reductions: write
+            `x.min(axis=None)` for all of them, or name them.
+        keepdims: Whether the result has these axes, with size 1.
+    """
+    if y is not None:
+        return call("min", x, _operand(y))
+    return call("reduce_min", x, over(-1 if axis is None else axis, keepdims))
 
 
-def argmax(x: TensorValueLike, axis: int = -1) -> TensorValue:
-    """The index of the largest element along an axis, as int64; the first if several are equal."""
-    return call("argmax", x, axis)
+def _operand(y: TensorValueLike) -> TensorValueLike:
+    """The second operand, which users of NumPy may take for the axes."""
+    if isinstance(y, tuple):
+        raise TypeError(f"the second argument is a tensor, and {y} is not: for axes, write axis={y}")
+    return y
 
 
-def argmin(x: TensorValueLike, axis: int = -1) -> TensorValue:
-    """The index of the smallest element along an axis, as int64; the first if several are equal."""
-    return call("argmin", x, axis)
+def argmax(x: TensorValueLike, axis: int | None = -1, *, keepdims: bool = True) -> TensorValue:
+    """The index of the largest element along an axis, as int64; the first if several are equal.
+
+    Args:
+        x: The tensor.
+        axis: The axis; for None, the index is that in row-major order.
+        keepdims: Whether the result has the axis, with size 1.
+    """
+    return call("argmax", x, over(axis, keepdims))
+
+
+def argmin(x: TensorValueLike, axis: int | None = -1, *, keepdims: bool = True) -> TensorValue:
+    """The index of the smallest element along an axis, as int64; the first if several are equal.
+
+    Args:
+        x: The tensor.
+        axis: The axis; for None, the index is that in row-major order.
+        keepdims: Whether the result has the axis, with size 1.
+    """
+    return call("argmin", x, over(axis, keepdims))
 
 
 def cumsum(

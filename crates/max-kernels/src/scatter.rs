@@ -1,0 +1,348 @@
+//! Runs scatters: the input is copied, then every element of the result belongs to one task, which applies its updates in the
+//! order of picks. So results depend neither on the number of threads nor on how work is split.
+
+use max_core::kernel::{Access, Combine, Instr, Loop, Reg, Scatter, Slot};
+use max_core::scalar::Lane;
+use max_core::{DType, Element, Result, bail, dispatch};
+
+use crate::indexed::{Along, BLOCK, Failures, Finder};
+use crate::loops::PreparedLoop;
+use crate::simd::{Isa, versions};
+use crate::{Memory, Pool, scratch};
+
+/// Roughly how many updates a task applies.
+const TASK: usize = 1 << 15;
+
+/// The fewest neighbouring inner positions that are updated together.
+const TOGETHER: usize = 16;
+
+/// How many inner positions a task has where each has its own indices: few enough that what it updates stays in a cache.
+const NARROW: usize = 64;
+
+/// The most inner positions that a task has where all have the same indices.
+const WIDE: usize = 4096;
+
+/// How many tasks rows are split into if there are enough.
+const SHARES: usize = 16;
+
+/// A scatter that is ready to run.
+#[derive(Debug)]
+pub(crate) struct PreparedScatter {
+    /// Outer, picks and inner.
+    sizes: [usize; 3],
+    finder: Finder,
+    copy: PreparedLoop,
+    /// The memory of the input and of the result.
+    slots: [Slot; 2],
+    /// Along outer and inner.
+    out: Along<2>,
+    updates: Along<3>,
+    spread: Spread,
+    add_row: AddRow,
+}
+
+/// Combines updates into elements at places after an address: from updates at a distance from each other, to positions that
+/// are moved on by a step from one to the next.
+type Spread = unsafe fn(to: (*mut u8, isize), updates: (*const u8, isize), places: &[isize]);
+
+/// Combines a number of updates into as many elements, each at their distance.
+type AddRow = unsafe fn(row: Row);
+
+/// Some elements and their updates, each with its distance.
+#[derive(Clone, Copy)]
+struct Row {
+    to: (*mut u8, isize),
+    updates: (*const u8, isize),
+    count: usize,
+}
+
+impl PreparedScatter {
+    pub(crate) fn new(k: &Scatter<i64>) -> Result<PreparedScatter> {
+        let (dtype, space) = (k.out.dtype, &k.space);
+        if k.input.dtype != dtype || k.updates.dtype != dtype {
+            bail!(internal, "a scatter of {} over {} into {dtype}", k.updates.dtype, k.input.dtype);
+        }
+        let finder = Finder::new(space, &k.out)?;
+        let numbered = |access: &Access<i64>, slot| Access { slot: Slot(slot), ..access.clone() };
+        let copy = Loop {
+            shape: [&[space.outer], &space.sizes[..], &[space.inner]].concat(),
+            reduce: None,
+            accesses: vec![numbered(&k.input, 0), numbered(&k.out, 1)],
+            code: vec![Instr::Load(0), Instr::Store(1, Reg(0))],
+        };
+        let (spread, add_row) = functions(dtype, k.combine);
+        Ok(PreparedScatter {
+            sizes: [space.outer, *space.picks(), space.inner].map(|size| size as usize),
+            finder,
+            copy: PreparedLoop::new(&copy)?,
+            slots: [k.input.slot, k.out.slot],
+            out: Along::new(&k.out, [0, space.sizes.len() + 1]),
+            updates: Along::new(&k.updates, [0, 1, 2]),
+            spread,
+            add_row,
+        })
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel.
+    pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+        let [outer, picks, inner] = self.sizes;
+        let [input, out] = self.slots.map(|slot| memory[slot.0 as usize]);
+        // SAFETY: guaranteed by the caller, here and below.
+        unsafe {
+            if input.ptr() != out.ptr() {
+                self.copy.run(&[input, out], pool)?;
+            }
+            if outer == 0 || picks == 0 || inner == 0 {
+                return self.finder.check(memory, pool);
+            }
+            if outer * inner == 1 || !self.finder.is_shared() {
+                return match inner < TOGETHER {
+                    true => self.each_line(memory, pool),
+                    false => self.each_strip(memory, pool),
+                };
+            }
+            scratch::with(picks * size_of::<isize>(), |places| {
+                let places = places.cast::<isize>();
+                self.finder.table(memory, pool, 1, places)?;
+                let places = std::slice::from_raw_parts(places, picks);
+                match inner < TOGETHER {
+                    true => self.same_for_lines(memory, pool, places),
+                    false => self.same_for_rows(memory, pool, places),
+                }
+                Ok(())
+            })
+        }
+    }
+
+    /// Lines with indices of their own, one after the other.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel.
+    unsafe fn each_line(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+        let [outer, picks, inner] = self.sizes;
+        let failures = Failures::default();
+        in_tasks(pool, outer * inner, picks, &|line| {
+            let (o, i) = (line / inner, line % inner);
+            let mut room = [0; BLOCK];
+            for pick in (0..picks).step_by(BLOCK) {
+                let places = &mut room[..BLOCK.min(picks - pick)];
+                let to = (self.out.at(memory, [o, i]), 0);
+                let updates = (self.updates.at(memory, [o, pick, i]).cast_const(), self.updates.strides[1]);
+                // SAFETY: the memory was checked, places are in bounds, and no other task has this line.
+                unsafe {
+                    if let Err(bad) = self.finder.picks(memory, [o, pick, i], places) {
+                        return failures.note(line, bad);
+                    }
+                    (self.spread)(to, updates, places);
+                }
+            }
+        });
+        failures.result(&self.finder)
+    }
+
+    /// Strips of neighbouring lines with indices of their own, pick after pick.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel.
+    unsafe fn each_strip(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+        let [outer, picks, inner] = self.sizes;
+        let strips = inner.div_ceil(NARROW);
+        let failures = Failures::default();
+        in_tasks(pool, outer * strips, picks * NARROW, &|strip| {
+            let (o, i) = (strip / strips, strip % strips * NARROW);
+            let mut room = [0; NARROW];
+            let places = &mut room[..NARROW.min(inner - i)];
+            let to = (self.out.at(memory, [o, i]), self.out.strides[1]);
+            for pick in 0..picks {
+                let updates = (self.updates.at(memory, [o, pick, i]).cast_const(), self.updates.strides[2]);
+                // SAFETY: the memory was checked, places are in bounds, and no other task has these lines.
+                unsafe {
+                    if let Err(bad) = self.finder.across(memory, [o, pick, i], places) {
+                        return failures.note(strip, bad);
+                    }
+                    (self.spread)(to, updates, places);
+                }
+            }
+        });
+        failures.result(&self.finder)
+    }
+
+    /// Lines that have the same places.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, and the places are in bounds.
+    unsafe fn same_for_lines(&self, memory: &[Memory], pool: &Pool, places: &[isize]) {
+        let [outer, picks, inner] = self.sizes;
+        in_tasks(pool, outer * inner, picks, &|line| {
+            let (o, i) = (line / inner, line % inner);
+            let to = (self.out.at(memory, [o, i]), 0);
+            let updates = (self.updates.at(memory, [o, 0, i]).cast_const(), self.updates.strides[1]);
+            // SAFETY: guaranteed by the caller, and no other task has this line.
+            unsafe { (self.spread)(to, updates, places) };
+        });
+    }
+
+    /// Rows of neighbouring lines that have the same places. If there are few, each task has a share of the places.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel, and the places are in bounds.
+    unsafe fn same_for_rows(&self, memory: &[Memory], pool: &Pool, places: &[isize]) {
+        let [outer, picks, inner] = self.sizes;
+        let width = inner.min(WIDE);
+        let rows = outer * inner.div_ceil(width);
+        // Every share looks at all places, which must take less time than the updates.
+        let shares = (SHARES / rows.min(SHARES)).min(picks * width / TASK).min(inner / TOGETHER).max(1);
+        in_tasks(pool, rows * shares, picks * width / shares, &|part| {
+            let (row, share) = (part / shares, part % shares);
+            let (o, i) = (row / inner.div_ceil(width), row % inner.div_ceil(width) * width);
+            let out = self.out.at(memory, [o, i]);
+            for (pick, &place) in places.iter().enumerate() {
+                if shares > 1 && share_of(place, shares) != share {
+                    continue;
+                }
+                let row = Row {
+                    to: (self.out.after(out, place), self.out.strides[1]),
+                    updates: (self.updates.at(memory, [o, pick, i]).cast_const(), self.updates.strides[2]),
+                    count: width.min(inner - i),
+                };
+                // SAFETY: guaranteed by the caller, and no other task has this part of the places and lines.
+                unsafe { (self.add_row)(row) };
+            }
+        });
+    }
+}
+
+/// Which of some tasks a place belongs to.
+fn share_of(place: isize, shares: usize) -> usize {
+    ((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % shares
+}
+
+/// Calls a function for each of some parts, in tasks of several parts if they have few updates each.
+fn in_tasks(pool: &Pool, parts: usize, updates: usize, f: &(dyn Fn(usize) + Sync)) {
+    let together = (TASK / updates.max(1)).max(1);
+    pool.run(parts.div_ceil(together), &|task| {
+        (task * together..parts.min((task + 1) * together)).for_each(f);
+    });
+}
+
+/// The functions for a dtype.
+fn functions(dtype: DType, combine: Combine) -> (Spread, AddRow) {
+    fn of<T: Copy, C: Combined<T>>() -> (Spread, AddRow) {
+        (spread::<T, C>, version::<Rows<T, C>>(Isa::best()))
+    }
+    match combine {
+        Combine::Assign => match dtype.size_in_bytes() {
+            1 => of::<u8, Assign>(),
+            2 => of::<u16, Assign>(),
+            4 => of::<u32, Assign>(),
+            _ => of::<u64, Assign>(),
+        },
+        Combine::Add => dispatch!(dtype, T => of::<T, Add>()),
+        Combine::Mul => dispatch!(dtype, T => of::<T, Mul>()),
+        Combine::Min => dispatch!(dtype, T => of::<T, Min>()),
+        Combine::Max => dispatch!(dtype, T => of::<T, Max>()),
+    }
+}
+
+/// What an element becomes by an update.
+trait Combined<T> {
+    fn of(element: T, update: T) -> T;
+}
+
+struct Assign;
+
+impl<T> Combined<T> for Assign {
+    #[inline(always)]
+    fn of(_: T, update: T) -> T {
+        update
+    }
+}
+
+macro_rules! combined {
+    ($($name:ident $op:ident;)*) => {$(
+        struct $name;
+
+        impl<T: Element> Combined<T> for $name {
+            #[inline(always)]
+            fn of(element: T, update: T) -> T {
+                T::from_lane(element.to_lane().$op(update.to_lane()))
+            }
+        }
+    )*};
+}
+
+combined! {
+    Add add;
+    Mul mul;
+    Min min;
+    Max max;
+}
+
+/// # Safety
+///
+/// The updates can be read, and the elements at the places, each moved on by its number of steps, read and written.
+unsafe fn spread<T: Copy, C: Combined<T>>(
+    to: (*mut u8, isize),
+    updates: (*const u8, isize),
+    places: &[isize],
+) {
+    let ((to, step), (updates, distance)) = ((to.0.cast::<T>(), to.1), (updates.0.cast::<T>(), updates.1));
+    for (i, &place) in places.iter().enumerate() {
+        let i = i as isize;
+        // SAFETY: guaranteed by the caller. Elements need not be aligned.
+        unsafe {
+            let element = to.wrapping_offset(place + i * step);
+            let update = updates.wrapping_offset(i * distance).read_unaligned();
+            element.write_unaligned(C::of(element.read_unaligned(), update));
+        }
+    }
+}
+
+trait Body {
+    /// # Safety
+    ///
+    /// The updates can be read, and the elements read and written.
+    unsafe fn run<const FMA: bool>(row: Row);
+}
+
+versions!(version: Body, fn(row: Row));
+
+/// Combines rows of a type.
+struct Rows<T, C>(std::marker::PhantomData<(T, C)>);
+
+impl<T: Copy, C: Combined<T>> Body for Rows<T, C> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(row: Row) {
+        // SAFETY: guaranteed by the caller. The distances are known when the first is compiled.
+        unsafe {
+            match (row.to.1, row.updates.1) {
+                (1, 1) => combine_row::<T, C>(row, 1, 1),
+                (step, distance) => combine_row::<T, C>(row, step, distance),
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`Body::run`].
+#[inline(always)]
+unsafe fn combine_row<T: Copy, C: Combined<T>>(row: Row, step: isize, distance: isize) {
+    let (to, updates) = (row.to.0.cast::<T>(), row.updates.0.cast::<T>());
+    for i in 0..row.count as isize {
+        // SAFETY: guaranteed by the caller. Elements need not be aligned.
+        unsafe {
+            let element = to.wrapping_offset(i * step);
+            let update = updates.wrapping_offset(i * distance).read_unaligned();
+            element.write_unaligned(C::of(element.read_unaligned(), update));
+        }
+    }
+}
