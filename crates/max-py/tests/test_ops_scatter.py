@@ -7,19 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from max.driver import CPU
 from max.dtype import DType
+from max.engine import InferenceSession
 from max.experimental import functional as F
 from max.experimental.tensor import Tensor
-from max.graph import Dim, Graph, TensorType, ops
+from max.graph import DeviceRef, Dim, Graph, TensorType, ops
 
-from helpers import CPU, evaluate, session_for
+from helpers import evaluate, tensor
 
 FOLDS = json.loads((Path(__file__).parent / "data" / "fold.json").read_text())
 COMBINED = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
-
-
-def tensor(dtype: str, *shape: object) -> TensorType:
-    return TensorType(getattr(DType, dtype), list(shape), CPU)
 
 
 def shape_of(build, *types: TensorType) -> list:
@@ -73,7 +71,9 @@ class TestTypes:
         refused(ValueError, "axis -3", along(-3), x, tensor("float32", 2, 3), i)
         refused(ValueError, "axis -1", along(-1), tensor("float32"), tensor("float32"), tensor("int64"))
 
-    @pytest.mark.parametrize("name", ["scatter_nd", "scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_mul"])
+    @pytest.mark.parametrize(
+        "name", ["scatter_nd", "scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_mul"]
+    )
     def test_scatter_nd(self, name: str) -> None:
         op, x = getattr(ops, name), tensor("float32", 5, 3)
         assert shape_of(op, x, tensor("float32", 4, 3), tensor("int64", 4, 1)) == [5, 3]
@@ -88,8 +88,6 @@ class TestTypes:
         refused(ValueError, "must match", op, x, tensor("int32", 4, 3), tensor("int64", 4, 1))
 
     def test_devices(self) -> None:
-        from max.graph import DeviceRef
-
         far = TensorType(DType.int64, [2, 3], DeviceRef.GPU(0))
         refused(ValueError, "same device", ops.scatter, tensor("float32", 5, 3), tensor("float32", 2, 3), far)
         refused(ValueError, "same device", ops.gather_nd, tensor("float32", 5, 3, 1, 1), far)
@@ -100,7 +98,9 @@ class TestTypes:
         assert shape_of(small, tensor("float32", 2, 12, 12)) == [2, 3, 4, 5]
         assert shape_of(small, tensor("float32", "n", Dim("c") * 4, "l")) == ["n", "c", 4, 5]
         assert shape_of(fold(("h", "w"), (2, 2)), tensor("float32", "n", Dim("c") * 4, "l"))[2:] == ["h", "w"]
-        refused(ValueError, r"\(11\) must match the calculated number of blocks \(12\)", small, tensor("float32", 2, 12, 11))
+        refused(
+            ValueError, r"\(11\) must match the calculated number of blocks \(12\)", small, tensor("float32", 2, 12, 11)
+        )
         refused(ValueError, r"\(11\) must be a multiple", small, tensor("float32", 2, 11, 12))
         refused(ValueError, "rank 3", small, tensor("float32", 12, 12))
         x = tensor("float32", 2, 12, 12)
@@ -143,15 +143,18 @@ class TestRuns:
         rows, flat = rng.integers(0, 500, (9000, 1)), rng.integers(0, 64, (9000, 64))
         results = set()
         for threads in (1, 2, 8):
-            session = session_for(threads)
+            session = InferenceSession(devices=[CPU()], num_threads=threads)
             (a,) = evaluate(session, ops.scatter_nd_add, x, updates, rows)
             (b,) = evaluate(session, ops.scatter_add, updates, updates, flat)
-            (c,) = evaluate(session, lambda *v: ops.scatter_add(*v, 0), x[:, 0].copy(), updates[:, 0].copy(), rows[:, 0].copy())
+            (c,) = evaluate(
+                session, lambda *v: ops.scatter_add(*v, 0), x[:, 0].copy(), updates[:, 0].copy(), rows[:, 0].copy()
+            )
             results.add(a.tobytes() + b.tobytes() + c.tobytes())
         assert len(results) == 1
 
     @pytest.mark.parametrize(
-        "dtype, index", [("int64", 5), ("int64", -6), ("int64", -(2**63)), ("uint64", 2**64 - 1), ("int8", 5), ("uint8", 255)]
+        "dtype, index",
+        [("int64", 5), ("int64", -6), ("int64", -(2**63)), ("uint64", 2**64 - 1), ("int8", 5), ("uint8", 255)],
     )
     def test_out_of_range(self, session, dtype: str, index: int) -> None:
         bad = np.array([[0], [index]], dtype)
@@ -176,10 +179,14 @@ class TestRuns:
         with pytest.raises(IndexError, match="axis 0 with size 0"):
             evaluate(session, ops.scatter_nd, none, F53[:1], np.zeros((1, 1), np.int64))
         with pytest.raises(IndexError, match="index 7 is out of range"):
-            evaluate(session, ops.scatter_nd, np.zeros((5, 0), np.float32), np.zeros((1, 0), np.float32), np.array([[7]]))
+            evaluate(
+                session, ops.scatter_nd, np.zeros((5, 0), np.float32), np.zeros((1, 0), np.float32), np.array([[7]])
+            )
 
     def test_sizes_that_differ_at_run_time(self, session) -> None:
-        with Graph("parts", input_types=[tensor("float32", "n", 3), tensor("float32", "m", 3), tensor("int64", "k", 3)]) as graph:
+        with Graph(
+            "parts", input_types=[tensor("float32", "n", 3), tensor("float32", "m", 3), tensor("int64", "k", 3)]
+        ) as graph:
             graph.output(ops.scatter(*graph.inputs, 1))
         model = session.load(graph)
         (y,) = model.execute(F53, -F53[:2], np.tile([2, 0, 1], (2, 1)))
