@@ -72,9 +72,7 @@ def cumsum(x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool
     wide = np.float64 if forward.dtype.kind == "f" else forward.dtype
     sums = np.cumsum(forward, axis=axis, dtype=wide)
     if exclusive:
-        first = (
-            np.zeros_like(np.take(sums, [], axis=axis)) if sums.shape[axis] == 0 else np.take(sums, [0], axis=axis) * 0
-        )
+        first = np.zeros_like(np.take(sums, [], axis=axis)) if sums.shape[axis] == 0 else np.take(sums, [0], axis=axis) * 0
         sums = np.concatenate([first, np.take(sums, range(max(sums.shape[axis] - 1, 0)), axis=axis)], axis=axis)
     return (np.flip(sums, axis) if reverse else sums).astype(x.dtype)
 
