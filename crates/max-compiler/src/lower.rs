@@ -316,6 +316,8 @@ impl<'a> Lowering<'a> {
             OpKind::Conv2d(c) => self.conv2d(id, op, c),
             OpKind::Gather(g) => self.gather(id, op, g.axis),
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
+            OpKind::Pool(p) => self.pool(id, op, p),
+            OpKind::Resample(r) => self.resample(id, op, r),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
             OpKind::Custom(c) => self.custom(id, op, c.device),

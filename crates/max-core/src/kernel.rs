@@ -2,8 +2,8 @@
 //!
 //! A [`Loop`] is a fused region: one walk over an index space in which a small straight-line program runs on
 //! every element. With a reduced axis it is a row program: values are per element or per row, and reductions
-//! turn the former into the latter. Matmul, attention and conv2d pass their results to a loop, their epilogue, so that
-//! these kernels all write their output in the same way.
+//! turn the former into the latter. Matmul, attention, conv2d and pooling pass their results to a loop, their epilogue, so
+//! that these kernels all write their output in the same way.
 //!
 //! A kernel is described once, from lowering to launch. Its sizes have a type `D`: dims in a compiled program, integers
 //! once they are bound for an execution. Its memory is named by an `M`: by the nodes of a graph while it is lowered, by
@@ -19,8 +19,10 @@ mod map;
 mod matmul;
 mod print;
 mod put;
+mod resample;
 mod scan;
 mod walk;
+mod window;
 
 pub use attention::Attention;
 pub use check::Level;
@@ -29,8 +31,10 @@ pub use gather::Gather;
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
 pub use put::{Put, PutBound, put_start};
+pub use resample::Resample;
 pub use scan::Scan;
 pub use walk::{Role, Walk};
+pub use window::{Pooling, Sliding, Span, Window};
 
 use std::fmt::{self, Display, Formatter};
 
@@ -204,6 +208,8 @@ kernels! {
     Gather "gather",
     Scan "scan",
     Put "store",
+    Window "window",
+    Resample "resample",
 }
 
 /// A final loop of a kernel.

@@ -17,8 +17,10 @@ mod matmul;
 mod nvrtc;
 mod put;
 mod record;
+mod resample;
 mod scan;
 mod text;
+mod window;
 
 use max_core::kernel::{Access, Kernel, Slot};
 use max_core::{DType, DeviceRef, Error, Result, bail};
@@ -227,6 +229,8 @@ impl Plan {
             Kernel::Gather(k) => self.gather(k),
             Kernel::Scan(k) => self.scan(k),
             Kernel::Put(k) => self.put(k),
+            Kernel::Window(k) => self.window(k),
+            Kernel::Resample(k) => self.resample(k),
         }
     }
 

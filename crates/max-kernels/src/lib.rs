@@ -17,11 +17,13 @@ mod memory;
 mod pool;
 mod put;
 mod register;
+mod resample;
 pub mod roofline;
 mod scan;
 mod scratch;
 mod simd;
 mod tile;
+mod window;
 
 pub use memory::Memory;
 pub use pool::Pool;
@@ -76,6 +78,8 @@ kinds! {
     Gather => gather::PreparedGather,
     Scan => scan::PreparedScan,
     Put => put::PreparedPut,
+    Window => window::PreparedWindow,
+    Resample => resample::PreparedResample,
 }
 
 /// Checks a kernel and decides how to run it, on the memory of the host.

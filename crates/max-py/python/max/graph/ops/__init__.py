@@ -62,6 +62,15 @@ from max.graph.ops.elementwise import (
     where,
 )
 from max.graph.ops.extension import custom, inplace_custom
+from max.graph.ops.imaging import (
+    InterpolationMode,
+    avg_pool2d,
+    max_pool2d,
+    resize,
+    resize_bicubic,
+    resize_linear,
+    resize_nearest,
+)
 from max.graph.ops.linear import conv2d, matmul, outer
 from max.graph.ops.movement import (
     as_interleaved_complex,
@@ -102,6 +111,7 @@ from max.graph.ops.reduction import (
 from max.graph.type import TensorType
 
 __all__ = [
+    "InterpolationMode",
     "TensorType",
     "abs",
     "acos",
@@ -112,6 +122,7 @@ __all__ = [
     "argmin",
     "as_interleaved_complex",
     "atanh",
+    "avg_pool2d",
     "band_part",
     "broadcast_to",
     "buffer_create",
@@ -161,6 +172,7 @@ __all__ = [
     "logsoftmax",
     "matmul",
     "max",
+    "max_pool2d",
     "mean",
     "min",
     "mod",
@@ -179,6 +191,10 @@ __all__ = [
     "relu",
     "repeat_interleave",
     "reshape",
+    "resize",
+    "resize_bicubic",
+    "resize_linear",
+    "resize_nearest",
     "rms_norm",
     "round",
     "rsqrt",
