@@ -43,16 +43,9 @@ def logsoftmax(x: np.ndarray) -> np.ndarray:
     return s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
 
 
-def layer_norm(
-    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, epsilon: float
-) -> np.ndarray:
+def layer_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, epsilon: float) -> np.ndarray:
     centred = x - x.mean(axis=-1, keepdims=True)
-    return (
-        centred
-        / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + epsilon)
-        * gamma
-        + beta
-    )
+    return centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + epsilon) * gamma + beta
 
 
 def rms_norm(
@@ -62,11 +55,7 @@ def rms_norm(
     weight_offset: float = 0.0,
     multiply_before_cast: bool = False,
 ) -> np.ndarray:
-    return (
-        x
-        / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + epsilon)
-        * (weight + weight_offset)
-    )
+    return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + epsilon) * (weight + weight_offset)
 
 
 def reduce_sum(x: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -79,22 +68,13 @@ def reduce_prod(x: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.prod(x, axis=axis, keepdims=True, dtype=x.dtype)
 
 
-def cumsum(
-    x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool = False
-) -> np.ndarray:
+def cumsum(x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
     forward = np.flip(x, axis) if reverse else x
     wide = np.float64 if forward.dtype.kind == "f" else forward.dtype
     sums = np.cumsum(forward, axis=axis, dtype=wide)
     if exclusive:
-        first = (
-            np.zeros_like(np.take(sums, [], axis=axis))
-            if sums.shape[axis] == 0
-            else np.take(sums, [0], axis=axis) * 0
-        )
-        sums = np.concatenate(
-            [first, np.take(sums, range(max(sums.shape[axis] - 1, 0)), axis=axis)],
-            axis=axis,
-        )
+        first = np.zeros_like(np.take(sums, [], axis=axis)) if sums.shape[axis] == 0 else np.take(sums, [0], axis=axis) * 0
+        sums = np.concatenate([first, np.take(sums, range(max(sums.shape[axis] - 1, 0)), axis=axis)], axis=axis)
     return (np.flip(sums, axis) if reverse else sums).astype(x.dtype)
 
 
@@ -139,40 +119,24 @@ def conv2d(
     out = np.zeros((x.shape[0], height, width, channels_out))
     for i, j in np.ndindex(height, width):
         for r, s in np.ndindex(rows, cols):
-            pixel = x[
-                :, i * stride[0] + r * dilation[0], j * stride[1] + s * dilation[1], :
-            ]
+            pixel = x[:, i * stride[0] + r * dilation[0], j * stride[1] + s * dilation[1], :]
             for g in range(groups):
                 a, b = g * group_in, g * group_out
-                out[:, i, j, b : b + group_out] += (
-                    pixel[:, a : a + group_in] @ filter[r, s, :, b : b + group_out]
-                )
+                out[:, i, j, b : b + group_out] += pixel[:, a : a + group_in] @ filter[r, s, :, b : b + group_out]
     if bias is not None:
         out = out + bias
     return out.transpose(0, 3, 1, 2) if input_layout == "layout:NCHW" else out
 
 
-def arange(
-    start: Any,
-    stop: Any,
-    step: Any = 1,
-    out_dim: Any = None,
-    *,
-    dtype: str,
-    device: str,
-) -> np.ndarray:
+def arange(start: Any, stop: Any, step: Any = 1, out_dim: Any = None, *, dtype: str, device: str) -> np.ndarray:
     return np.arange(start, stop, step)
 
 
-def repeat_interleave(
-    x: np.ndarray, repeats: int, axis: Any = None, out_dim: Any = None
-) -> np.ndarray:
+def repeat_interleave(x: np.ndarray, repeats: int, axis: Any = None, out_dim: Any = None) -> np.ndarray:
     return np.repeat(x, repeats, axis)
 
 
-def band_part(
-    x: np.ndarray, num_lower: Any = None, num_upper: Any = None, exclude: bool = False
-) -> np.ndarray:
+def band_part(x: np.ndarray, num_lower: Any = None, num_upper: Any = None, exclude: bool = False) -> np.ndarray:
     rows, cols = np.indices(x.shape[-2:])
     inside = np.ones(x.shape[-2:], dtype=bool)
     if num_lower is not None:
@@ -182,9 +146,7 @@ def band_part(
     return np.where(inside != exclude, x, x.dtype.type(0))
 
 
-def hann_window(
-    length: int, device: str, periodic: bool = True, dtype: str = "dtype:float32"
-) -> np.ndarray:
+def hann_window(length: int, device: str, periodic: bool = True, dtype: str = "dtype:float32") -> np.ndarray:
     if length == 1:
         return np.ones(1)
     return np.hanning(length + 1)[:-1] if periodic else np.hanning(length)
@@ -195,62 +157,44 @@ def complex_mul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     return np.stack([a * c - b * d, a * d + b * c], axis=-1)
 
 
-def clamp(
-    x: np.ndarray, lower_bound: Any = None, upper_bound: Any = None
-) -> np.ndarray:
+def clamp(x: np.ndarray, lower_bound: Any = None, upper_bound: Any = None) -> np.ndarray:
     x = x if lower_bound is None else np.maximum(x, lower_bound)
     return x if upper_bound is None else np.minimum(x, upper_bound)
 
 
-def group_norm(
-    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, num_groups: int, epsilon: float
-) -> np.ndarray:
+def group_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, num_groups: int, epsilon: float) -> np.ndarray:
     rows = x.reshape(x.shape[0], num_groups, math.prod(x.shape[1:]) // num_groups)
     normal = layer_norm(rows, np.ones(1), np.zeros(1), epsilon).reshape(x.shape)
     per_channel = (-1,) + (1,) * (x.ndim - 2)
     return normal * gamma.reshape(per_channel) + beta.reshape(per_channel)
 
 
-def windows(
-    size: int, kernel: int, stride: int, dilation: int, padding: int, ceil: bool
-) -> list[list[int]]:
+def windows(size: int, kernel: int, stride: int, dilation: int, padding: int, ceil: bool) -> list[list[int]]:
     """The positions of the elements of each window on an axis; those in the padding are outside of it."""
     room = size + 2 * padding - dilation * (kernel - 1) - 1
     count = (-(-room // stride) if ceil else room // stride) + 1
     if ceil and (count - 1) * stride >= size + padding:
         count -= 1  # a window must start before the end of the padding
-    return [
-        [i * stride + tap * dilation - padding for tap in range(kernel)]
-        for i in range(count)
-    ]
+    return [[i * stride + tap * dilation - padding for tap in range(kernel)] for i in range(count)]
 
 
-def pool(
-    x: np.ndarray, kernel_size, stride, dilation, padding, ceil: bool, combine: Callable
-) -> np.ndarray:
+def pool(x: np.ndarray, kernel_size, stride, dilation, padding, ceil: bool, combine: Callable) -> np.ndarray:
     pair = lambda value: value if isinstance(value, (list, tuple)) else (value, value)  # noqa: E731
     moves = zip(x.shape[1:3], kernel_size, pair(stride), pair(dilation), pair(padding))
     rows, columns = (windows(*axis, ceil) for axis in moves)
     out = np.empty((x.shape[0], len(rows), len(columns), x.shape[3]), dtype=x.dtype)
     for i, j in np.ndindex(len(rows), len(columns)):
-        inside = [
-            [at for at in taps if 0 <= at < size]
-            for taps, size in zip((rows[i], columns[j]), x.shape[1:3])
-        ]
+        inside = [[at for at in taps if 0 <= at < size] for taps, size in zip((rows[i], columns[j]), x.shape[1:3])]
         padded = [
             [at for at in taps if at < size + pad]
-            for taps, size, pad in zip(
-                (rows[i], columns[j]), x.shape[1:3], pair(padding)
-            )
+            for taps, size, pad in zip((rows[i], columns[j]), x.shape[1:3], pair(padding))
         ]
         patch = x[:, inside[0]][:, :, inside[1]].reshape(x.shape[0], -1, x.shape[3])
         out[:, i, j] = combine(patch, len(padded[0]) * len(padded[1]))
     return out
 
 
-def max_pool2d(
-    x: np.ndarray, kernel_size, stride=1, dilation=1, padding=0, ceil_mode: bool = False
-) -> np.ndarray:
+def max_pool2d(x: np.ndarray, kernel_size, stride=1, dilation=1, padding=0, ceil_mode: bool = False) -> np.ndarray:
     if x.dtype.kind == "f":
         least: Any = -np.inf
     else:
@@ -308,9 +252,7 @@ def interpolated(
         matrix = np.zeros((count, size))
         for i, at in enumerate(coordinates(size, count, mode)):
             if antialias and size > count:
-                matrix[i] = [
-                    max(0.0, 1 - abs(j - float(at)) * count / size) for j in range(size)
-                ]
+                matrix[i] = [max(0.0, 1 - abs(j - float(at)) * count / size) for j in range(size)]
                 matrix[i] /= matrix[i].sum()
                 continue
             for j in range(math.floor(at) - reach + 1, math.floor(at) + reach + 1):
@@ -325,9 +267,7 @@ def settled(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x - near) <= 1e-12 * np.maximum(np.abs(near), 1), near, x)
 
 
-def resize_linear(
-    x: np.ndarray, size, coordinate_transform_mode: int = 0, antialias: bool = False
-) -> np.ndarray:
+def resize_linear(x: np.ndarray, size, coordinate_transform_mode: int = 0, antialias: bool = False) -> np.ndarray:
     tent = lambda distance: max(0.0, 1 - abs(distance))  # noqa: E731
     return settled(interpolated(x, size, coordinate_transform_mode, tent, 1, antialias))
 
@@ -336,9 +276,7 @@ def resize_bicubic(x: np.ndarray, size) -> np.ndarray:
     return settled(interpolated(x, size, 0, cubic, 2))
 
 
-def resize_nearest(
-    x: np.ndarray, size, coordinate_transform_mode: int = 0, round_mode: int = 0
-) -> np.ndarray:
+def resize_nearest(x: np.ndarray, size, coordinate_transform_mode: int = 0, round_mode: int = 0) -> np.ndarray:
     half = Fraction(1, 2)
     roundings: list[Callable] = [
         lambda at: math.ceil(at - half),
@@ -347,13 +285,8 @@ def resize_nearest(
         math.ceil,
     ]
     for axis, count in enumerate(size):
-        places = [
-            roundings[round_mode](at)
-            for at in coordinates(x.shape[axis], count, coordinate_transform_mode)
-        ]
-        x = np.take(
-            x, np.clip(np.array(places, dtype=int), 0, x.shape[axis] - 1), axis=axis
-        )
+        places = [roundings[round_mode](at) for at in coordinates(x.shape[axis], count, coordinate_transform_mode)]
+        x = np.take(x, np.clip(np.array(places, dtype=int), 0, x.shape[axis] - 1), axis=axis)
     return x
 
 
@@ -361,11 +294,7 @@ def resize(x: np.ndarray, shape, interpolation: str = "bilinear") -> np.ndarray:
     if interpolation == "nearest" or list(x.shape) == list(shape):
         return resize_nearest(x, shape)
     wide = x.astype(np.float64)
-    return (
-        resize_bicubic(wide, shape)
-        if interpolation == "bicubic"
-        else resize_linear(wide, shape)
-    )
+    return resize_bicubic(wide, shape) if interpolation == "bicubic" else resize_linear(wide, shape)
 
 
 PREDICATES: dict[str, Callable] = {

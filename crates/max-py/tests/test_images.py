@@ -24,9 +24,7 @@ image = tensor("float32", 2, 8, 9, 3)
 
 
 def run(session, forward, *arrays: np.ndarray, types=None) -> np.ndarray:
-    types = types or [
-        TensorType(DType.from_numpy(a.dtype), a.shape, CPU) for a in arrays
-    ]
+    types = types or [TensorType(DType.from_numpy(a.dtype), a.shape, CPU) for a in arrays]
     with Graph("images", input_types=types) as graph:
         graph.output(forward(*(value.tensor for value in graph.inputs)))
     (result,) = session.load(graph).execute(*arrays)
@@ -70,9 +68,7 @@ class TestPyTorch:
             if name.startswith("max"):
                 got = run(session, lambda x: ops.max_pool2d(x, *move), last)
             else:
-                got = run(
-                    session, lambda x: ops.avg_pool2d(x, *move, case["counted"]), last
-                )
+                got = run(session, lambda x: ops.avg_pool2d(x, *move, case["counted"]), last)
             got = got.transpose(0, 3, 1, 2)
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
@@ -85,16 +81,10 @@ class TestPyTorch:
 
             def forward(x):
                 rows = ops.permute(x, [0, 2, 3, 1])
-                pooled = (
-                    ops.max_pool2d(rows, *move)
-                    if name[0] == "m"
-                    else ops.avg_pool2d(rows, *move, case["counted"])
-                )
+                pooled = ops.max_pool2d(rows, *move) if name[0] == "m" else ops.avg_pool2d(rows, *move, case["counted"])
                 return ops.permute(pooled, [0, 3, 1, 2])
 
-            np.testing.assert_allclose(
-                run(session, forward, x), want, rtol=2e-5, atol=2e-6
-            )
+            np.testing.assert_allclose(run(session, forward, x), want, rtol=2e-5, atol=2e-6)
 
 
 class TestPooling:
@@ -108,9 +98,7 @@ class TestPooling:
             5,
             3,
         ]
-        assert shapes_of(
-            lambda x: op(x, (2, 2), stride=(3, 4), padding=(1, 0)), image
-        ) == [2, 3, 2, 3]
+        assert shapes_of(lambda x: op(x, (2, 2), stride=(3, 4), padding=(1, 0)), image) == [2, 3, 2, 3]
         assert shapes_of(lambda x: op(x, (3, 3), dilation=2), image) == [2, 4, 5, 3]
         assert shapes_of(lambda x: op(x, (2, 2), padding=(0, 1, 1, 1)), image) == [
             2,
@@ -119,9 +107,7 @@ class TestPooling:
             3,
         ]
         symbols = tensor("float32", "n", "h", "w", "c")
-        assert [str(d) for d in shapes_of(lambda x: op(x, (3, 3), 2, 1, 1), symbols)][
-            0
-        ] == "n"
+        assert [str(d) for d in shapes_of(lambda x: op(x, (3, 3), 2, 1, 1), symbols)][0] == "n"
 
     @pytest.mark.parametrize("op", [ops.max_pool2d, ops.avg_pool2d])
     @pytest.mark.parametrize(
@@ -204,9 +190,7 @@ class TestPooling:
     def test_large_windows_are_accurate(self, session) -> None:
         x = np.random.default_rng(3).uniform(0, 1, (1, 700, 900, 2)).astype(np.float32)
         got = run(session, lambda x: ops.avg_pool2d(x, (700, 900)), x)
-        np.testing.assert_allclose(
-            got, x.astype(np.float64).mean(axis=(1, 2), keepdims=True), rtol=3e-7
-        )
+        np.testing.assert_allclose(got, x.astype(np.float64).mean(axis=(1, 2), keepdims=True), rtol=3e-7)
 
     def test_padding_never_wins(self, session) -> None:
         got = run(
@@ -263,12 +247,8 @@ class TestResizing:
             "h",
             5,
         ]
-        assert shapes_of(
-            lambda x: ops.resize_linear(x, (9,)), tensor("float32", 4)
-        ) == [9]
-        assert shapes_of(
-            lambda x: ops.resize_nearest(x, (2, 2)), tensor("bool", 4, 4)
-        ) == [2, 2]
+        assert shapes_of(lambda x: ops.resize_linear(x, (9,)), tensor("float32", 4)) == [9]
+        assert shapes_of(lambda x: ops.resize_nearest(x, (2, 2)), tensor("bool", 4, 4)) == [2, 2]
 
     @pytest.mark.parametrize(
         "forward, words",
@@ -327,9 +307,7 @@ class TestResizing:
         with Graph("resize", input_types=[tensor("float32", 1, 1, "h", 4)]) as graph:
             graph.output(ops.resize(graph.inputs[0].tensor, (1, 1, 3, 6)))
         model = session.load(graph)
-        assert model.execute(np.ones((1, 1, 2, 4), np.float32))[
-            0
-        ].to_numpy().tolist() == [[[[1.0] * 6] * 3]]
+        assert model.execute(np.ones((1, 1, 2, 4), np.float32))[0].to_numpy().tolist() == [[[[1.0] * 6] * 3]]
         with pytest.raises(ValueError, match="0 elements cannot be resized"):
             model.execute(np.ones((1, 1, 0, 4), np.float32))
 
@@ -405,15 +383,8 @@ class TestTensors:
         nearest = F.resize_nearest(x, (1, 1, 6, 8))
         want = np.from_dlpack(x).repeat(2, axis=2).repeat(2, axis=3)
         assert np.from_dlpack(nearest).tolist() == want.tolist()
-        assert (
-            F.resize(x, (1, 1, 6, 8), ops.InterpolationMode.NEAREST).shape
-            == nearest.shape
-        )
-        assert (
-            F.resize_bicubic(x, (1, 1, 6, 8)).shape
-            == F.resize_linear(x, (1, 1, 6, 8)).shape
-            == nearest.shape
-        )
+        assert F.resize(x, (1, 1, 6, 8), ops.InterpolationMode.NEAREST).shape == nearest.shape
+        assert F.resize_bicubic(x, (1, 1, 6, 8)).shape == F.resize_linear(x, (1, 1, 6, 8)).shape == nearest.shape
 
 
 def test_the_number_of_threads_changes_nothing() -> None:
@@ -422,8 +393,6 @@ def test_the_number_of_threads_changes_nothing() -> None:
     for threads in (1, 2, 3):
         session = InferenceSession(num_threads=threads)
         pooled = run(session, lambda x: ops.avg_pool2d(x, (5, 5), 2, 1, 2), x)
-        resized = run(
-            session, lambda x: ops.resize_linear(x, (2, 90, 17, 6), 0, True), x
-        )
+        resized = run(session, lambda x: ops.resize_linear(x, (2, 90, 17, 6), 0, True), x)
         results.append((pooled.tobytes(), resized.tobytes()))
     assert results[0] == results[1] == results[2]

@@ -20,9 +20,7 @@ POOLS: list[dict[str, Any]] = [
             "padding": padding,
             "ceil": ceil,
         }
-        for size, (kernel, padding), stride, ceil in product(
-            (5, 6, 7, 8), ((2, 0), (3, 1)), (2, 3, 4), (False, True)
-        )
+        for size, (kernel, padding), stride, ceil in product((5, 6, 7, 8), ((2, 0), (3, 1)), (2, 3, 4), (False, True))
     ),
     {
         "size": (6, 6),
@@ -65,11 +63,7 @@ MODES = [
 
 def image(height: int, width: int) -> np.ndarray:
     """A batch of images: batch, channels, height, width."""
-    return (
-        np.random.default_rng(height * 100 + width)
-        .standard_normal((1, 2, height, width))
-        .astype(np.float32)
-    )
+    return np.random.default_rng(height * 100 + width).standard_normal((1, 2, height, width)).astype(np.float32)
 
 
 def keys() -> list[tuple[str, dict[str, Any]]]:
@@ -78,10 +72,7 @@ def keys() -> list[tuple[str, dict[str, Any]]]:
     for number, pool in enumerate(POOLS + DILATED):
         found.append((f"max{number}", pool))
         if "dilation" not in pool:
-            found.extend(
-                (f"avg{number}-{counted}", {**pool, "counted": counted})
-                for counted in (False, True)
-            )
+            found.extend((f"avg{number}-{counted}", {**pool, "counted": counted}) for counted in (False, True))
     for mode, (number, (size, to)) in product(MODES, enumerate(RESIZES)):
         found.append((f"{mode}{number}", {"mode": mode, "size": size, "to": to}))
     return found
@@ -98,14 +89,8 @@ def main() -> None:
             mode, _, kind = case["mode"].partition("-")
             if case["mode"] == "nearest-exact":
                 mode, kind = case["mode"], ""
-            options = (
-                {}
-                if mode.startswith("nearest")
-                else {"align_corners": kind == "corners"}
-            )
-            y = functional.interpolate(
-                x, case["to"], mode=mode, antialias=kind == "antialias", **options
-            )
+            options = {} if mode.startswith("nearest") else {"align_corners": kind == "corners"}
+            y = functional.interpolate(x, case["to"], mode=mode, antialias=kind == "antialias", **options)
         elif name.startswith("max"):
             move = (
                 case["kernel"],
@@ -116,15 +101,11 @@ def main() -> None:
             y = functional.max_pool2d(x, *move, ceil_mode=case["ceil"])
         else:
             move = (case["kernel"], case["stride"], case["padding"])
-            y = functional.avg_pool2d(
-                x, *move, ceil_mode=case["ceil"], count_include_pad=case["counted"]
-            )
+            y = functional.avg_pool2d(x, *move, ceil_mode=case["ceil"], count_include_pad=case["counted"])
         results[name] = y.numpy()
     shapes = np.array([result.shape for result in results.values()], dtype=np.int32)
     values = np.concatenate([result.ravel() for result in results.values()])
-    np.savez_compressed(
-        FILE, names=np.array(list(results)), shapes=shapes, values=values
-    )
+    np.savez_compressed(FILE, names=np.array(list(results)), shapes=shapes, values=values)
 
 
 def load() -> dict[str, np.ndarray]:
@@ -133,10 +114,7 @@ def load() -> dict[str, np.ndarray]:
         names, shapes, values = file["names"], file["shapes"], file["values"]
     ends = np.cumsum(shapes.prod(axis=1))
     parts = np.split(values, ends[:-1])
-    return {
-        str(name): part.reshape(shape)
-        for name, shape, part in zip(names, shapes, parts)
-    }
+    return {str(name): part.reshape(shape) for name, shape, part in zip(names, shapes, parts)}
 
 
 if __name__ == "__main__":

@@ -78,9 +78,7 @@ def max_pool2d(
         padding: How far windows may extend beyond both sides of height and width.
         ceil_mode: Whether the last windows may extend beyond the padding, if they start before its end.
     """
-    return call(
-        "max_pool2d", input, dims(kernel_size), stride, dilation, padding, ceil_mode
-    )
+    return call("max_pool2d", input, dims(kernel_size), stride, dilation, padding, ceil_mode)
 
 
 def resize(
@@ -140,9 +138,7 @@ def resize_linear(
     Raises:
         ValueError: If the mode is not from 0 to 3, or `size` is of another rank than `input`.
     """
-    return call(
-        "resize_linear", input, dims(size), coordinate_transform_mode, antialias
-    )
+    return call("resize_linear", input, dims(size), coordinate_transform_mode, antialias)
 
 
 def resize_nearest(
@@ -162,6 +158,4 @@ def resize_nearest(
     Raises:
         ValueError: If a mode is not from 0 to 3, or `size` is of another rank than `input`.
     """
-    return call(
-        "resize_nearest", input, dims(size), coordinate_transform_mode, round_mode
-    )
+    return call("resize_nearest", input, dims(size), coordinate_transform_mode, round_mode)
