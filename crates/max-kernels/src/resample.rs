@@ -40,6 +40,11 @@ pub(crate) struct PreparedResample {
     together: usize,
     source: Pixels,
     out: Pixels,
+    /// Whether rows of the source are read in place, and results written there.
+    reads: bool,
+    writes: bool,
+    /// The bytes of a number that is weighted; none if elements are only moved.
+    number: usize,
     load: LoadFn,
     store: StoreFn,
     compute: unsafe fn(Job),
@@ -183,6 +188,9 @@ impl PreparedResample {
         let row = Ord::max(k.count[1].saturating_mul(k.inner), 1) as usize;
         let fewest = if columns_first { ROWS } else { 1 };
         let band = Ord::min(Ord::max(TASK / row, fewest), Ord::max(k.count[0], 1) as usize);
+        let source = Pixels::new(&k.source, k.outer, [k.size[1], k.inner]);
+        let out = Pixels::new(&k.out, k.outer, [k.count[1], k.inner]);
+        let lanes = dispatch!(dtype, T => TypeId::of::<T>() == TypeId::of::<<T as Element>::Real>());
         Ok(PreparedResample {
             outer: k.outer as usize,
             size: k.size.map(|size| size as usize),
@@ -193,8 +201,15 @@ impl PreparedResample {
             columns_first,
             band,
             together: Ord::max(TASK / band.saturating_mul(row), 1),
-            source: Pixels::new(&k.source, k.outer, [k.size[1], k.inner]),
-            out: Pixels::new(&k.out, k.outer, [k.count[1], k.inner]),
+            reads: lanes && source.flat,
+            writes: lanes && out.flat,
+            source,
+            out,
+            number: match nearest {
+                true => 0,
+                false if double => size_of::<f64>(),
+                false => size_of::<f32>(),
+            },
             load: tile::load(dtype),
             store: tile::store(dtype, false),
             compute: match (nearest, dtype.size_in_bytes()) {
@@ -222,17 +237,37 @@ impl PreparedResample {
         pool.run(all.div_ceil(self.together), &|task| {
             for number in task * self.together..all.min((task + 1) * self.together) {
                 let (outer, first) = (number / bands, number % bands * self.band);
-                let job = Job {
-                    k: self,
-                    source: self.source.outer.at(memory, outer),
-                    out: self.out.outer.at(memory, outer),
-                    rows: [first, rows.min(first + self.band)],
-                };
-                // SAFETY: the caller checked the memory for the kernel, and every row is in one band.
-                unsafe { (self.compute)(job) };
+                let rows = first..rows.min(first + self.band);
+                let room = self.room(&rows).map(|size| size * self.number);
+                pieces(room.map(bytes::<u8>).iter().sum(), |scratch| {
+                    let job = Job {
+                        k: self,
+                        source: self.source.outer.at(memory, outer),
+                        out: self.out.outer.at(memory, outer),
+                        rows: [rows.start, rows.end],
+                        room: room.map(|size| scratch.take::<u8>(size)),
+                    };
+                    // SAFETY: the caller checked the memory for the kernel, and every row is in one band; scratch memory
+                    // has the requested sizes.
+                    unsafe { (self.compute)(job) };
+                });
             }
         });
         Ok(())
+    }
+
+    /// How many numbers of scratch memory a band needs: rows of the source as they are used, rows whose columns are done, a
+    /// row before its columns are done, and a row before it is stored.
+    fn room(&self, rows: &Range<usize>) -> [usize; 4] {
+        let [size, len] = self.row_sizes();
+        let loaded = if self.columns_first { 1 } else { self.rows.most };
+        let done = if self.columns_first { self.rows.covered(rows.clone()).len() } else { 0 };
+        [
+            if self.reads { 0 } else { size * loaded + GROUP },
+            done * len,
+            if self.columns_first || size == len { 0 } else { size },
+            if self.writes { 0 } else { len },
+        ]
     }
 
     /// The number of elements in a row of the source and in one of the result.
@@ -249,12 +284,14 @@ struct Job<'a> {
     out: *mut u8,
     /// The first row of the result and the end.
     rows: [usize; 2],
+    /// See [`PreparedResample::room`].
+    room: [*mut u8; 4],
 }
 
 trait Body {
     /// # Safety
     ///
-    /// The source of the band can be read, and its results written.
+    /// The source of the band can be read, its results written, and there is room for what comes in between.
     unsafe fn run<const FMA: bool>(job: Job);
 }
 
@@ -310,64 +347,57 @@ where
     unsafe fn run<const FMA: bool>(job: Job) {
         let Job { k, rows: [first, end], .. } = job;
         let [size, len] = k.row_sizes();
-        let lanes = TypeId::of::<T>() == TypeId::of::<T::Real>();
-        let [reads, writes] = [lanes && k.source.flat, lanes && k.out.flat];
+        let [loaded, done, between, stored] = job.room.map(|piece| piece.cast::<T::Real>());
         let covered = if k.columns_first { k.rows.covered(first..end) } else { 0..0 };
-        // Rows of the source as they are used, rows whose columns are done, and rows before their columns or after them.
-        let loaded = if reads { 0 } else { size * if k.columns_first { 1 } else { k.rows.most } + GROUP };
-        let done = covered.len() * len;
-        let between = if k.columns_first || size == len { 0 } else { size };
-        let stored = if writes { 0 } else { len };
-        let sizes = [loaded, done, between, stored];
-        pieces(sizes.map(bytes::<T::Real>).iter().sum(), |scratch| {
-            let [loaded, done, between, stored] = sizes.map(|size| scratch.take::<T::Real>(size));
-            let source = |row: usize| {
-                let at = row as isize * k.source.strides[0];
-                job.source.cast::<T>().wrapping_offset(at)
-            };
-            // SAFETY: the caller guarantees the operands; scratch memory has the requested sizes.
-            unsafe {
-                for (i, row) in covered.clone().enumerate() {
-                    let mut from = source(row).cast::<T::Real>();
-                    if !reads {
-                        load::<T>(k, loaded, source(row));
-                        from = loaded;
-                    }
-                    across::<T::Real>(k, done.add(i * len), from);
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            for row in covered.clone() {
+                let source = row_of::<T>(&job, row);
+                let mut from = source.cast::<T::Real>();
+                if !k.reads {
+                    load::<T>(k, loaded, source);
+                    from = loaded;
                 }
-                for row in first..end {
-                    let out = job.out.cast::<T>().wrapping_offset(row as isize * k.out.strides[0]);
-                    let to = if writes { out.cast() } else { stored };
-                    let (at, weights) = k.rows.taps::<T::Real>(row);
-                    if k.columns_first {
-                        let from = done.add((at - covered.start) * len).cast_const();
-                        combine(to, from, len as isize, weights, len);
+                across::<T::Real>(k, done.add((row - covered.start) * len), from);
+            }
+            for row in first..end {
+                let out = job.out.cast::<T>().wrapping_offset(row as isize * k.out.strides[0]);
+                let to = if k.writes { out.cast() } else { stored };
+                let (at, weights) = k.rows.taps::<T::Real>(row);
+                if k.columns_first {
+                    let from = done.add((at - covered.start) * len).cast_const();
+                    combine(to, from, len as isize, weights, len);
+                } else {
+                    let mut from = row_of::<T>(&job, at).cast::<T::Real>();
+                    let mut apart = k.source.strides[0];
+                    if !k.reads {
+                        for i in 0..weights.len() {
+                            load::<T>(k, loaded.add(i * size), row_of::<T>(&job, at + i));
+                        }
+                        (from, apart) = (loaded, size as isize);
+                    }
+                    if size == len {
+                        combine(to, from, apart, weights, len);
                     } else {
-                        let mut from = source(at).cast::<T::Real>();
-                        let mut apart = k.source.strides[0];
-                        if !reads {
-                            for i in 0..weights.len() {
-                                load::<T>(k, loaded.add(i * size), source(at + i));
-                            }
-                            (from, apart) = (loaded, size as isize);
+                        if k.size[0] != k.count[0] {
+                            combine(between, from, apart, weights, size);
+                            from = between;
                         }
-                        if size == len {
-                            combine(to, from, apart, weights, len);
-                        } else {
-                            if k.size[0] != k.count[0] {
-                                combine(between, from, apart, weights, size);
-                                from = between;
-                            }
-                            across::<T::Real>(k, to, from);
-                        }
+                        across::<T::Real>(k, to, from);
                     }
-                    if !writes {
-                        store::<T>(k, out, stored);
-                    }
+                }
+                if !k.writes {
+                    store::<T>(k, out, stored);
                 }
             }
-        });
+        }
     }
+}
+
+/// Where a row of the source starts.
+#[inline(always)]
+fn row_of<T>(job: &Job, row: usize) -> *const T {
+    job.source.cast::<T>().wrapping_offset(row as isize * job.k.source.strides[0])
 }
 
 /// Loads a row of the source.

@@ -34,6 +34,9 @@ __device__ __forceinline__ Span span_of(
     return span;
 }
 
+// The sum of no elements is divided by one.
+__device__ __forceinline__ long long at_least_one(long long count) { return count > 0 ? count : 1; }
+
 extern "C" __global__ void __launch_bounds__(256) NAME(
     const IN *input, OUT *out, long long batch, long long out_height, long long out_width, long long channels,
     long long height, long long width, long long taps_down, long long taps_across, long long stride_down,
@@ -63,8 +66,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(
             for (long long j = 0; j < columns.len; j++) sum = JOIN(sum, LOAD(from[i * down + j * across]));
             total = JOIN(total, sum);
         }
-        const long long counted = rows.count * columns.count;
         out[image * out_batch + line * out_down + column * out_across + channel * out_channel] =
-            STORE(total, (counted > 0 ? counted : 1));
+            STORE(total, at_least_one(rows.count * columns.count));
     }
 }
