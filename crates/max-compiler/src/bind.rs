@@ -3,7 +3,8 @@
 use max_core::kernel::{Access, Kernel, Map, Slot};
 use max_core::{Bindings, Dim, Error, Result, Shape, bail};
 use max_graph::host::byte_count;
-use max_graph::ops::{slice, sort};
+use max_graph::ops::resample::Resample;
+use max_graph::ops::{pool, slice, sort};
 
 use crate::plan::{self, MemoryPlan};
 use crate::program::{Claim, Program, SlotInfo, Work};
@@ -155,6 +156,10 @@ fn hold(claim: &Claim, bindings: &mut Bindings, data: &dyn Data) -> Result<()> {
             slice::check_range(*axis, size, start, count, *step)
         }
         Claim::NotEmpty(size, kind) => kind.check_size(size.evaluate(bindings)?),
+        Claim::Window(op, window) => {
+            window.iter().try_for_each(|size| pool::check_window(op, size.evaluate(bindings)?))
+        }
+        Claim::Resampled(size) => Resample::check_size(size.evaluate(bindings)?),
         Claim::Filter { taps: [r, s], filters, groups } => {
             let [r, s, f] = evaluate([r, s, filters], bindings)?;
             if r == 0 || s == 0 || f % *groups as i64 != 0 {

@@ -322,6 +322,8 @@ impl<'a> Lowering<'a> {
             OpKind::ScatterNd(s) => self.scatter_nd(id, op, s.combine),
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
             OpKind::Sort(s) => self.sort(id, op, s),
+            OpKind::Pool(p) => self.pool(id, op, p),
+            OpKind::Resample(r) => self.resample(id, op, r),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
             OpKind::Custom(c) => self.custom(id, op, c.device),

@@ -138,6 +138,10 @@ pub enum Claim<M = Slot> {
     },
     /// A reduced axis is not empty.
     NotEmpty(Dim, ReduceKind),
+    /// The window of the named pooling op is not empty.
+    Window(&'static str, [Dim; 2]),
+    /// A resampled axis is not empty.
+    Resampled(Dim),
     /// A filter is not empty, and groups divide its output channels.
     Filter {
         /// Height and width of the filter.
@@ -506,7 +510,9 @@ impl<M> Claim<M> {
             | Claim::Slice { .. }
             | Claim::NotEmpty(..)
             | Claim::Filter { .. }
-            | Claim::Count { .. } => vec![],
+            | Claim::Count { .. }
+            | Claim::Window(..)
+            | Claim::Resampled(..) => vec![],
         }
     }
 
@@ -530,6 +536,8 @@ impl<M> Claim<M> {
                 Claim::Slice { axis, size, start, count, step }
             }
             Claim::NotEmpty(size, kind) => Claim::NotEmpty(size, kind),
+            Claim::Window(op, window) => Claim::Window(op, window),
+            Claim::Resampled(size) => Claim::Resampled(size),
             Claim::Filter { taps, filters, groups } => Claim::Filter { taps, filters, groups },
             Claim::Count { axis, size, count } => Claim::Count { axis, size, count },
         })

@@ -292,6 +292,30 @@ fn convolutions_end_in_what_follows_them() {
 }
 
 #[test]
+fn pooling_ends_in_what_follows_it() {
+    check(
+        r#"graph "g"(%0: float32[n, h, w, 8]) {
+          %1 = pool2d(%0) {pooling = "max", window = [3, 3], stride = [2, 2], dilation = [1, 1], padding = [1, 1, 1, 1], ceil = false} : float32[n, (h + 1) // 2, (w + 1) // 2, 8]
+          %2 = relu(%1) : float32[n, (h + 1) // 2, (w + 1) // 2, 8]
+          return %2
+        }"#,
+        expect![[""]],
+    );
+}
+
+#[test]
+fn two_axes_are_resampled_together() {
+    check(
+        r#"graph "g"(%0: float32[n, 3, h, w]) {
+          %1 = resample(%0) {axis = 2, sizes = [h * 2, 7], interpolation = "linear", coordinates = "half_pixel"} : float32[n, 3, h * 2, 7]
+          %2 = relu(%1) : float32[n, 3, h * 2, 7]
+          return %2
+        }"#,
+        expect![[""]],
+    );
+}
+
+#[test]
 fn a_temporary_takes_over_memory_that_is_read_for_the_last_time() {
     check(
         r#"graph "g"(%0: float32[n, n]) {

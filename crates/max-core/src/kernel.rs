@@ -2,8 +2,8 @@
 //!
 //! A [`Loop`] is a fused region: one walk over an index space in which a small straight-line program runs on
 //! every element. With a reduced axis it is a row program: values are per element or per row, and reductions
-//! turn the former into the latter. Matmul, attention and conv2d pass their results to a loop, their epilogue, so that
-//! these kernels all write their output in the same way.
+//! turn the former into the latter. Matmul, attention, conv2d and pooling pass their results to a loop, their epilogue, so
+//! that these kernels all write their output in the same way.
 //!
 //! A kernel is described once, from lowering to launch. Its sizes have a type `D`: dims in a compiled program, integers
 //! once they are bound for an execution. Its memory is named by an `M`: by the nodes of a graph while it is lowered, by
@@ -20,10 +20,12 @@ mod map;
 mod matmul;
 mod print;
 mod put;
+mod resample;
 mod scan;
 mod scatter;
 mod sort;
 mod walk;
+mod window;
 
 pub use attention::Attention;
 pub use check::Level;
@@ -33,10 +35,12 @@ pub use indexed::Indexed;
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
 pub use put::{Put, PutBound, put_start};
+pub use resample::Resample;
 pub use scan::Scan;
 pub use scatter::{Combine, Scatter};
 pub use sort::Sort;
 pub use walk::{Role, Walk};
+pub use window::{Pooling, Sliding, Span, Window};
 
 use std::fmt::{self, Display, Formatter};
 
@@ -225,6 +229,8 @@ kernels! {
     Scatter "scatter",
     Sort "sort",
     Put "store",
+    Window "window",
+    Resample "resample",
 }
 
 /// A final loop of a kernel.

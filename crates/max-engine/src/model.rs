@@ -50,7 +50,7 @@ pub struct Model {
 pub struct KernelSummary {
     /// Its ops by name.
     pub name: String,
-    /// `loop`, `matmul`, `attention`, `conv2d`, `gather`, `print`, `transfer` or `collective`.
+    /// `loop`, `matmul`, `attention`, `conv2d`, `window`, `gather`, `print`, `transfer` or `collective`.
     pub kind: &'static str,
     /// The ops that it computes, with the types of their operands.
     pub ops: Vec<String>,

@@ -3,9 +3,10 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use max_core::kernel::Pooling;
 use max_core::{
-    ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Parameter, Parameters, Result, Shape, Type,
-    bail,
+    ConvInputLayout, Coordinates, DType, DeviceRef, Dim, Error, FilterLayout, Interpolation, Parameter,
+    Parameters, Result, Shape, Type, bail,
 };
 
 use crate::custom::CustomOp;
@@ -130,6 +131,9 @@ attr_types! {
         Attr::Str(s) => s.split(',').map(|device| device.parse().ok()).collect();
     ConvInputLayout: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     FilterLayout: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    Coordinates: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    Interpolation: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    Pooling: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     Option<FilterLayout>: self => Attr::Str(self.map_or("", FilterLayout::name).into()),
         Attr::Str(s) => if s.is_empty() { Some(None) } else { s.parse().ok().map(Some) };
     HostTensor: self => Attr::Tensor(self.clone()), Attr::Tensor(t) => Some(t);

@@ -23,11 +23,13 @@ pub mod layer_norm;
 pub mod masked_scatter;
 pub mod matmul;
 pub mod permute;
+pub mod pool;
 pub mod print;
 pub mod random;
 pub mod rebind;
 pub mod reduce;
 pub mod repeat;
+pub mod resample;
 pub mod reshape;
 pub mod rms_norm;
 pub mod scatter;
@@ -63,11 +65,13 @@ pub use layer_norm::layer_norm;
 pub use masked_scatter::masked_scatter;
 pub use matmul::{matmul, outer};
 pub use permute::{permute, transpose};
+pub use pool::{avg_pool2d, max_pool2d};
 pub use print::print;
 pub use random::{random_gaussian, random_set_seed, random_uniform, seed_type};
 pub use rebind::{rebind, rebind_filter};
 pub use reduce::{Axes, all, any, argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
 pub use repeat::{repeat_interleave, tile};
+pub use resample::{InterpolationMode, resize, resize_bicubic, resize_linear, resize_nearest};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use rms_norm::rms_norm;
 pub use scatter::{
@@ -111,11 +115,13 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         masked_scatter::OP_FUNCTIONS,
         matmul::OP_FUNCTIONS,
         permute::OP_FUNCTIONS,
+        pool::OP_FUNCTIONS,
         print::OP_FUNCTIONS,
         random::OP_FUNCTIONS,
         rebind::OP_FUNCTIONS,
         reduce::OP_FUNCTIONS,
         repeat::OP_FUNCTIONS,
+        resample::OP_FUNCTIONS,
         reshape::OP_FUNCTIONS,
         rms_norm::OP_FUNCTIONS,
         scatter::OP_FUNCTIONS,

@@ -24,7 +24,7 @@ use max_core::{Element, Result, bail, dispatch};
 use crate::matmul::{Places, count};
 use crate::{Memory, Pool};
 use band::Left;
-use result::Outcome;
+pub(crate) use result::Outcome;
 use tile::{Tiled, Window};
 
 /// How many empty sums are delivered together.

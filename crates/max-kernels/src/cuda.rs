@@ -18,10 +18,12 @@ mod matmul;
 mod nvrtc;
 mod put;
 mod record;
+mod resample;
 mod scan;
 mod scatter;
 mod sort;
 mod text;
+mod window;
 
 use max_core::kernel::{Access, Kernel, Slot};
 use max_core::{DType, DeviceRef, Error, Result, bail};
@@ -232,6 +234,8 @@ impl Plan {
             Kernel::Scatter(k) => self.scatter(k),
             Kernel::Sort(k) => self.sort(k),
             Kernel::Put(k) => self.put(k),
+            Kernel::Window(k) => self.window(k),
+            Kernel::Resample(k) => self.resample(k),
         }
     }
 

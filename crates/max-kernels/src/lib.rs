@@ -18,6 +18,7 @@ mod memory;
 mod pool;
 mod put;
 mod register;
+mod resample;
 pub mod roofline;
 mod scan;
 mod scatter;
@@ -25,6 +26,7 @@ mod scratch;
 mod simd;
 mod sort;
 mod tile;
+mod window;
 
 pub use memory::Memory;
 pub use pool::Pool;
@@ -81,6 +83,8 @@ kinds! {
     Scatter => scatter::PreparedScatter,
     Sort => sort::PreparedSort,
     Put => put::PreparedPut,
+    Window => window::PreparedWindow,
+    Resample => resample::PreparedResample,
 }
 
 /// Checks a kernel and decides how to run it, on the memory of the host.

@@ -135,9 +135,8 @@ impl PreparedSort {
         };
         if size >= LONG && lines < FEW {
             // SAFETY: the caller checked the memory for the kernel, and lines do not share results.
-            return (0..lines).try_for_each(|number| unsafe {
-                self.sort(line(number), &|tasks, f| pool.run(tasks, f))
-            });
+            return (0..lines)
+                .try_for_each(|number| unsafe { self.sort(line(number), &|tasks, f| pool.run(tasks, f)) });
         }
         let together = (TASK / size).max(1);
         let error = Mutex::new(None);

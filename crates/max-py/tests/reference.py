@@ -7,6 +7,7 @@ softmax, mean, ...) are computed in float64 and truncated to the same dtype.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -248,6 +249,134 @@ def group_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, num_groups: i
     return normal * gamma.reshape(per_channel) + beta.reshape(per_channel)
 
 
+def windows(size: int, kernel: int, stride: int, dilation: int, padding: int, ceil: bool) -> list[list[int]]:
+    """The positions of the elements of each window on an axis; those in the padding are outside of it."""
+    room = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (-(-room // stride) if ceil else room // stride) + 1
+    if ceil and (count - 1) * stride >= size + padding:
+        count -= 1  # a window must start before the end of the padding
+    return [[i * stride + tap * dilation - padding for tap in range(kernel)] for i in range(count)]
+
+
+def pool(x: np.ndarray, kernel_size, stride, dilation, padding, ceil: bool, combine: Callable) -> np.ndarray:
+    pair = lambda value: value if isinstance(value, (list, tuple)) else (value, value)  # noqa: E731
+    moves = zip(x.shape[1:3], kernel_size, pair(stride), pair(dilation), pair(padding))
+    rows, columns = (windows(*axis, ceil) for axis in moves)
+    out = np.empty((x.shape[0], len(rows), len(columns), x.shape[3]), dtype=x.dtype)
+    for i, j in np.ndindex(len(rows), len(columns)):
+        inside = [[at for at in taps if 0 <= at < size] for taps, size in zip((rows[i], columns[j]), x.shape[1:3])]
+        padded = [
+            [at for at in taps if at < size + pad]
+            for taps, size, pad in zip((rows[i], columns[j]), x.shape[1:3], pair(padding))
+        ]
+        patch = x[:, inside[0]][:, :, inside[1]].reshape(x.shape[0], -1, x.shape[3])
+        out[:, i, j] = combine(patch, len(padded[0]) * len(padded[1]))
+    return out
+
+
+def max_pool2d(x: np.ndarray, kernel_size, stride=1, dilation=1, padding=0, ceil_mode: bool = False) -> np.ndarray:
+    if x.dtype.kind == "f":
+        least: Any = -np.inf
+    else:
+        least = False if x.dtype == bool else np.iinfo(x.dtype).min
+    combine = lambda patch, _: np.max(patch, axis=1, initial=least)  # noqa: E731
+    return pool(x, kernel_size, stride, dilation, padding, ceil_mode, combine)
+
+
+def avg_pool2d(
+    x: np.ndarray,
+    kernel_size,
+    stride=1,
+    dilation=1,
+    padding=0,
+    ceil_mode: bool = False,
+    count_boundary: bool = True,
+) -> np.ndarray:
+    def combine(patch: np.ndarray, padded: int) -> np.ndarray:
+        return patch.sum(axis=1) / max(padded if count_boundary else patch.shape[1], 1)
+
+    return pool(x, kernel_size, stride, dilation, padding, ceil_mode, combine)
+
+
+def coordinates(size: int, count: int, mode: int) -> list[Fraction]:
+    """Where the elements of a resized axis are on its source."""
+    if mode in (1, 3) and count == 1:
+        return [Fraction(0)]
+    if mode == 1:
+        return [Fraction(i * (size - 1), count - 1) for i in range(count)]
+    if mode == 2:
+        return [Fraction(i * size, count) for i in range(count)]
+    return [Fraction((2 * i + 1) * size - count, 2 * count) for i in range(count)]
+
+
+def cubic(x: float, a: float = -0.75) -> float:
+    x = abs(x)
+    if x <= 1:
+        return (a + 2) * x**3 - (a + 3) * x**2 + 1
+    return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a if x < 2 else 0.0
+
+
+def interpolated(
+    x: np.ndarray,
+    shape,
+    mode: int,
+    kernel: Callable,
+    reach: int,
+    antialias: bool = False,
+) -> np.ndarray:
+    """Every axis as the product with a matrix of weights."""
+    for axis, count in enumerate(shape):
+        size = x.shape[axis]
+        if size == count:
+            continue
+        matrix = np.zeros((count, size))
+        for i, at in enumerate(coordinates(size, count, mode)):
+            if antialias and size > count:
+                matrix[i] = [max(0.0, 1 - abs(j - float(at)) * count / size) for j in range(size)]
+                matrix[i] /= matrix[i].sum()
+                continue
+            for j in range(math.floor(at) - reach + 1, math.floor(at) + reach + 1):
+                matrix[i, min(max(j, 0), size - 1)] += kernel(float(at - j))
+        x = np.moveaxis(np.tensordot(matrix, x, (1, axis)), 0, axis)
+    return x
+
+
+def settled(x: np.ndarray) -> np.ndarray:
+    """Numbers that are integers but for rounding errors become these, before they are truncated for integer dtypes."""
+    near = np.rint(x)
+    return np.where(np.abs(x - near) <= 1e-12 * np.maximum(np.abs(near), 1), near, x)
+
+
+def resize_linear(x: np.ndarray, size, coordinate_transform_mode: int = 0, antialias: bool = False) -> np.ndarray:
+    tent = lambda distance: max(0.0, 1 - abs(distance))  # noqa: E731
+    return settled(interpolated(x, size, coordinate_transform_mode, tent, 1, antialias))
+
+
+def resize_bicubic(x: np.ndarray, size) -> np.ndarray:
+    return settled(interpolated(x, size, 0, cubic, 2))
+
+
+def resize_nearest(x: np.ndarray, size, coordinate_transform_mode: int = 0, round_mode: int = 0) -> np.ndarray:
+    half = Fraction(1, 2)
+    roundings: list[Callable] = [
+        lambda at: math.ceil(at - half),
+        lambda at: math.floor(at + half),
+        math.floor,
+        math.ceil,
+    ]
+    for axis, count in enumerate(size):
+        places = [roundings[round_mode](at) for at in coordinates(x.shape[axis], count, coordinate_transform_mode)]
+        x = np.take(x, np.clip(np.array(places, dtype=int), 0, x.shape[axis] - 1), axis=axis)
+    return x
+
+
+def resize(x: np.ndarray, shape, interpolation: str = "bilinear") -> np.ndarray:
+    if interpolation == "nearest" or list(x.shape) == list(shape):
+        return resize_nearest(x, shape)
+    wide = x.astype(np.float64)
+    return resize_bicubic(wide, shape) if interpolation == "bicubic" else resize_linear(wide, shape)
+
+
 PREDICATES: dict[str, Callable] = {
     "equal": np.equal,
     "not_equal": np.not_equal,
@@ -290,6 +419,9 @@ REAL: dict[str, Callable] = {
     "conv2d": conv2d,
     "group_norm": group_norm,
     "hann_window": hann_window,
+    "avg_pool2d": avg_pool2d,
+    "resize_bicubic": resize_bicubic,
+    "resize_linear": resize_linear,
 }
 
 EXACT: dict[str, Callable] = {
@@ -332,6 +464,9 @@ EXACT: dict[str, Callable] = {
     "complex_mul": complex_mul,
     "clamp": clamp,
     "cumsum": cumsum,
+    "max_pool2d": max_pool2d,
+    "resize": resize,
+    "resize_nearest": resize_nearest,
     "gather": lambda x, indices, axis=-1: np.take(x, indices, axis=axis),
     "top_k": first_k(descending=True),
     "bottom_k": first_k(descending=False),

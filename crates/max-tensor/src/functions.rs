@@ -7,9 +7,10 @@ use max_core::{DType, DeviceRef, Dim, Location, Result, Shape, TensorType, scala
 use max_graph::graph::located;
 use max_graph::ops::broadcast::Target;
 use max_graph::ops::conv::ConvOptions;
-use max_graph::ops::fold::Pair;
 use max_graph::ops::index::Limit;
+use max_graph::ops::pool::{Padding, Pair};
 use max_graph::ops::reduce::Axes;
+use max_graph::ops::resample::InterpolationMode;
 use max_graph::ops::slice::Indices;
 use max_graph::{Operand, Operands, Value, ops};
 
@@ -54,6 +55,8 @@ functions! {
     argsort(x: Operand, ascending: bool);
     /// See [`ops::as_interleaved_complex()`].
     as_interleaved_complex(x: Operand);
+    /// See [`ops::avg_pool2d()`].
+    avg_pool2d(input: Operand, kernel_size: Shape, stride: Pair, dilation: Pair, padding: Padding, ceil_mode: bool, count_boundary: bool);
     /// See [`ops::band_part()`].
     band_part(x: Operand, num_lower: Option<i64>, num_upper: Option<i64>, exclude: bool);
     /// See [`ops::broadcast_to()`].
@@ -90,6 +93,8 @@ functions! {
     masked_scatter(input: Operand, mask: Operand, updates: Operand, out_dim: Dim);
     /// See [`ops::matmul()`].
     matmul(lhs: Operand, rhs: Operand);
+    /// See [`ops::max_pool2d()`].
+    max_pool2d(input: Operand, kernel_size: Shape, stride: Pair, dilation: Pair, padding: Padding, ceil_mode: bool);
     /// See [`ops::mean()`].
     mean(x: Operand, axis: Axes);
     /// See [`ops::nonzero()`].
@@ -114,6 +119,14 @@ functions! {
     repeat_interleave(x: Operand, repeats: Operand, axis: Option<i64>, out_dim: Option<Dim>);
     /// See [`ops::reshape()`].
     reshape(x: Operand, shape: Shape);
+    /// See [`ops::resize()`].
+    resize(input: Operand, shape: Shape, interpolation: InterpolationMode);
+    /// See [`ops::resize_bicubic()`].
+    resize_bicubic(input: Operand, size: Shape);
+    /// See [`ops::resize_linear()`].
+    resize_linear(input: Operand, size: Shape, coordinate_transform_mode: i64, antialias: bool);
+    /// See [`ops::resize_nearest()`].
+    resize_nearest(input: Operand, size: Shape, coordinate_transform_mode: i64, round_mode: i64);
     /// See [`ops::rms_norm()`].
     rms_norm(input: Operand, weight: Operand, epsilon: f64, weight_offset: f64, multiply_before_cast: bool);
     /// See [`ops::scatter()`].

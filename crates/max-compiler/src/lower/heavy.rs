@@ -1,7 +1,7 @@
 //! Ops with kernels of their own. Where a kernel ends in a loop, its result goes into the loop of its group, which later
 //! ops may extend; other kernels write their results to memory.
 
-use max_core::kernel::{Access, Attention, Conv2d, Instr, Kernel, Loop, Matmul, Scan};
+use max_core::kernel::{Access, Attention, Conv2d, Instr, Kernel, Loop, Matmul, Resample, Scan, Window};
 use max_core::{DeviceRef, Dim, Result, Shape, Type, bail};
 use max_graph::ir::Op;
 use max_graph::{OpId, ValueId, ops};
@@ -110,6 +110,63 @@ impl Lowering<'_> {
             out: self.flat(results[0], [&outer, &size, &inner])?,
             outer,
             size,
+            inner,
+        };
+        self.standalone(id, op, kernel, results)
+    }
+
+    pub(super) fn pool(&mut self, id: OpId, op: &Op, pool: &ops::pool::Pool) -> Result<()> {
+        let device = self.device(op.results[0])?;
+        let input = self.stored(op.operands[0], device)?;
+        let ops::pool::WindowSize(window) = pool.window.clone();
+        if window.iter().any(|size| size.as_static().is_none()) {
+            self.claim(id, Claim::Window(pool.title(), window.clone()));
+        }
+        let ([_, height, width, _], [n, out_height, out_width, channels]) =
+            (&input.layout.shape[..], &self.array(op.results[0])?.1[..])
+        else {
+            bail!(internal, "pooling of another rank than 4")
+        };
+        let kernel = Window {
+            pooling: pool.pooling,
+            out: [n, out_height, out_width, channels].map(Dim::clone),
+            input_size: [height.clone(), width.clone()],
+            window,
+            stride: [pool.stride[0], pool.stride[1]],
+            dilation: [pool.dilation[0], pool.dilation[1]],
+            padding: [pool.padding[0], pool.padding[1], pool.padding[2], pool.padding[3]],
+            input: self.access(&input, &input.layout.shape),
+            epilogue: Loop::empty(vec![]),
+        };
+        self.fused(id, op, kernel, None)
+    }
+
+    pub(super) fn resample(&mut self, id: OpId, op: &Op, resample: &ops::resample::Resample) -> Result<()> {
+        let device = self.device(op.results[0])?;
+        let source = self.whole(id, op.operands[0], device)?;
+        let (first, last) = (resample.axis, resample.axis + resample.sizes.rank() - 1);
+        let shape = self.node(source).shape.clone();
+        for size in shape[first..=last].iter().filter(|size| size.as_static().is_none()) {
+            self.claim(id, Claim::Resampled(size.clone()));
+        }
+        let ([outer, ..], [_, _, inner]) = (self.around(source, first)?, self.around(source, last)?);
+        // A single axis is that of the columns if it is the last one, else that of the rows.
+        let one = || Dim::Static(1);
+        let both = |dims: &[Dim]| match dims {
+            [rows, columns] => [rows.clone(), columns.clone()],
+            [columns] if last + 1 == shape.len() => [one(), columns.clone()],
+            dims => [dims[0].clone(), one()],
+        };
+        let (size, count) = (both(&shape[first..=last]), both(&resample.sizes));
+        let results = self.results(op)?;
+        let kernel = Resample {
+            interpolation: resample.interpolation,
+            coordinates: resample.coordinates,
+            source: self.flat(source, [&outer, &size[0], &size[1], &inner])?,
+            out: self.flat(results[0], [&outer, &count[0], &count[1], &inner])?,
+            outer,
+            size,
+            count,
             inner,
         };
         self.standalone(id, op, kernel, results)

@@ -2,6 +2,7 @@
 //! every position.
 
 use max_core::{Bindings, DType, DeviceRef, Dim, Element, Result, Shape, TensorType, dispatch};
+use max_graph::ops::InterpolationMode;
 use max_graph::ops::conv::ConvOptions;
 use max_graph::ops::slice::Index;
 use max_graph::{Graph, HostTensor, TensorValue, Value, ops};
@@ -159,6 +160,38 @@ pub fn forms() -> Vec<KernelForm> {
             ops::conv2d(&x[0], &x[1], None, ConvOptions { padding, groups: 33, ..ConvOptions::default() })
         }
     );
+    form!("max pool", ALL, [["n", "h", "w", "c"]], [n = 2, h = 9, w = 14, c = 40], |x| {
+        ops::max_pool2d(&x[0], [3, 2], 2, 1, [1, 1, 1, 0], true)
+    });
+    form!("mean pool of large windows", ALL, [["n", "h", "w", "c"]], [n = 2, h = 9, w = 14, c = 3], |x| {
+        ops::avg_pool2d(&x[0], [7, 5], 1, 1, [3, 2], false, false)
+    });
+    form!(
+        "mean pool of planes and more",
+        FLOATS,
+        [["n", "c", "h", "w"]],
+        [n = 2, c = 20, h = 9, w = 14],
+        |x| {
+            let rows = ops::permute(&x[0], vec![0, 2, 3, 1])?;
+            ops::permute(ops::exp(ops::avg_pool2d(rows, [3, 3], 1, 2, 2, false, true)), vec![0, 3, 1, 2])
+        }
+    );
+    form!("resize", ALL, [["n", "c", "h", "w"]], [n = 2, c = 3, h = 9, w = 40], |x| {
+        let [n, c, h, w] = &x[0].shape()[..] else { panic!("an image has four axes") };
+        ops::resize(
+            &x[0],
+            [n.clone(), c.clone(), h.mul(&2.into())?, w.add(&9.into())?],
+            InterpolationMode::Bicubic,
+        )
+    });
+    form!("resize to less", ALL, [["n", "h", "w", "c"]], [n = 2, h = 9, w = 40, c = 35], |x| {
+        let [n, _, _, c] = &x[0].shape()[..] else { panic!("an image has four axes") };
+        ops::resize_linear(&x[0], [n.clone(), 4.into(), 7.into(), c.clone()], 0, true)
+    });
+    form!("nearest", ALL, [["a", "b", "c"]], [a = 3, b = 9, c = 40], |x| {
+        let [a, b, c] = &x[0].shape()[..] else { panic!("it has three axes") };
+        ops::resize_nearest(&x[0], [a.add(&1.into())?, b.clone(), c.mul(&2.into())?], 2, 2)
+    });
     form!("gather", ALL, [["a", "b", "c"], ["p"]], [a = 5, b = 9, c = 40, p = 7], |x| {
         ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int64), 1)
     });
@@ -187,7 +220,9 @@ pub fn forms() -> Vec<KernelForm> {
     form!("selected from a view", ALL, [["a", "500"]], [a = 9], |x| {
         ops::bottom_k(ops::slice_tensor(&x[0], (.., 7..307i64)), 20, 1).map(|mut best| best.remove(0))
     });
-    form!("where it is not zero", ALL, [["a", "b", "c"]], [a = 5, b = 9, c = 11], |x| ops::nonzero(&x[0], "found"));
+    form!("where it is not zero", ALL, [["a", "b", "c"]], [a = 5, b = 9, c = 11], |x| ops::nonzero(
+        &x[0], "found"
+    ));
     form!(
         "gather by vectors",
         ALL,

@@ -4,41 +4,12 @@ use max_core::{DType, Dim, Result, Shape, bail};
 
 use crate::operand::Operand;
 use crate::ops;
+use crate::ops::pool::Pair;
 use crate::ops::rebind::assert_dim;
 use crate::ops::reshape::reshape_value;
 use crate::ops::slice::part;
-use crate::registry::{Arg, FromArg, op_fns};
+use crate::registry::op_fns;
 use crate::value::TensorValue;
-
-/// A number for height and one for width.
-#[derive(Clone, Copy, Debug)]
-pub struct Pair([i64; 2]);
-
-impl From<i64> for Pair {
-    fn from(both: i64) -> Pair {
-        Pair([both; 2])
-    }
-}
-
-impl From<[i64; 2]> for Pair {
-    fn from(pair: [i64; 2]) -> Pair {
-        Pair(pair)
-    }
-}
-
-impl FromArg for Pair {
-    fn from_arg(arg: Arg) -> Result<Pair> {
-        match arg {
-            Arg::List(list) => {
-                match <[i64; 2]>::try_from(list.into_iter().map(i64::from_arg).collect::<Result<Vec<_>>>()?) {
-                    Ok(pair) => Ok(Pair(pair)),
-                    Err(list) => bail!(value, "expected an int or two, for height and width; got {list:?}"),
-                }
-            }
-            one => i64::from_arg(one).map(Pair::from),
-        }
-    }
-}
 
 op_fns! {
     /// Sums sliding blocks, of shape `[n, c * kernel height * kernel width, blocks]`, into an image of shape `[n, c,

@@ -132,8 +132,9 @@ impl Operation for Sort {
 
     fn properties(&self, signature: Signature) -> Properties {
         let size = signature.shape(0).and_then(|shape| shape.get(self.axis));
-        let known =
-            size.is_some_and(|size| *size == self.count || size.as_static().and(self.count.as_static()).is_some());
+        let known = size.is_some_and(|size| {
+            *size == self.count || size.as_static().and(self.count.as_static()).is_some()
+        });
         Properties {
             effects: Effects::NONE,
             checks: !known,
@@ -208,7 +209,10 @@ mod tests {
         assert_eq!(sorted(x.clone(), 8, false).1, [6, 2, 7, 0, 4, 3, 1, 5]);
         assert_eq!(sorted(x.clone(), 8, true).1, [1, 5, 3, 0, 4, 2, 7, 6]);
         assert!(sorted(x, 1, true).0[0].is_nan());
-        assert_eq!(sorted(vec![u64::MAX, 0, u64::MAX - 1], 2, true), (vec![u64::MAX, u64::MAX - 1], vec![0, 2]));
+        assert_eq!(
+            sorted(vec![u64::MAX, 0, u64::MAX - 1], 2, true),
+            (vec![u64::MAX, u64::MAX - 1], vec![0, 2])
+        );
         assert_eq!(sorted(vec![i64::MIN, 5, -1], 0, true), (vec![], vec![]));
     }
 

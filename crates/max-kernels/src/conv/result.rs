@@ -1,4 +1,4 @@
-//! Where the results of a convolution go: as for matmuls, or transposed, if neighbouring positions are contiguous.
+//! Where the results of a convolution or of pooling go: as for matmuls, or transposed, if neighbouring positions are contiguous.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::{Memory, tile};
 
 /// What happens to the results.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     End(Ending),
     /// They are stored directly, with unit stride along positions: the places of rows, and the distance between
     /// filters.
@@ -19,7 +19,7 @@ pub(super) enum Outcome {
 
 impl Outcome {
     /// How a kernel that computes a dtype runs its epilogue over `[batch, height, width, filters]`.
-    pub(super) fn new(loop_: &Loop<i64>, dtype: DType) -> Result<Outcome> {
+    pub(crate) fn new(loop_: &Loop<i64>, dtype: DType) -> Result<Outcome> {
         let ending = Ending::new(loop_, dtype)?;
         let widened = dtype.is_float() && dtype != DType::Float32 && dtype != DType::Float64;
         if let (Ending::Run(_), [Instr::Product(_), Instr::Store(number, Reg(0))], false) =
@@ -36,7 +36,7 @@ impl Outcome {
     }
 
     /// See [`Ending::place`].
-    pub(super) fn place<L>(
+    pub(crate) fn place<L>(
         &self,
         memory: &[Memory],
         outer: usize,
@@ -53,7 +53,7 @@ impl Outcome {
     /// # Safety
     ///
     /// As for that.
-    pub(super) unsafe fn deliver<L>(
+    pub(crate) unsafe fn deliver<L>(
         &self,
         memory: &[Memory],
         outer: usize,
@@ -75,7 +75,7 @@ impl Outcome {
     /// # Safety
     ///
     /// As for that.
-    pub(super) unsafe fn finish<L>(
+    pub(crate) unsafe fn finish<L>(
         &self,
         memory: &[Memory],
         outer: usize,

@@ -130,14 +130,17 @@ unsafe fn sort_buckets<K: Key, P: Packed>(line: Line, tasks: Tasks) -> Result<()
         let a = Shared(memory.cast::<P>());
         let b = Shared(memory.wrapping_add(array).cast::<P>());
         let counts = Shared(memory.wrapping_add(2 * array).cast::<usize>());
-        let bits = Shared(memory.wrapping_add(2 * array + parts * buckets * size_of::<usize>()).cast::<(u64, u64)>());
+        let bits = Shared(
+            memory.wrapping_add(2 * array + parts * buckets * size_of::<usize>()).cast::<(u64, u64)>(),
+        );
         // SAFETY: ranges are inside the arrays, which any bytes are valid for, and each is used by one task at a time.
         let slice = |array: Shared<P>, range: Range<usize>| unsafe {
             std::slice::from_raw_parts_mut(array.get().add(range.start), range.len())
         };
         // SAFETY: there are as many counts for each part, and a part is touched by one task at a time.
-        let counts_of =
-            |part: usize| unsafe { std::slice::from_raw_parts_mut(counts.get().add(part * buckets), buckets) };
+        let counts_of = |part: usize| unsafe {
+            std::slice::from_raw_parts_mut(counts.get().add(part * buckets), buckets)
+        };
         // SAFETY: there is memory for the bits of each part; the caller guarantees the source.
         tasks(parts, &|part| unsafe {
             let found = pack::<K, P>(&line, range(part), b.get().add(range(part).start));

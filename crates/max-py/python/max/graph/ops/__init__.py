@@ -62,6 +62,15 @@ from max.graph.ops.elementwise import (
     where,
 )
 from max.graph.ops.extension import custom, inplace_custom
+from max.graph.ops.imaging import (
+    InterpolationMode,
+    avg_pool2d,
+    max_pool2d,
+    resize,
+    resize_bicubic,
+    resize_linear,
+    resize_nearest,
+)
 from max.graph.ops.linear import conv2d, matmul, outer
 from max.graph.ops.movement import (
     as_interleaved_complex,
@@ -116,6 +125,7 @@ from max.graph.ops.sorting import argsort, bottom_k, nonzero, top_k
 from max.graph.type import TensorType
 
 __all__ = [
+    "InterpolationMode",
     "TensorType",
     "abs",
     "acos",
@@ -127,6 +137,7 @@ __all__ = [
     "argsort",
     "as_interleaved_complex",
     "atanh",
+    "avg_pool2d",
     "band_part",
     "bottom_k",
     "broadcast_to",
@@ -180,6 +191,7 @@ __all__ = [
     "masked_scatter",
     "matmul",
     "max",
+    "max_pool2d",
     "mean",
     "min",
     "mod",
@@ -199,6 +211,10 @@ __all__ = [
     "relu",
     "repeat_interleave",
     "reshape",
+    "resize",
+    "resize_bicubic",
+    "resize_linear",
+    "resize_nearest",
     "rms_norm",
     "round",
     "rsqrt",
