@@ -1,4 +1,4 @@
-//! Matmuls, convolutions and gathers on a GPU, if there is one, against the CPU kernels.
+//! Matmuls, convolutions, gathers and sorts on a GPU, if there is one, against the CPU kernels.
 //!
 //! All cases are prepared together, as programs do it, and run twice: both runs must give the same bits. Every failure
 //! is reported, not only the first.
@@ -12,12 +12,14 @@ mod gather;
 mod gpu;
 #[path = "cuda_kernels/matmul.rs"]
 mod matmul;
+#[path = "cuda_kernels/sort.rs"]
+mod sort;
 
 use case::{Case, check_all};
 use gpu::gpu;
 
 /// All cases, in groups.
-fn groups() -> [(&'static str, Vec<Case>); 10] {
+fn groups() -> [(&'static str, Vec<Case>); 11] {
     [
         ("plain matmuls", matmul::plain()),
         ("every type and layout", matmul::layouts()),
@@ -29,6 +31,7 @@ fn groups() -> [(&'static str, Vec<Case>); 10] {
         ("convolutions", conv::large()),
         ("small groups", conv::groups()),
         ("gathers", gather::cases()),
+        ("sorts", sort::cases()),
     ]
 }
 

@@ -187,7 +187,9 @@ pub fn forms() -> Vec<KernelForm> {
     form!("selected from a view", ALL, [["a", "500"]], [a = 9], |x| {
         ops::bottom_k(ops::slice_tensor(&x[0], (.., 7..307i64)), 20, 1).map(|mut best| best.remove(0))
     });
-    form!("where it is not zero", ALL, [["a", "b", "c"]], [a = 5, b = 9, c = 11], |x| ops::nonzero(&x[0], "found"));
+    form!("where it is not zero", ALL, [["a", "b", "c"]], [a = 5, b = 9, c = 11], |x| ops::nonzero(
+        &x[0], "found"
+    ));
     forms
 }
 

@@ -100,7 +100,13 @@ impl Plan {
                 let numbers = [number, tiles * TILE, pairs, distance, mirrored].map(Param::Number);
                 let params = [scratch].into_iter().chain(numbers).collect();
                 let threads = i64::from(STEP_THREADS);
-                self.call(Function::Step, k, blocks((number * pairs + threads - 1) / threads), STEP_THREADS, params)?;
+                self.call(
+                    Function::Step,
+                    k,
+                    blocks((number * pairs + threads - 1) / threads),
+                    STEP_THREADS,
+                    params,
+                )?;
                 distance /= 2;
             }
             half *= 2;
@@ -134,9 +140,11 @@ struct Lines {
 impl Lines {
     fn new(k: &Sort<i64>) -> Lines {
         let rank = k.lines.len();
-        let stride = |access: Option<&Access<i64>>, axis: usize| access.map_or(0, |access| access.strides[axis]);
-        let strides =
-            |axis| [stride(Some(&k.source), axis), stride(k.values.as_ref(), axis), stride(k.indices.as_ref(), axis)];
+        let stride =
+            |access: Option<&Access<i64>>, axis: usize| access.map_or(0, |access| access.strides[axis]);
+        let strides = |axis| {
+            [stride(Some(&k.source), axis), stride(k.values.as_ref(), axis), stride(k.indices.as_ref(), axis)]
+        };
         let mut axes: Vec<(i64, [i64; 3])> = Vec::with_capacity(rank);
         for (axis, &size) in k.lines.iter().enumerate().filter(|(_, size)| **size != 1) {
             let own = strides(axis);
@@ -186,7 +194,9 @@ fn source(function: Function, dtype: DType, descending: bool) -> Source {
     let (name, text) = match function {
         Function::Tile => ("tile", concat!(include_str!("sort/keys.cuh"), include_str!("sort/tile.cu"))),
         Function::Step => ("step", concat!(include_str!("sort/keys.cuh"), include_str!("sort/step.cu"))),
-        Function::Select => ("select", concat!(include_str!("sort/keys.cuh"), include_str!("sort/select.cu"))),
+        Function::Select => {
+            ("select", concat!(include_str!("sort/keys.cuh"), include_str!("sort/select.cu")))
+        }
     };
     let bits = match dtype.size_in_bytes() {
         1 => "unsigned char",

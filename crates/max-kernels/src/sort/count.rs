@@ -18,26 +18,32 @@ const KEYS: usize = 256;
 pub(super) unsafe fn sort_bytes(line: Line, tasks: Tasks) -> Result<()> {
     // SAFETY: guaranteed by the caller, here and in the tasks.
     unsafe {
-        sort(line, tasks, KEYS, &|range, counts| {
-            let mut other = [0u64; KEYS];
-            line.each_chunk::<u8>(range, |keys, _| {
-                let mut pairs = keys.chunks_exact(2);
-                for pair in &mut pairs {
-                    counts[usize::from(pair[0])] += 1;
-                    other[usize::from(pair[1])] += 1;
-                }
-                pairs.remainder().iter().for_each(|&key| counts[usize::from(key)] += 1);
-            });
-            counts.iter_mut().zip(other).for_each(|(count, other)| *count += other);
-        }, &|range, next| {
-            line.each_chunk::<u8>(range, |keys, start| {
-                for (at, &key) in keys.iter().enumerate() {
-                    let place = &mut next[usize::from(key)];
-                    put(&line, *place as usize, start + at);
-                    *place += 1;
-                }
-            });
-        })
+        sort(
+            line,
+            tasks,
+            KEYS,
+            &|range, counts| {
+                let mut other = [0u64; KEYS];
+                line.each_chunk::<u8>(range, |keys, _| {
+                    let mut pairs = keys.chunks_exact(2);
+                    for pair in &mut pairs {
+                        counts[usize::from(pair[0])] += 1;
+                        other[usize::from(pair[1])] += 1;
+                    }
+                    pairs.remainder().iter().for_each(|&key| counts[usize::from(key)] += 1);
+                });
+                counts.iter_mut().zip(other).for_each(|(count, other)| *count += other);
+            },
+            &|range, next| {
+                line.each_chunk::<u8>(range, |keys, start| {
+                    for (at, &key) in keys.iter().enumerate() {
+                        let place = &mut next[usize::from(key)];
+                        put(&line, *place as usize, start + at);
+                        *place += 1;
+                    }
+                });
+            },
+        )
     }
 }
 
@@ -49,23 +55,29 @@ pub(super) unsafe fn sort_bytes(line: Line, tasks: Tasks) -> Result<()> {
 pub(super) unsafe fn sort_bools(line: Line, tasks: Tasks) -> Result<()> {
     // SAFETY: guaranteed by the caller, here and in the tasks.
     unsafe {
-        sort(line, tasks, 2, &|range, counts| {
-            let all = range.len() as u64;
-            line.each_chunk::<u8>(range, |keys, _| {
-                counts[1] += keys.iter().map(|&key| u32::from(key & 1)).sum::<u32>() as u64;
-            });
-            counts[0] = all - counts[1];
-        }, &|range, next| {
-            let (mut first, mut second) = (next[0], next[1]);
-            line.each_chunk::<u8>(range, |keys, start| {
-                for (at, &key) in keys.iter().enumerate() {
-                    let last = u64::from(key & 1);
-                    put(&line, (if last == 1 { second } else { first }) as usize, start + at);
-                    second += last;
-                    first += 1 - last;
-                }
-            });
-        })
+        sort(
+            line,
+            tasks,
+            2,
+            &|range, counts| {
+                let all = range.len() as u64;
+                line.each_chunk::<u8>(range, |keys, _| {
+                    counts[1] += keys.iter().map(|&key| u32::from(key & 1)).sum::<u32>() as u64;
+                });
+                counts[0] = all - counts[1];
+            },
+            &|range, next| {
+                let (mut first, mut second) = (next[0], next[1]);
+                line.each_chunk::<u8>(range, |keys, start| {
+                    for (at, &key) in keys.iter().enumerate() {
+                        let last = u64::from(key & 1);
+                        put(&line, (if last == 1 { second } else { first }) as usize, start + at);
+                        second += last;
+                        first += 1 - last;
+                    }
+                });
+            },
+        )
     }
 }
 

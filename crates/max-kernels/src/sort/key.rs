@@ -206,7 +206,15 @@ mod tests {
         check::<i64>(&[&[i64::MIN], &[-1], &[0], &[i64::MAX]]);
         check::<Bool>(&[&[Bool::FALSE], &[Bool::TRUE, bytemuck::cast(2u8)]]);
         let (inf, nan) = (f32::INFINITY, f32::NAN);
-        check::<f32>(&[&[-inf], &[-1.0], &[-f32::MIN_POSITIVE], &[0.0, -0.0], &[1e-45], &[inf], &[nan, -nan]]);
+        check::<f32>(&[
+            &[-inf],
+            &[-1.0],
+            &[-f32::MIN_POSITIVE],
+            &[0.0, -0.0],
+            &[1e-45],
+            &[inf],
+            &[nan, -nan],
+        ]);
         check::<f64>(&[&[-1e300], &[0.0, -0.0], &[5e-324], &[1.0], &[f64::INFINITY], &[f64::NAN, -f64::NAN]]);
     }
 

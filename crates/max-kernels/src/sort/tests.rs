@@ -60,7 +60,8 @@ fn check<T: Element>(source: &[T], lines: usize, count: usize, descending: bool,
         indices: Some(access(2, DType::Int64, count)),
     };
     let input = Buffer::from(source.to_vec());
-    let memory = [Memory::of(&input).unwrap(), Memory::of_mut(&out).unwrap(), Memory::of_mut(&places).unwrap()];
+    let memory =
+        [Memory::of(&input).unwrap(), Memory::of_mut(&out).unwrap(), Memory::of_mut(&places).unwrap()];
     prepare(&Kernel::Sort(k)).unwrap().run(&memory, &Pool::new(threads)).unwrap();
     let what = format!("{} {lines} x {size}, {count}, descending {descending}", T::DTYPE);
     assert!(places.to_vec::<i64>().unwrap() == indices, "{what}");
