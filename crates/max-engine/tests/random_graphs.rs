@@ -107,6 +107,7 @@ const STRUCTURED: &[&str] = &[
     "rebind",
     "reduce",
     "reshape",
+    "scatter",
     "where",
     "dynamic_slice",
     "slice",

@@ -95,9 +95,15 @@ impl Finder {
                 count(sizes)?;
             }
         }
+        let mut along = Along::new(indices, [0, 1, 2, 3]);
+        for (axis, by) in [(0, by_outer), (2, by_inner)] {
+            if by == 1 {
+                along.strides[axis] = 0;
+            }
+        }
         Ok(Finder {
             counts: [by_outer, picks, by_inner].map(|size| size as usize),
-            indices: Along::new(indices, [0, 1, 2, 3]),
+            indices: along,
             sizes: sizes.clone(),
             strides: array.strides[1..=sizes.len()].iter().map(|&stride| stride as isize).collect(),
             axis: *axis,
@@ -108,11 +114,9 @@ impl Finder {
         })
     }
 
-    /// Whether every outer and inner position has the same indices, if there are any.
+    /// Whether every outer and inner position has the same indices.
     pub(crate) fn is_shared(&self) -> bool {
-        let [outer, _, inner] = self.counts;
-        let same = |count: usize, stride: isize| count <= 1 || stride == 0;
-        same(outer, self.indices.strides[0]) && same(inner, self.indices.strides[2])
+        self.indices.strides[0] == 0 && self.indices.strides[2] == 0
     }
 
     /// Finds the places of neighbouring picks of a line.
@@ -175,6 +179,9 @@ impl Finder {
     /// The memory was checked for the kernel.
     pub(crate) unsafe fn check(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
         let [outer, _, inner] = self.counts;
+        if self.counts.contains(&0) {
+            return Ok(());
+        }
         self.in_tasks(pool, outer * inner, &|line, pick, count| {
             let mut room = [0; BLOCK];
             (pick..pick + count).step_by(BLOCK).try_for_each(|first| {

@@ -346,3 +346,159 @@ unsafe fn combine_row<T: Copy, C: Combined<T>>(row: Row, step: isize, distance: 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use max_core::ErrorKind;
+    use max_core::kernel::{Indexed, Kernel};
+    use max_driver::Buffer;
+
+    use super::*;
+    use crate::prepare;
+
+    fn access(slot: u32, dtype: DType, strides: &[i64]) -> Access<i64> {
+        Access { slot: Slot(slot), dtype, offset: 0, strides: strides.to_vec() }
+    }
+
+    fn row_major(slot: u32, dtype: DType, shape: [i64; 3]) -> Access<i64> {
+        access(slot, dtype, &[shape[1] * shape[2], shape[2], 1])
+    }
+
+    /// Along one axis of `[outer, size, inner]`, with indices that vary along the axes whose strides are not zero.
+    fn kernel(
+        dtype: DType,
+        combine: Combine,
+        shape: [i64; 3],
+        picks: i64,
+        strides: [i64; 3],
+    ) -> Scatter<i64> {
+        let [outer, size, inner] = shape;
+        let indices = access(1, DType::Int32, &[strides[0], strides[1], strides[2], 0]);
+        Scatter {
+            space: Indexed {
+                outer,
+                sizes: vec![size],
+                inner,
+                axis: 1,
+                indices,
+                index_shape: [outer, picks, inner, 1],
+            },
+            combine,
+            input: row_major(0, dtype, shape),
+            updates: row_major(2, dtype, [outer, picks, inner]),
+            out: row_major(3, dtype, shape),
+        }
+    }
+
+    fn run<T: Element>(
+        k: &Scatter<i64>,
+        input: &[T],
+        indices: &[i32],
+        updates: &[T],
+        threads: usize,
+    ) -> Result<Vec<T>> {
+        let kernel = prepare(&Kernel::Scatter(k.clone()))?;
+        let [input, updates] = [input, updates].map(|elements| Buffer::from(elements.to_vec()));
+        let (indices, out) =
+            (Buffer::from(indices.to_vec()), Buffer::from(vec![T::from_i128(77); input.num_elements()]));
+        let memory =
+            [Memory::of(&input)?, Memory::of(&indices)?, Memory::of(&updates)?, Memory::of_mut(&out)?];
+        kernel.run(&memory, &Pool::new(threads))?;
+        // The same in place.
+        let memory = [Memory::of(&input)?, memory[1], memory[2], Memory::of_mut(&input)?];
+        kernel.run(&memory, &Pool::new(threads))?;
+        let (result, in_place) = (out.to_vec::<T>()?, input.to_vec::<T>()?);
+        assert_eq!(bytes(&result), bytes(&in_place));
+        Ok(result)
+    }
+
+    fn bytes<T: Element>(elements: &[T]) -> &[u8] {
+        bytemuck::cast_slice(elements)
+    }
+
+    fn check<T: Element>(combine: Combine, shape: [i64; 3], picks: i64, varies: [bool; 3]) {
+        let [outer, size, inner] = shape;
+        let by = [if varies[0] { outer } else { 1 }, picks, if varies[2] { inner } else { 1 }];
+        let strides = [if varies[0] { picks * by[2] } else { 0 }, by[2], if varies[2] { 1 } else { 0 }];
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as i64
+        };
+        let mut some = |count: i64| -> Vec<T> {
+            (0..count).map(|_| T::from_f64((random() % 1000) as f64 / 37.0)).collect()
+        };
+        let (input, updates) = (some(outer * size * inner), some(outer * picks * inner));
+        let indices: Vec<i32> = (0..by.iter().product::<i64>())
+            .map(|i| ((i * 7919 + i / 3) % (2 * size) - size) as i32)
+            .collect();
+        let mut expected = input.clone();
+        for at in 0..outer * picks * inner {
+            let (o, p, i) = (at / inner / picks, at / inner % picks, at % inner);
+            let index = i64::from(indices[(o * strides[0] + p * strides[1] + i * strides[2]) as usize]);
+            let target = ((o * size + (index + size) % size) * inner + i) as usize;
+            let (a, b) = (expected[target].to_lane(), updates[at as usize].to_lane());
+            expected[target] = match combine {
+                Combine::Assign => updates[at as usize],
+                Combine::Add => T::from_lane(a.add(b)),
+                Combine::Mul => T::from_lane(a.mul(b)),
+                Combine::Min => T::from_lane(a.min(b)),
+                Combine::Max => T::from_lane(a.max(b)),
+            };
+        }
+        let k = kernel(T::DTYPE, combine, shape, picks, strides);
+        for threads in [1, 2, 8] {
+            let got = run(&k, &input, &indices, &updates, threads).unwrap();
+            assert_eq!(bytes(&got), bytes(&expected), "{combine:?} {shape:?} {picks} {varies:?} {threads}");
+        }
+    }
+
+    #[test]
+    fn updates_are_applied_in_order_on_any_number_of_threads() {
+        let shapes = [
+            ([1, 50, 1], 40_000),
+            ([1, 1, 1], 9),
+            ([70, 9, 1], 1000),
+            ([3, 5, 7], 40),
+            ([2, 40, 300], 200),
+            ([1, 64, 5000], 90),
+            ([1, 9, 33], 3000),
+            ([2, 3, 4], 0),
+            ([0, 3, 4], 5),
+            ([2, 3, 0], 5),
+        ];
+        let varies = [[true; 3], [false, true, false], [true, true, false], [false, true, true]];
+        for (shape, picks) in shapes {
+            for varies in varies {
+                check::<f32>(Combine::Add, shape, picks, varies);
+                check::<f32>(Combine::Assign, shape, picks, varies);
+                dispatch!(DType::BFloat16, T => check::<T>(Combine::Add, shape, picks, varies));
+                check::<i8>(Combine::Mul, shape, picks, varies);
+                check::<f64>(Combine::Min, shape, picks, varies);
+                check::<u16>(Combine::Max, shape, picks, varies);
+                check::<max_core::Bool>(Combine::Add, shape, picks, varies);
+            }
+        }
+    }
+
+    #[test]
+    fn bad_indices_are_named() {
+        // The first of a line, whichever task finds one first.
+        for (shape, strides) in [([9, 4, 1], [5, 1, 0]), ([1, 4, 40], [0, 1, 0]), ([1, 4, 1], [0, 1, 0])] {
+            let k = kernel(DType::Float32, Combine::Add, shape, 5, strides);
+            let count = shape.iter().product::<i64>() as usize;
+            let (input, updates) = (vec![1f32; count], vec![1f32; 5 * count / 4]);
+            let mut indices = vec![0; 45];
+            indices[3] = 4;
+            indices[4] = -7;
+            let error = run(&k, &input, &indices, &updates, 2).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Index);
+            assert_eq!(error.message(), "index 4 is out of range for axis 1 with size 4");
+        }
+        // Also where nothing is updated.
+        let mut k = kernel(DType::Float32, Combine::Add, [1, 4, 0], 2, [0, 1, 0]);
+        k.space.index_shape[2] = 1;
+        assert!(run::<f32>(&k, &[], &[0, 3], &[], 2).is_ok());
+        assert!(run::<f32>(&k, &[], &[0, -5], &[], 2).is_err());
+    }
+}

@@ -1,4 +1,4 @@
-//! Matmuls, convolutions, gathers and sorts on a GPU, if there is one, against the CPU kernels.
+//! Matmuls, convolutions, gathers, scatters and sorts on a GPU, if there is one, against the CPU kernels.
 //!
 //! All cases are prepared together, as programs do it, and run twice: both runs must give the same bits. Every failure
 //! is reported, not only the first.
@@ -12,6 +12,8 @@ mod gather;
 mod gpu;
 #[path = "cuda_kernels/matmul.rs"]
 mod matmul;
+#[path = "cuda_kernels/scatter.rs"]
+mod scatter;
 #[path = "cuda_kernels/sort.rs"]
 mod sort;
 
@@ -19,7 +21,7 @@ use case::{Case, check_all};
 use gpu::gpu;
 
 /// All cases, in groups.
-fn groups() -> [(&'static str, Vec<Case>); 11] {
+fn groups() -> [(&'static str, Vec<Case>); 12] {
     [
         ("plain matmuls", matmul::plain()),
         ("every type and layout", matmul::layouts()),
@@ -31,6 +33,7 @@ fn groups() -> [(&'static str, Vec<Case>); 11] {
         ("convolutions", conv::large()),
         ("small groups", conv::groups()),
         ("gathers", gather::cases()),
+        ("scatters", scatter::cases()),
         ("sorts", sort::cases()),
     ]
 }

@@ -7,7 +7,7 @@ softmax, mean, ...) are computed in float64 and truncated to the same dtype.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -80,6 +80,65 @@ def cumsum(x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool
         first = np.zeros_like(np.take(sums, [], axis=axis)) if sums.shape[axis] == 0 else np.take(sums, [0], axis=axis) * 0
         sums = np.concatenate([first, np.take(sums, range(max(sums.shape[axis] - 1, 0)), axis=axis)], axis=axis)
     return (np.flip(sums, axis) if reverse else sums).astype(x.dtype)
+
+
+def gather_nd(x: np.ndarray, indices: np.ndarray, batch_dims: int = 0) -> np.ndarray:
+    batch = x.shape[:batch_dims]
+    picked = [x[at][tuple(np.moveaxis(indices[at], -1, 0))] for at in np.ndindex(*batch)]
+    shape = indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :]
+    return np.stack(picked).reshape(shape) if picked else np.zeros(shape, x.dtype)
+
+
+def combined(x: np.ndarray, updates: np.ndarray, places: Any, combine: Optional[np.ufunc]) -> np.ndarray:
+    y = x.copy()
+    if combine is None:
+        for at in np.ndindex(updates.shape):  # the last one stays
+            y[tuple(place[at] for place in places)] = updates[at]
+    else:
+        combine.at(y, places, updates)
+    return y
+
+
+def scatter(combine: Optional[np.ufunc] = None) -> Callable:
+    def along(x: np.ndarray, updates: np.ndarray, indices: np.ndarray, axis: int = -1) -> np.ndarray:
+        places = list(np.indices(indices.shape))
+        places[axis] = indices.astype(np.int64)
+        return combined(x, updates, tuple(places), combine)
+
+    return along
+
+
+def scatter_nd(combine: Optional[np.ufunc] = None) -> Callable:
+    def by_vectors(x: np.ndarray, updates: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        picks, axes = indices.shape[:-1], indices.shape[-1]
+        rest = np.indices(updates.shape)[len(picks) :]
+        column = (*picks, *[1] * (x.ndim - axes))
+        firsts = [np.broadcast_to(indices[..., axis].reshape(column), updates.shape) for axis in range(axes)]
+        return combined(x, updates, (*firsts, *rest), combine)
+
+    return by_vectors
+
+
+def masked_scatter(x: np.ndarray, mask: np.ndarray, updates: np.ndarray, out_dim: Any) -> np.ndarray:
+    y, mask = x.copy(), np.broadcast_to(mask, x.shape)
+    y[mask] = updates.reshape(-1)[: np.count_nonzero(mask)]
+    return y
+
+
+def fold(
+    x: np.ndarray, output_size: Any, kernel_size: Any, stride: Any = 1, dilation: Any = 1, padding: Any = 0
+) -> np.ndarray:
+    pair = lambda sizes: (sizes, sizes) if isinstance(sizes, int) else tuple(sizes)  # noqa: E731
+    (height, width), (rows, columns) = output_size, kernel_size
+    stride, dilation, padding = pair(stride), pair(dilation), pair(padding)
+    down = (height + 2 * padding[0] - dilation[0] * (rows - 1) - 1) // stride[0] + 1
+    across = (width + 2 * padding[1] - dilation[1] * (columns - 1) - 1) // stride[1] + 1
+    channels = x.shape[1] // (rows * columns)
+    blocks = x.reshape(x.shape[0], channels, rows, columns, down, across)
+    image = np.zeros((x.shape[0], channels, height + 2 * padding[0], width + 2 * padding[1]), x.dtype)
+    for r, c, i, j in np.ndindex(rows, columns, down, across):
+        image[:, :, i * stride[0] + r * dilation[0], j * stride[1] + c * dilation[1]] += blocks[:, :, r, c, i, j]
+    return image[:, :, padding[0] : padding[0] + height, padding[1] : padding[1] + width]
 
 
 def extremum(pairwise: Callable, reduce: Callable) -> Callable:
@@ -278,6 +337,19 @@ EXACT: dict[str, Callable] = {
     "bottom_k": first_k(descending=False),
     "argsort": lambda x, ascending=True: in_order(x, 0, not ascending),
     "nonzero": lambda x, out_dim: np.argwhere(x != 0),
+    "gather_nd": gather_nd,
+    "scatter": scatter(),
+    "scatter_add": scatter(np.add),
+    "scatter_max": scatter(np.maximum),
+    "scatter_min": scatter(np.minimum),
+    "scatter_mul": scatter(np.multiply),
+    "scatter_nd": scatter_nd(),
+    "scatter_nd_add": scatter_nd(np.add),
+    "scatter_nd_max": scatter_nd(np.maximum),
+    "scatter_nd_min": scatter_nd(np.minimum),
+    "scatter_nd_mul": scatter_nd(np.multiply),
+    "masked_scatter": masked_scatter,
+    "fold": fold,
 }
 
 OPS = {**PREDICATES, **REAL, **EXACT}

@@ -7,6 +7,7 @@ use max_core::{DType, DeviceRef, Dim, Location, Result, Shape, TensorType, scala
 use max_graph::graph::located;
 use max_graph::ops::broadcast::Target;
 use max_graph::ops::conv::ConvOptions;
+use max_graph::ops::fold::Pair;
 use max_graph::ops::index::Limit;
 use max_graph::ops::reduce::Axes;
 use max_graph::ops::slice::Indices;
@@ -71,8 +72,12 @@ functions! {
     cumsum(x: Operand, axis: i64, exclusive: bool, reverse: bool);
     /// See [`ops::flatten()`].
     flatten(x: Operand, start_dim: i64, end_dim: i64);
+    /// See [`ops::fold()`].
+    fold(input: Operand, output_size: Shape, kernel_size: Shape, stride: Pair, dilation: Pair, padding: Pair);
     /// See [`ops::gather()`].
     gather(input: Operand, indices: Operand, axis: i64);
+    /// See [`ops::gather_nd()`].
+    gather_nd(input: Operand, indices: Operand, batch_dims: i64);
     /// See [`ops::group_norm()`].
     group_norm(input: Operand, gamma: Operand, beta: Operand, num_groups: i64, epsilon: f64);
     /// See [`ops::hann_window()`].
@@ -81,6 +86,8 @@ functions! {
     layer_norm(input: Operand, gamma: Operand, beta: Operand, epsilon: f64);
     /// See [`ops::logsoftmax()`].
     logsoftmax(x: Operand, axis: i64);
+    /// See [`ops::masked_scatter()`].
+    masked_scatter(input: Operand, mask: Operand, updates: Operand, out_dim: Dim);
     /// See [`ops::matmul()`].
     matmul(lhs: Operand, rhs: Operand);
     /// See [`ops::mean()`].
@@ -104,11 +111,31 @@ functions! {
     /// See [`ops::reduce_min()`].
     reduce_min(x: Operand, axis: Axes);
     /// See [`ops::repeat_interleave()`].
-    repeat_interleave(x: Operand, repeats: i64, axis: Option<i64>, out_dim: Option<Dim>);
+    repeat_interleave(x: Operand, repeats: Operand, axis: Option<i64>, out_dim: Option<Dim>);
     /// See [`ops::reshape()`].
     reshape(x: Operand, shape: Shape);
     /// See [`ops::rms_norm()`].
     rms_norm(input: Operand, weight: Operand, epsilon: f64, weight_offset: f64, multiply_before_cast: bool);
+    /// See [`ops::scatter()`].
+    scatter(input: Operand, updates: Operand, indices: Operand, axis: i64);
+    /// See [`ops::scatter_add()`].
+    scatter_add(input: Operand, updates: Operand, indices: Operand, axis: i64);
+    /// See [`ops::scatter_max()`].
+    scatter_max(input: Operand, updates: Operand, indices: Operand, axis: i64);
+    /// See [`ops::scatter_min()`].
+    scatter_min(input: Operand, updates: Operand, indices: Operand, axis: i64);
+    /// See [`ops::scatter_mul()`].
+    scatter_mul(input: Operand, updates: Operand, indices: Operand, axis: i64);
+    /// See [`ops::scatter_nd()`].
+    scatter_nd(input: Operand, updates: Operand, indices: Operand);
+    /// See [`ops::scatter_nd_add()`].
+    scatter_nd_add(input: Operand, updates: Operand, indices: Operand);
+    /// See [`ops::scatter_nd_max()`].
+    scatter_nd_max(input: Operand, updates: Operand, indices: Operand);
+    /// See [`ops::scatter_nd_min()`].
+    scatter_nd_min(input: Operand, updates: Operand, indices: Operand);
+    /// See [`ops::scatter_nd_mul()`].
+    scatter_nd_mul(input: Operand, updates: Operand, indices: Operand);
     /// See [`ops::slice_tensor()`].
     slice_tensor(x: Operand, indices: Indices);
     /// See [`ops::softmax()`].

@@ -22,9 +22,9 @@ pub enum Role {
     Operand,
     /// It is written, in any order.
     Result,
-    /// It is read by a final loop, element by element.
+    /// It is read element by element, by a final loop or before anything else.
     Load,
-    /// It is written by a final loop, element by element.
+    /// It is written element by element, by a final loop or before anything else.
     Store,
 }
 

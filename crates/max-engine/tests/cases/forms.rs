@@ -174,6 +174,40 @@ pub fn forms() -> Vec<KernelForm> {
     form!("gather along rows", ALL, [["a", "b"], ["p"]], [a = 5, b = 9, p = 70], |x| {
         ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int32), 1)
     });
+    form!(
+        "gather by vectors",
+        ALL,
+        [["a", "b", "c", "d"], ["a", "p", "2"]],
+        [a = 3, b = 5, c = 4, d = 40, p = 7],
+        |x| { ops::gather_nd(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int64), 1) }
+    );
+    form!("scatter of lines", ALL, [["a", "b"], ["a", "p"]], [a = 70, b = 9, p = 300], |x| {
+        let places = ops::mod_(ops::cast(&x[1], DType::Int32), 1);
+        ops::scatter_add(&x[0], &x[1], places, 1)
+    });
+    form!("scatter of strips", ALL, [["a", "b", "c"], ["a", "p", "c"]], [a = 3, b = 9, c = 70, p = 7], |x| {
+        ops::scatter_max(&x[0], &x[1], ops::cast(ops::mul(&x[1], 0), DType::Int64), 1)
+    });
+    form!("scatter of one line", ALL, [["a"], ["p"]], [a = 500, p = 3000], |x| {
+        ops::scatter(&x[0], &x[1], ops::cast(ops::mul(&x[1], 0), DType::Int64), 0)
+    });
+    form!("scatter of rows", ALL, [["a", "b"], ["p", "b"]], [a = 9, b = 130, p = 500], |x| {
+        let places = ops::cast(ops::slice_tensor(&x[1], (Index::from(..), 0i64)), DType::Int64)?;
+        let places = ops::unsqueeze(ops::mul(places, 0), 1)?;
+        ops::scatter_nd_add(&x[0], &x[1], places)
+    });
+    form!(
+        "scatter with the same places",
+        ALL,
+        [["a", "b"], ["a", "p"], ["p"]],
+        [a = 40, b = 9, p = 30],
+        |x| {
+            let places = ops::cast(ops::mul(&x[2], 0), DType::Int64)?;
+            let places = ops::broadcast_to(&places, x[1].shape())?;
+            ops::scatter_min(&x[0], &x[1], places, 1)
+        }
+    );
+    form!("fold", ALL, [["n", "c", "12"]], [n = 3, c = 8], |x| { ops::fold(&x[0], [4, 5], [2, 2], 1, 1, 0) });
     form!("sort", ALL, [["a", "b", "c"]], [a = 5, b = 90, c = 3], |x| {
         ops::argsort(ops::flatten(&x[0], 0, -1), true)
     });

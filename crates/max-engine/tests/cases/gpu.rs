@@ -92,6 +92,7 @@ const MOVES: &[&str] = &[
     "constant",
     "dynamic_slice",
     "gather",
+    "gather_nd",
     "permute",
     "rebind",
     "reshape",

@@ -46,6 +46,7 @@ pub const RECIPES: &[(usize, Recipe)] = &[
     (6, shapes::concat),
     (4, shapes::split),
     (5, shapes::gather),
+    (3, shapes::scatter),
     (4, shapes::broadcast),
     (4, shapes::rebind),
     (1, shapes::transfer),

@@ -1,11 +1,11 @@
-//! Recipes for ops that move elements without changing them.
+//! Recipes for ops that move elements, most of them without changing any.
 
 use max_core::{DType, DeviceRef, Dim, Shape};
 use max_graph::ops::broadcast::Target;
 use max_graph::ops::slice::{Bound, Index};
 use max_graph::{HostTensor, TensorValue, ops};
 
-use super::generate::{Maker, Node};
+use super::generate::{Maker, Node, slack};
 use super::recipes::axis_of;
 
 /// Adds a value with the elements of another.
@@ -259,6 +259,36 @@ pub fn gather(m: &mut Maker) -> Option<()> {
     };
     m.fits(&[x.elements() / x.sizes[at], sizes.iter().product()])?;
     moved(m, &x, ops::gather(&x.value, indices, axis))
+}
+
+pub fn scatter(m: &mut Maker) -> Option<()> {
+    let x = m.node(|x| x.rank() > 0)?;
+    let (at, axis) = axis_of(m, &x)?;
+    let updates = m.node(|u| u.dtype() == x.dtype() && u.value.shape() == x.value.shape())?;
+    let dim = x.value.shape()[at].clone();
+    // Some places several times, others never, and the same ones along all other axes.
+    let step = m.rng.between(0, 4);
+    let places = ops::range(0, dim.clone(), 1, None, DType::Int64, None);
+    let places = ops::mod_(ops::mul(places, step), dim.clone());
+    let mut column = vec![Dim::Static(1); x.rank()];
+    column[at] = dim;
+    let places = ops::broadcast_to(ops::reshape(places, column), x.value.shape());
+    let picks = x.sizes[at] as f64;
+    match m.rng.below(3) {
+        0 => {
+            let y = ops::scatter(&x.value, &updates.value, places, axis);
+            m.push(y, x.bound.max(updates.bound), x.error.max(updates.error))
+        }
+        1 => {
+            let y = ops::scatter_max(&x.value, &updates.value, places, axis);
+            m.push(y, x.bound.max(updates.bound), x.error.max(updates.error))
+        }
+        _ => {
+            let bound = x.bound + picks * updates.bound;
+            let error = x.error + picks * updates.error + slack(x.dtype(), x.sizes[at]) * picks * bound;
+            m.push(ops::scatter_add(&x.value, &updates.value, places, axis), bound, error)
+        }
+    }
 }
 
 pub fn broadcast(m: &mut Maker) -> Option<()> {

@@ -82,6 +82,11 @@ impl IndexSize<'_> {
     }
 }
 
+/// A product of sizes, which may be of any size where there are no elements.
+pub(crate) fn product(sizes: &[usize]) -> usize {
+    sizes.iter().fold(1, |product, &size| product.saturating_mul(size))
+}
+
 /// The element of a row-major array that indices name, for the axes from a given one on; negative ones count from the end.
 pub(crate) fn position(indices: &[i64], sizes: &[usize], first: usize) -> Result<usize> {
     let mut place = 0;
@@ -186,17 +191,19 @@ impl Operation for GatherNd {
         let picked = &shape[..shape.len() - 1];
         let (sizes, rest) = input.shape()[batch..].split_at(axes);
         let vectors = indices.to_integers()?;
-        let slice = rest.iter().product::<usize>() * input.dtype().size_in_bytes();
-        let line = sizes.iter().product::<usize>() * slice;
+        let slice = product(rest).saturating_mul(input.dtype().size_in_bytes());
+        let line = product(sizes).saturating_mul(slice);
         let result = [picked, rest].concat();
         let total = byte_count(input.dtype(), &result)?;
         let mut bytes = allocate::<u8>(total)?;
-        let picks: usize = picked[batch..].iter().product();
+        let picks = product(&picked[batch..]);
         // Without axes every pick is whole; there may be any number of them if that is empty.
-        let count = if axes == 0 && total == 0 { 0 } else { picked.iter().product() };
+        let count = if axes == 0 && total == 0 { 0 } else { product(picked) };
         for pick in 0..count {
             let place = position(&vectors[pick * axes..][..axes], sizes, batch)?;
-            bytes.extend_from_slice(&input.bytes()[pick / picks * line + place * slice..][..slice]);
+            if total > 0 {
+                bytes.extend_from_slice(&input.bytes()[pick / picks * line + place * slice..][..slice]);
+            }
         }
         Ok(vec![HostTensor::new(input.dtype(), result, HostBytes::from_vec(bytes))?])
     }

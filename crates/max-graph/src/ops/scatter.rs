@@ -10,7 +10,7 @@ use crate::host::{HostTensor, allocate};
 use crate::op::{Operation, Run};
 use crate::operand::{Operand, same_device};
 use crate::ops;
-use crate::ops::gather::{IndexSize, position};
+use crate::ops::gather::{IndexSize, position, product};
 use crate::ops::rebind::{advice, assert_dim};
 use crate::ops::slice::part;
 use crate::ops::{axis_dim, check_alike, tensors};
@@ -225,7 +225,7 @@ impl Operation for Scatter {
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
         let [input, updates, indices] = operands else { return Ok(vec![]) };
         let (size, picks) = (input.shape()[self.axis], updates.shape()[self.axis]);
-        let inner: usize = input.shape()[self.axis + 1..].iter().product();
+        let inner = product(&input.shape()[self.axis + 1..]);
         let targets = indices.to_integers()?.into_iter().enumerate().map(|(at, index)| {
             let place = position(&[index], &[size], self.axis)?;
             Ok((at / inner / picks * size + place) * inner + at % inner)
@@ -261,8 +261,8 @@ impl Operation for ScatterNd {
     fn eval(&self, operands: &[HostTensor], _: &Run) -> Result<Vec<HostTensor>> {
         let [input, updates, indices] = operands else { return Ok(vec![]) };
         let axes = indices.shape().last().copied().unwrap_or(0);
-        let picks: usize = indices.shape()[..indices.shape().len() - 1].iter().product();
-        let (sizes, inner) = (&input.shape()[..axes], input.shape()[axes..].iter().product::<usize>());
+        let picks = product(&indices.shape()[..indices.shape().len() - 1]);
+        let (sizes, inner) = (&input.shape()[..axes], product(&input.shape()[axes..]));
         let indices = indices.to_integers()?;
         // Without axes every pick is the whole input; there may be any number of them if it is empty.
         let picks = if axes == 0 && inner == 0 { 0 } else { picks };

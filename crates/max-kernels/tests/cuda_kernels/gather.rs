@@ -1,6 +1,6 @@
 //! Gathers.
 
-use max_core::kernel::{Access, Gather, Kernel, Slot};
+use max_core::kernel::{Access, Gather, Indexed, Kernel, Slot};
 use max_core::{DType, Element, ErrorKind, Result, dispatch};
 use max_driver::{Buffer, CPU, Device};
 use max_kernels::Memory;
@@ -9,7 +9,7 @@ use max_kernels::cuda::{self, Options};
 use super::case::{Case, Random, row_major, run_on, untouched};
 
 /// Indices from minus the size of the axis up to its end, non-negative for unsigned types.
-fn indices(random: &mut Random, dtype: DType, size: i64, count: usize) -> Buffer {
+pub(crate) fn indices(random: &mut Random, dtype: DType, size: i64, count: usize) -> Buffer {
     let signed = dtype.is_signed_integral();
     let index = |random: &mut Random| match signed {
         true => random.below(2 * size as u64) as i64 - size,
@@ -20,14 +20,11 @@ fn indices(random: &mut Random, dtype: DType, size: i64, count: usize) -> Buffer
 }
 
 fn gather(dtype: DType, index: DType, [outer, size, picks, inner]: [i64; 4]) -> Gather<i64> {
+    let indices = Access { slot: Slot(1), dtype: index, offset: 0, strides: vec![0, 1, 0, 0] };
+    let index_shape = [1, picks, 1, 1];
     Gather {
-        outer,
-        size,
-        picks,
-        inner,
-        axis: 2,
+        space: Indexed { outer, sizes: vec![size], inner, axis: 2, indices, index_shape },
         source: row_major(0, dtype, &[outer, size, inner]).0,
-        indices: row_major(1, index, &[picks]).0,
         out: row_major(2, dtype, &[outer, picks, inner]).0,
     }
 }
@@ -47,13 +44,40 @@ pub(crate) fn cases() -> Vec<Case> {
         if at % 3 == 0 {
             // Random layouts.
             (k.source, count) = random.access(0, dtype, &[sizes[0], sizes[1], sizes[3]], false);
-            k.indices.strides = vec![2];
+            k.space.indices.strides[1] = 2;
         }
         let [outer, size, picks, inner] = sizes.map(|size| size as usize);
         let buffers = vec![
             random.buffer(dtype, count.max(outer * size * inner)),
             indices(&mut random, index, sizes[1], 2 * picks),
             untouched(dtype, outer * picks * inner),
+        ];
+        cases.push(Case::new(Kernel::Gather(k), buffers, 1));
+    }
+    // Two axes are indexed, in each of some batches.
+    for (dtype, inner) in
+        [(DType::Float32, 1), (DType::BFloat16, 8), (DType::UInt8, 5), (DType::Float64, 600)]
+    {
+        let (outer, picks) = (3, 70);
+        let indices_of =
+            Access { slot: Slot(1), dtype: DType::Int32, offset: 0, strides: vec![140, 2, 0, 1] };
+        let space = Indexed {
+            outer,
+            sizes: vec![6, 6],
+            inner,
+            axis: 1,
+            indices: indices_of,
+            index_shape: [outer, picks, 1, 2],
+        };
+        let k = Gather {
+            space,
+            source: row_major(0, dtype, &[outer, 6, 6, inner]).0,
+            out: row_major(2, dtype, &[outer, picks, inner]).0,
+        };
+        let buffers = vec![
+            random.buffer(dtype, (outer * 36 * inner) as usize),
+            indices(&mut random, DType::Int32, 6, 420),
+            untouched(dtype, (outer * picks * inner) as usize),
         ];
         cases.push(Case::new(Kernel::Gather(k), buffers, 1));
     }

@@ -129,6 +129,169 @@ def gather(input: TensorValueLike, indices: TensorValueLike, axis: int = -1) -> 
     return call("gather", input, indices, axis)
 
 
+def gather_nd(input: TensorValueLike, indices: TensorValueLike, batch_dims: int = 0) -> TensorValue:
+    """Slices of a tensor selected by vectors of indices, along several axes at once.
+
+    >>> from max.dtype import DType
+    >>> from max.graph import DeviceRef, Graph, TensorType, ops
+    >>> x = TensorType(DType.bfloat16, ["a", "b", "c", "d", "e"], DeviceRef.CPU())
+    >>> at = TensorType(DType.int32, ["a", "f", 3], DeviceRef.CPU())
+    >>> with Graph("pick", input_types=[x, at]) as graph:
+    ...     ops.gather_nd(*graph.inputs, batch_dims=1).shape
+    [Dim('a'), Dim('f'), Dim('e')]
+
+    Args:
+        input: The tensor.
+        indices: The vectors, in its last axis, whose size must be static: positions along the axes of `input` that follow
+            the batch axes. Negative ones count from the end.
+        batch_dims: The number of leading axes that both have in common.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+        IndexError: At run time, if an index is out of range.
+    """
+    return call("gather_nd", input, indices, batch_dims)
+
+
+def scatter(
+    input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike, axis: int = -1
+) -> TensorValue:
+    """A tensor with some elements replaced along an axis.
+
+    Element `[i, j, ...]` of the updates goes to the position along the axis that the indices have at `[i, j, ...]`, and to
+    `i, j, ...` along the other axes. Of several updates of an element, the last one in this order stays.
+
+    Args:
+        input: The tensor.
+        updates: The new elements. Along the other axes they may cover only the beginning of `input`.
+        indices: Where they go, in the shape of `updates`; negative ones count from the end.
+        axis: The axis.
+
+    Raises:
+        ValueError: If the dtypes or shapes do not fit.
+        IndexError: At run time, if an index is out of range.
+    """
+    return call("scatter", input, updates, indices, axis)
+
+
+def scatter_add(
+    input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike, axis: int = -1
+) -> TensorValue:
+    """A tensor with updates added to elements along an axis; see `scatter`. Updates are added in order, so that results do not vary."""
+    return call("scatter_add", input, updates, indices, axis)
+
+
+def scatter_max(
+    input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike, axis: int = -1
+) -> TensorValue:
+    """A tensor with updates compared with elements, of which the greater stays along an axis; see `scatter`. NaN wins."""
+    return call("scatter_max", input, updates, indices, axis)
+
+
+def scatter_min(
+    input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike, axis: int = -1
+) -> TensorValue:
+    """A tensor with updates compared with elements, of which the lesser stays along an axis; see `scatter`. NaN wins."""
+    return call("scatter_min", input, updates, indices, axis)
+
+
+def scatter_mul(
+    input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike, axis: int = -1
+) -> TensorValue:
+    """A tensor with updates multiplied with elements along an axis; see `scatter`. Updates are multiplied in order, so that results do not vary."""
+    return call("scatter_mul", input, updates, indices, axis)
+
+
+def scatter_nd(input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike) -> TensorValue:
+    """A tensor with some slices replaced. Of several updates of an element, the last one stays.
+
+    Args:
+        input: The tensor.
+        updates: The slices: their shape is that of `indices` without its last axis, and then that of a slice.
+        indices: Vectors, in the last axis, whose size must be static: positions along as many of the first axes of `input`.
+            Negative ones count from the end.
+
+    Raises:
+        ValueError: If the dtypes or shapes do not fit.
+        IndexError: At run time, if an index is out of range.
+    """
+    return call("scatter_nd", input, updates, indices)
+
+
+def scatter_nd_add(input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike) -> TensorValue:
+    """A tensor with slices of updates added to elements; see `scatter_nd`. Updates are added in order, so that results do not vary."""
+    return call("scatter_nd_add", input, updates, indices)
+
+
+def scatter_nd_max(input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike) -> TensorValue:
+    """A tensor with slices of updates compared with elements, of which the greater stays; see `scatter_nd`. NaN wins."""
+    return call("scatter_nd_max", input, updates, indices)
+
+
+def scatter_nd_min(input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike) -> TensorValue:
+    """A tensor with slices of updates compared with elements, of which the lesser stays; see `scatter_nd`. NaN wins."""
+    return call("scatter_nd_min", input, updates, indices)
+
+
+def scatter_nd_mul(input: TensorValueLike, updates: TensorValueLike, indices: TensorValueLike) -> TensorValue:
+    """A tensor with slices of updates multiplied with elements; see `scatter_nd`. Updates are multiplied in order, so that results do not vary."""
+    return call("scatter_nd_mul", input, updates, indices)
+
+
+def masked_scatter(
+    input: TensorValueLike, mask: TensorValueLike, updates: TensorValueLike, out_dim: DimLike
+) -> TensorValue:
+    """A tensor with updates, in row-major order, written where a mask is true.
+
+    Args:
+        input: The tensor.
+        mask: Where to write: a bool tensor that broadcasts to the shape of `input`.
+        updates: What to write: a tensor of any shape, with at least as many elements as are written.
+        out_dim: The number of elements that are written: bound at run time if it is a new name, else checked.
+
+    Raises:
+        ValueError: If the dtypes or shapes do not fit or, at run time, if there are too few updates.
+    """
+    return call("masked_scatter", input, mask, updates, out_dim)
+
+
+def fold(
+    input: TensorValueLike,
+    output_size: tuple[DimLike, DimLike],
+    kernel_size: tuple[DimLike, DimLike],
+    stride: int | tuple[int, int] = 1,
+    dilation: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+) -> TensorValue:
+    """Sliding blocks summed into the images that they are parts of: what several blocks have in common is added up.
+
+    >>> from max.dtype import DType
+    >>> from max.graph import DeviceRef, Graph, TensorType, ops
+    >>> blocks = TensorType(DType.float32, ["n", 12, 12], DeviceRef.CPU())
+    >>> with Graph("images", input_types=[blocks]) as graph:
+    ...     ops.fold(graph.inputs[0], (4, 5), (2, 2)).shape
+    [Dim('n'), Dim(3), Dim(4), Dim(5)]
+
+    Args:
+        input: The blocks, in the shape `[n, channels * kernel height * kernel width, number of blocks]`.
+        output_size: Height and width of the images.
+        kernel_size: Height and width of a block.
+        stride: The distance between neighbouring blocks.
+        dilation: The distance between neighbouring elements of a block.
+        padding: How far blocks extend beyond the image on each side.
+
+    Raises:
+        ValueError: If the number of blocks or of channels does not fit.
+    """
+
+    def pair(sizes: Any) -> Any:
+        return sizes if isinstance(sizes, int) else list(sizes)
+
+    return call(
+        "fold", input, dims(output_size), dims(kernel_size), pair(stride), pair(dilation), pair(padding)
+    )
+
+
 def transfer_to(x: TensorValueLike, device: Device | DeviceRef) -> TensorValue:
     """The tensor on a device."""
     return call("transfer_to", x, device)
@@ -151,18 +314,18 @@ def tile(x: TensorValueLike, repeats: ShapeLike) -> TensorValue:
 
 
 def repeat_interleave(
-    x: TensorValueLike, repeats: int, axis: int | None = None, out_dim: DimLike | None = None
+    x: TensorValueLike, repeats: int | TensorValue, axis: int | None = None, out_dim: DimLike | None = None
 ) -> TensorValue:
     """The tensor with each element along an axis repeated in place.
 
     Args:
         x: The tensor.
-        repeats: The number of repetitions, the same for all elements.
+        repeats: The number of repetitions, the same for all elements, or a vector with one for each.
         axis: The axis; without one, the tensor is flattened first.
-        out_dim: The dim of the axis in the result, checked at run time.
+        out_dim: The dim of the axis in the result, bound or checked at run time. It must be given if `repeats` is a tensor.
 
     Raises:
-        ValueError: If `repeats` is not positive, or the axis is out of range.
+        ValueError: If `repeats` is a number that is not positive, or the axis is out of range.
     """
     return call("repeat_interleave", x, repeats, axis, out_dim)
 
