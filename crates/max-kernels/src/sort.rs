@@ -12,6 +12,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
 use max_core::kernel::{Access, Sort};
@@ -22,7 +23,7 @@ use crate::{Memory, Pool, scratch};
 use key::{Block, Key, Packed};
 
 /// Roughly how many elements a task sorts.
-const TASK: usize = 1 << 14;
+const TASK: usize = 1 << 12;
 
 /// Lines of at least this many elements are shared by threads where there are only a few.
 const LONG: usize = 1 << 16;
@@ -227,17 +228,19 @@ impl Line {
     /// The source may be read.
     #[inline(always)]
     unsafe fn each_chunk<K: Key>(&self, range: std::ops::Range<usize>, mut f: impl FnMut(&[K], usize)) {
-        let mut memory = [0u64; CHUNK];
-        let keys: &mut [K] = bytemuck::cast_slice_mut(&mut memory);
+        let mut memory = [const { MaybeUninit::<u64>::uninit() }; CHUNK];
+        let keys = memory.as_mut_ptr().cast::<K>();
         let mut start = range.start;
         while start < range.end {
             let count = CHUNK.min(range.end - start);
-            let (source, step) = (self.source.at(start), self.source.step);
-            let to = keys.as_mut_ptr().cast();
-            let block = Block { source, step, count, descending: self.descending, keys: to };
-            // SAFETY: the caller guarantees the source, and there is room for a chunk of the widest keys.
-            unsafe { (self.keys)(block) };
-            f(&keys[..count], start);
+            let (source, step, descending) = (self.source.at(start), self.source.step, self.descending);
+            // SAFETY: the caller guarantees the source; there is room for a chunk of the widest keys, all of which are
+            // written.
+            let keys = unsafe {
+                (self.keys)(Block { source, step, count, descending, keys: keys.cast() });
+                std::slice::from_raw_parts(keys, count)
+            };
+            f(keys, start);
             start += count;
         }
     }

@@ -1,4 +1,4 @@
-//! Matmuls, convolutions, gathers and scatters on a GPU, if there is one, against the CPU kernels.
+//! Matmuls, convolutions, gathers, scatters and sorts on a GPU, if there is one, against the CPU kernels.
 //!
 //! All cases are prepared together, as programs do it, and run twice: both runs must give the same bits. Every failure
 //! is reported, not only the first.
@@ -14,12 +14,14 @@ mod gpu;
 mod matmul;
 #[path = "cuda_kernels/scatter.rs"]
 mod scatter;
+#[path = "cuda_kernels/sort.rs"]
+mod sort;
 
 use case::{Case, check_all};
 use gpu::gpu;
 
 /// All cases, in groups.
-fn groups() -> [(&'static str, Vec<Case>); 11] {
+fn groups() -> [(&'static str, Vec<Case>); 12] {
     [
         ("plain matmuls", matmul::plain()),
         ("every type and layout", matmul::layouts()),
@@ -32,6 +34,7 @@ fn groups() -> [(&'static str, Vec<Case>); 11] {
         ("small groups", conv::groups()),
         ("gathers", gather::cases()),
         ("scatters", scatter::cases()),
+        ("sorts", sort::cases()),
     ]
 }
 

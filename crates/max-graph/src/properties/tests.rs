@@ -97,8 +97,8 @@ fn structured_ops() {
           %39 = slice(%0) {starts = [0, 1], sizes = [n, 2], steps = [1, 2]} : float32[n, 2]
           %40 = slice(%0) {starts = [1, 0], sizes = [n + -1, 4], steps = [1, 1]} : float32[n + -1, 4]
           %41 = softmax(%0) {axis = 1, log = false} : float32[n, 4]
-          %80, %81 = sort(%0) {axis = 1, count = 3, descending = true} : float32[n, 3], int64[n, 3]
-          %82, %83 = sort(%0) {axis = 0, count = 3, descending = false} : float32[3, 4], int64[3, 4]
+          %140, %141 = sort(%0) {axis = 1, count = 3, descending = true} : float32[n, 3], int64[n, 3]
+          %142, %143 = sort(%0) {axis = 0, count = 3, descending = false} : float32[3, 4], int64[3, 4]
           %42, %43 = split(%0) {sizes = [1, 3], axis = 1} : float32[n, 1], float32[n, 3]
           %44, %45 = split(%0) {sizes = [1, n + -1], axis = 0} : float32[1, 4], float32[n + -1, 4]
           %46 = transfer_to(%0) {device = \"gpu:0\"} : float32[n, 4]@gpu:0
@@ -166,6 +166,8 @@ fn structured_ops() {
         slice(float32[n, 4]) -> float32[n, 2]: part, folds exactly
         slice(float32[n, 4]) -> float32[n + -1, 4]: part, folds exactly, checks
         softmax(float32[n, 4]) -> float32[n, 4]: kernel, folds approximately
+        sort(float32[n, 4]) -> float32[n, 3], int64[n, 3]: kernel, folds exactly, heavy
+        sort(float32[n, 4]) -> float32[3, 4], int64[3, 4]: kernel, folds exactly, checks, heavy
         split(float32[n, 4]) -> float32[n, 1], float32[n, 3]: part, folds exactly
         split(float32[n, 4]) -> float32[1, 4], float32[n + -1, 4]: part, folds exactly, checks
         transfer_to(float32[n, 4]) -> float32[n, 4]@gpu:0: whole, folds exactly

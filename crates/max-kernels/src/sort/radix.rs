@@ -18,8 +18,11 @@ const BUCKET_SIZE: usize = 128;
 /// The most bits of the other digits.
 const DIGIT_BITS: u32 = 8;
 
-/// Up to this many elements for each digit, they are compared instead.
-const COMPARED: usize = 96;
+/// Up to this many elements are compared instead.
+const COMPARED: usize = 192;
+
+/// With up to this many elements for each digit, the highest one is looked at first, and then few are left.
+const PER_DIGIT: usize = 128;
 
 /// About so many tasks sort the buckets of a line.
 const BUCKET_TASKS: usize = 32;
@@ -77,41 +80,62 @@ unsafe fn pack<K: Key, P: Packed>(line: &Line, range: Range<usize>, to: *mut P) 
 
 /// Sorts elements that are in the order of their positions, with the help of as much memory; returns where they are.
 fn sort_slice<'a, P: Packed>(a: &'a mut [P], b: &'a mut [P]) -> &'a [P] {
+    if sort_either(a, b) { b } else { a }
+}
+
+/// As [`sort_slice`]; returns whether they are in the second slice.
+fn sort_either<P: Packed>(a: &mut [P], b: &mut [P]) -> bool {
+    if a.len() <= COMPARED {
+        a.sort_unstable();
+        return false;
+    }
     let (some, all) = a.iter().fold((0, u64::MAX), |(some, all), x| (some | x.key(), all & x.key()));
     let differ = some ^ all;
     if differ == 0 {
-        return a;
+        return false;
     }
     let (low, high) = (differ.trailing_zeros(), u64::BITS - differ.leading_zeros());
     let digits = (high - low).div_ceil(DIGIT_BITS);
-    if a.len() <= COMPARED * digits as usize {
-        a.sort_unstable();
-        return a;
+    if a.len() <= PER_DIGIT * digits as usize {
+        // Few elements differ in their highest bits.
+        let bits = DIGIT_BITS.min(high - low);
+        let ends = scatter(a, b, high - bits, bits);
+        let mut start = 0;
+        for &end in &ends[..1 << bits] {
+            if sort_either(&mut b[start..end], &mut a[start..end]) {
+                b[start..end].copy_from_slice(&a[start..end]);
+            }
+            start = end;
+        }
+        return true;
     }
     let bits = (high - low).div_ceil(digits);
-    let (mut from, mut to) = (a, b);
+    let (mut from, mut to, mut moved) = (a, b, false);
     for digit in 0..digits {
         let shift = low + digit * bits;
-        let mask = (1 << bits) - 1;
-        if differ >> shift & mask == 0 {
-            continue;
+        if differ >> shift & ((1 << bits) - 1) != 0 {
+            scatter(from, to, shift, bits);
+            (from, to, moved) = (to, from, !moved);
         }
-        let mut next = [0usize; 1 << DIGIT_BITS];
-        for x in from.iter() {
-            next[(x.key() >> shift & mask) as usize] += 1;
-        }
-        let mut total = 0;
-        for count in &mut next {
-            total += std::mem::replace(count, total);
-        }
-        for x in from.iter() {
-            let place = &mut next[(x.key() >> shift & mask) as usize];
-            to[*place] = *x;
-            *place += 1;
-        }
-        std::mem::swap(&mut from, &mut to);
     }
-    from
+    moved
+}
+
+/// Moves elements to their places by a digit, in order; returns where those with each digit end.
+fn scatter<P: Packed>(from: &[P], to: &mut [P], shift: u32, bits: u32) -> [usize; 1 << DIGIT_BITS] {
+    let digit = |x: &P| (x.key() >> shift) as usize & ((1 << bits) - 1);
+    let mut next = [0usize; 1 << DIGIT_BITS];
+    from.iter().for_each(|x| next[digit(x)] += 1);
+    let mut total = 0;
+    for count in &mut next[..1 << bits] {
+        total += std::mem::replace(count, total);
+    }
+    for x in from {
+        let place = &mut next[digit(x)];
+        to[*place] = *x;
+        *place += 1;
+    }
+    next
 }
 
 /// Sorts a long line.

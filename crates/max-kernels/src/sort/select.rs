@@ -13,8 +13,9 @@ const MOST: usize = 2048;
 /// Up to this many are kept in order all the time.
 const ORDERED: usize = 16;
 
-/// How many keys are compared at once.
+/// How many keys are compared at once: first those of a block, then those of its parts.
 const BLOCK: usize = 64;
+const STEP: usize = 16;
 
 /// Whether the wanted elements of a line are few enough.
 pub(super) fn suits(line: &Line) -> bool {
@@ -111,13 +112,19 @@ impl<K: Key, P: Packed> Body for Many<K, P> {
         unsafe {
             line.each_chunk::<K>(part.start..part.end, |keys, start| {
                 for (number, block) in keys.chunks(BLOCK).enumerate() {
-                    if limit.is_some_and(|limit| lowest(block) >= limit) {
+                    // Later elements are behind equal ones, so only smaller keys count.
+                    if limit.is_some_and(|limit| lowest::<K, BLOCK>(block) >= limit) {
                         continue;
                     }
-                    // Later elements are behind equal ones, so only smaller keys count.
-                    for (at, &key) in block.iter().enumerate() {
-                        best.add(len).write(P::new(key.wide(), start + number * BLOCK + at));
-                        len += usize::from(limit.is_none_or(|limit| key < limit));
+                    for (step, few) in block.chunks(STEP).enumerate() {
+                        if limit.is_some_and(|limit| lowest::<K, STEP>(few) >= limit) {
+                            continue;
+                        }
+                        for (at, &key) in few.iter().enumerate() {
+                            let index = start + number * BLOCK + step * STEP + at;
+                            best.add(len).write(P::new(key.wide(), index));
+                            len += usize::from(limit.is_none_or(|limit| key < limit));
+                        }
                     }
                     if len > 2 * count + BLOCK {
                         limit = Some(prune(&mut len));
@@ -138,7 +145,6 @@ struct Ordered<K, P>(std::marker::PhantomData<(K, P)>);
 impl<K: Key, P: Packed> Body for Ordered<K, P> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(part: Part) {
-        const STEP: usize = 16;
         let line = part.line;
         let count = line.count.min(part.end - part.start);
         let mut best = [P::new(0, 0); ORDERED];
@@ -154,7 +160,7 @@ impl<K: Key, P: Packed> Body for Ordered<K, P> {
                 }
                 let mut limit = K::of(best[count - 1].key());
                 for (number, block) in keys[taken..].chunks(STEP).enumerate() {
-                    if lowest(block) >= limit {
+                    if lowest::<K, STEP>(block) >= limit {
                         continue;
                     }
                     for (at, &key) in block.iter().enumerate().filter(|(_, key)| **key < limit) {
@@ -183,10 +189,10 @@ fn insert<P: Packed>(best: &mut [P], new: P) {
     best[at] = new;
 }
 
-/// The lowest of some keys.
+/// The lowest of some keys, usually of as many as given.
 #[inline(always)]
-fn lowest<K: Key>(keys: &[K]) -> K {
-    match <&[K; BLOCK]>::try_from(keys) {
+fn lowest<K: Key, const COUNT: usize>(keys: &[K]) -> K {
+    match <&[K; COUNT]>::try_from(keys) {
         Ok(keys) => keys.iter().fold(K::MAX, |lowest, &key| lowest.min(key)),
         Err(_) => keys.iter().fold(K::MAX, |lowest, &key| lowest.min(key)),
     }

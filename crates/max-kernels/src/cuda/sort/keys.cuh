@@ -69,6 +69,7 @@ struct Places {
     __device__ __forceinline__ long long of(long long line) const {
         long long place = 0;
         for (int axis = 3; axis >= 0; axis--) {
+            if (size[axis] == 1) continue;
             const long long rest = line / size[axis];
             place += (line - rest * size[axis]) * stride[axis];
             line = rest;
@@ -103,15 +104,26 @@ __device__ void sort_in_block(Packed *x, unsigned int length) {
     }
 }
 
-// Writes an element to a position of the results, whose addresses are null where they are not wanted. Memory may change
-// while a kernel runs, so a position is checked.
-__device__ __forceinline__ void put(
-    const BITS *source, BITS *values, long long *indices, const Places &from, const Places &to_values,
-    const Places &to_indices, long long line, long long size, long long at, const Packed &x) {
-    const long long found = index_of(x), index = found < size ? found : 0;
-    if (values) values[to_values.of(line) + at * to_values.step] = source[from.of(line) + index * from.step];
-    if (indices) indices[to_indices.of(line) + at * to_indices.step] = index;
-}
+// A line and its results, whose addresses are null where they are not wanted.
+struct Line {
+    const BITS *elements;
+    BITS *values;
+    long long *indices;
+    long long size, step, values_step, indices_step;
+
+    __device__ __forceinline__ Packed at(long long i) const { return pack(elements[i * step], (unsigned int)i); }
+
+    // Writes an element to a position of the results. Memory may change while a kernel runs, so its own is checked.
+    __device__ __forceinline__ void put(long long position, const Packed &x) const {
+        const long long found = index_of(x), index = found < size ? found : 0;
+        if (values) values[position * values_step] = elements[index * step];
+        if (indices) indices[position * indices_step] = index;
+    }
+};
+
+#define LINE(line) \
+    {source + from.of(line), values ? values + to_values.of(line) : nullptr, \
+     indices ? indices + to_indices.of(line) : nullptr, size, from.step, to_values.step, to_indices.step}
 
 #define PLACES(name) \
     long long name##_0, long long name##_1, long long name##_2, long long name##_3, long long name##_step

@@ -15,8 +15,8 @@ extern "C" __global__ void __launch_bounds__(512) NAME(
     __shared__ unsigned int found, before, inside, taken;
     const Places from = PLACES_OF(from), to_values = PLACES_OF(to_values), to_indices = PLACES_OF(to_indices);
     unsigned int *own = counts[(threadIdx.x >> 5) % COPIES];
-    for (long long line = blockIdx.x; line < lines; line += gridDim.x) {
-        const BITS *elements = source + from.of(line);
+    for (long long number = blockIdx.x; number < lines; number += gridDim.x) {
+        const Line line = LINE(number);
         Packed prefix = none();
         unsigned int wanted = (unsigned int)count;
         int digits = 0;
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(512) NAME(
             const Packed start = head(prefix, digits);
 #pragma unroll 4
             for (long long i = threadIdx.x; i < size; i += blockDim.x) {
-                const Packed x = pack(elements[i * from.step], (unsigned int)i), own_start = head(x, digits);
+                const Packed x = line.at(i), own_start = head(x, digits);
                 if (!less(own_start, start) && !less(start, own_start)) atomicAdd(&own[digit(x, digits)], 1u);
             }
             __syncthreads();
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(512) NAME(
         const Packed end = head(prefix, digits);
 #pragma unroll 4
         for (long long i = threadIdx.x; i < size; i += blockDim.x) {
-            const Packed x = pack(elements[i * from.step], (unsigned int)i);
+            const Packed x = line.at(i);
             if (!less(end, head(x, digits))) {
                 const unsigned int slot = atomicAdd(&taken, 1u);
                 if (slot < length) chosen[slot] = x;
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(512) NAME(
         __syncthreads();
         sort_in_block(chosen, (unsigned int)length);
         for (long long at = threadIdx.x; at < count; at += blockDim.x) {
-            put(source, values, indices, from, to_values, to_indices, line, size, at, chosen[at]);
+            line.put(at, chosen[at]);
         }
         __syncthreads();
     }

@@ -10,16 +10,15 @@ extern "C" __global__ void __launch_bounds__(512) NAME(
     __shared__ Packed x[TILE];
     const Places from = PLACES_OF(from), to_values = PLACES_OF(to_values), to_indices = PLACES_OF(to_indices);
     for (long long block = blockIdx.x; block < lines * tiles; block += gridDim.x) {
-        const long long line = block / tiles, start = (block - line * tiles) * TILE;
-        Packed *own = scratch + line * tiles * TILE + start;
+        const long long number = block / tiles, start = (block - number * tiles) * TILE;
         if (ends && start >= count) continue;
-        const BITS *elements = source + from.of(line);
+        Packed *own = scratch + number * tiles * TILE + start;
+        const Line line = LINE(number);
         for (unsigned int i = threadIdx.x; i < length; i += blockDim.x) {
             if (merges) {
                 x[i] = own[i];
             } else {
-                const long long at = start + i;
-                x[i] = at < size ? pack(elements[at * from.step], (unsigned int)at) : last();
+                x[i] = start + i < size ? line.at(start + i) : last();
             }
         }
         __syncthreads();
@@ -32,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(512) NAME(
             if (!ends) {
                 own[i] = x[i];
             } else if (start + i < count) {
-                put(source, values, indices, from, to_values, to_indices, line, size, start + i, x[i]);
+                line.put(start + i, x[i]);
             }
         }
         __syncthreads();

@@ -21,7 +21,7 @@ def top_k(input: TensorValueLike, k: int, axis: int = -1) -> tuple[TensorValue, 
     >>> with Graph("best", input_types=[TensorType(DType.float32, ["n", 100])]) as graph:
     ...     values, indices = ops.top_k(graph.inputs[0], 5)
     ...     values.shape, indices.dtype
-    ([Dim('n'), Dim(5)], DType.int64)
+    ([Dim('n'), Dim(5)], int64)
 
     Args:
         input: The tensor.
