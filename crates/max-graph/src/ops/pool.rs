@@ -53,6 +53,12 @@ pub struct Pair(pub [i64; 2]);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Padding(pub [i64; 4]);
 
+impl From<i32> for Pair {
+    fn from(both: i32) -> Pair {
+        i64::from(both).into()
+    }
+}
+
 impl From<i64> for Pair {
     fn from(both: i64) -> Pair {
         Pair([both; 2])
@@ -62,6 +68,12 @@ impl From<i64> for Pair {
 impl From<[i64; 2]> for Pair {
     fn from(pair: [i64; 2]) -> Pair {
         Pair(pair)
+    }
+}
+
+impl From<i32> for Padding {
+    fn from(all: i32) -> Padding {
+        i64::from(all).into()
     }
 }
 
