@@ -115,6 +115,8 @@ pub(super) struct Lowering<'a> {
     readers: HashMap<NodeId, usize>,
     /// Weights and constants of a 16-bit float type whose cast to float32 a value is.
     narrow: HashMap<ValueId, View>,
+    /// The concats whose results only another concat uses.
+    inner: HashMap<ValueId, OpId>,
     buffers: Buffers,
     /// The groups before each of these may not be joined any more.
     fences: Vec<usize>,
@@ -129,6 +131,7 @@ impl<'a> Lowering<'a> {
         for value in body.ops().flat_map(|op| &op.operands).chain(results) {
             uses[value.0 as usize] += 1;
         }
+        let inner = if regions.options.fuse { emit::inner_concats(body, &uses) } else { HashMap::new() };
         Lowering {
             body,
             options: regions.options,
@@ -141,6 +144,7 @@ impl<'a> Lowering<'a> {
             segments: vec![(Vec::new(), 0)],
             readers: HashMap::new(),
             narrow: HashMap::new(),
+            inner,
             buffers: Buffers::default(),
             fences: Vec::new(),
             returned: Vec::new(),

@@ -11,6 +11,8 @@ pub mod concat;
 pub mod constant;
 pub mod control;
 pub mod conv;
+pub mod conv3d;
+pub mod conv_transpose;
 pub mod cumsum;
 pub mod custom;
 pub mod elementwise;
@@ -20,6 +22,7 @@ pub mod group_norm;
 pub mod index;
 pub mod layer_norm;
 pub mod matmul;
+pub mod pad;
 pub mod permute;
 pub mod print;
 pub mod random;
@@ -47,6 +50,8 @@ pub use concat::{concat, stack};
 pub use constant::{constant, constant_external, shape_to_tensor, tensor};
 pub use control::{call, cond, while_loop};
 pub use conv::{ConvOptions, conv2d};
+pub use conv_transpose::{ConvTransposeOptions, conv2d_transpose};
+pub use conv3d::{Conv3dOptions, conv3d};
 pub use cumsum::cumsum;
 pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
@@ -56,6 +61,7 @@ pub use group_norm::group_norm;
 pub use index::range;
 pub use layer_norm::layer_norm;
 pub use matmul::{matmul, outer};
+pub use pad::pad;
 pub use permute::{permute, transpose};
 pub use print::print;
 pub use random::{random_gaussian, random_set_seed, random_uniform, seed_type};
@@ -88,6 +94,8 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         constant::OP_FUNCTIONS,
         control::OP_FUNCTIONS,
         conv::OP_FUNCTIONS,
+        conv3d::OP_FUNCTIONS,
+        conv_transpose::OP_FUNCTIONS,
         cumsum::OP_FUNCTIONS,
         custom::OP_FUNCTIONS,
         elementwise::OP_FUNCTIONS,
@@ -97,6 +105,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         index::OP_FUNCTIONS,
         layer_norm::OP_FUNCTIONS,
         matmul::OP_FUNCTIONS,
+        pad::OP_FUNCTIONS,
         permute::OP_FUNCTIONS,
         print::OP_FUNCTIONS,
         random::OP_FUNCTIONS,

@@ -127,6 +127,70 @@ def conv2d(
     return out.transpose(0, 3, 1, 2) if input_layout == "layout:NCHW" else out
 
 
+def conv2d_transpose(
+    x: np.ndarray,
+    filter: np.ndarray,
+    stride=(1, 1),
+    dilation=(1, 1),
+    padding=(0, 0, 0, 0),
+    output_paddings=(0, 0),
+    bias: Any = None,
+    input_layout: str = "layout:NHWC",
+    filter_layout: str = "filter:RSCF",
+) -> np.ndarray:
+    if input_layout == "layout:NCHW":
+        x = x.transpose(0, 2, 3, 1)
+    filter = filter.transpose({"filter:RSCF": (0, 1, 2, 3), "filter:FCRS": (2, 3, 1, 0), "filter:CFRS": (2, 3, 0, 1)}[filter_layout])
+    rows, cols, channels_out, _ = filter.shape
+    full = [(x.shape[1 + i] - 1) * stride[i] + dilation[i] * (filter.shape[i] - 1) + 1 + output_paddings[i] for i in (0, 1)]
+    out = np.zeros((x.shape[0], *full, channels_out))
+    for i, j in np.ndindex(*x.shape[1:3]):
+        for r, s in np.ndindex(rows, cols):
+            out[:, i * stride[0] + r * dilation[0], j * stride[1] + s * dilation[1]] += x[:, i, j] @ filter[r, s].T
+    out = out[:, padding[0] : full[0] - padding[1], padding[2] : full[1] - padding[3]]
+    if bias is not None:
+        out = out + bias
+    return out.transpose(0, 3, 1, 2) if input_layout == "layout:NCHW" else out
+
+
+def conv3d(
+    x: np.ndarray,
+    filter: np.ndarray,
+    stride=(1, 1, 1),
+    dilation=(1, 1, 1),
+    padding=(0, 0, 0, 0, 0, 0),
+    groups: int = 1,
+    bias: Any = None,
+    input_layout: str = "layout:NHWC",
+    filter_layout: str = "filter:QRSCF",
+) -> np.ndarray:
+    """The sum over the depth of the filter of two-dimensional convolutions."""
+    if input_layout == "layout:NCHW":
+        x = x.transpose(0, 2, 3, 4, 1)
+    if filter_layout == "filter:FCQRS":
+        filter = filter.transpose(2, 3, 4, 1, 0)
+    x = np.pad(x, [(0, 0), tuple(padding[:2]), (0, 0), (0, 0), (0, 0)])
+    depth = (x.shape[1] - dilation[0] * (filter.shape[0] - 1) - 1) // stride[0] + 1
+    images = [
+        sum(
+            conv2d(x[:, i * stride[0] + q * dilation[0]], filter[q], stride[1:], dilation[1:], padding[2:], groups)
+            for q in range(filter.shape[0])
+        )
+        for i in range(depth)
+    ]
+    out = np.stack(images, axis=1)
+    if bias is not None:
+        out = out + bias
+    return out.transpose(0, 4, 1, 2, 3) if input_layout == "layout:NCHW" else out
+
+
+def pad(x: np.ndarray, paddings: list, mode: str = "constant", value: Any = 0) -> np.ndarray:
+    ends = list(zip(paddings[::2], paddings[1::2]))
+    if mode == "constant":
+        return np.pad(x, ends, constant_values=value)
+    return np.pad(x, ends, mode="edge" if mode == "replicate" else mode)
+
+
 def arange(start: Any, stop: Any, step: Any = 1, out_dim: Any = None, *, dtype: str, device: str) -> np.ndarray:
     return np.arange(start, stop, step)
 
@@ -208,6 +272,8 @@ REAL: dict[str, Callable] = {
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     "conv2d": conv2d,
+    "conv2d_transpose": conv2d_transpose,
+    "conv3d": conv3d,
     "group_norm": group_norm,
     "hann_window": hann_window,
 }
@@ -233,6 +299,7 @@ EXACT: dict[str, Callable] = {
     "reshape": np.reshape,
     "rebind": lambda x, shape, message="": x,
     "transpose": np.swapaxes,
+    "pad": pad,
     "permute": np.transpose,
     "flatten": flatten,
     "squeeze": np.squeeze,

@@ -7,6 +7,8 @@ use max_core::{DType, DeviceRef, Dim, Location, Result, Shape, TensorType, scala
 use max_graph::graph::located;
 use max_graph::ops::broadcast::Target;
 use max_graph::ops::conv::ConvOptions;
+use max_graph::ops::conv_transpose::ConvTransposeOptions;
+use max_graph::ops::conv3d::Conv3dOptions;
 use max_graph::ops::index::Limit;
 use max_graph::ops::slice::Indices;
 use max_graph::{Operand, Operands, Value, ops};
@@ -60,6 +62,10 @@ functions! {
     concat(values: Operands, axis: i64);
     /// See [`ops::conv2d()`].
     conv2d(x: Operand, filter: Operand, bias: Option<Operand>, options: ConvOptions);
+    /// See [`ops::conv2d_transpose()`].
+    conv2d_transpose(x: Operand, filter: Operand, bias: Option<Operand>, options: ConvTransposeOptions);
+    /// See [`ops::conv3d()`].
+    conv3d(x: Operand, filter: Operand, bias: Option<Operand>, options: Conv3dOptions);
     /// See [`ops::cumsum()`].
     cumsum(x: Operand, axis: i64, exclusive: bool, reverse: bool);
     /// See [`ops::flatten()`].
@@ -80,6 +86,8 @@ functions! {
     mean(x: Operand, axis: i64);
     /// See [`ops::outer()`].
     outer(lhs: Operand, rhs: Operand);
+    /// See [`ops::pad()`].
+    pad(input: Operand, paddings: Vec<i64>, mode: String, value: Operand);
     /// See [`ops::permute()`].
     permute(x: Operand, dims: Vec<i64>);
     /// See [`ops::prod()`].

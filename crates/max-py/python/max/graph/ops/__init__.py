@@ -62,7 +62,7 @@ from max.graph.ops.elementwise import (
     where,
 )
 from max.graph.ops.extension import custom, inplace_custom
-from max.graph.ops.linear import conv2d, matmul, outer
+from max.graph.ops.linear import conv2d, conv2d_transpose, conv3d, matmul, outer
 from max.graph.ops.movement import (
     as_interleaved_complex,
     band_part,
@@ -71,6 +71,7 @@ from max.graph.ops.movement import (
     concat,
     flatten,
     gather,
+    pad,
     permute,
     rebind,
     repeat_interleave,
@@ -129,6 +130,8 @@ __all__ = [
     "constant",
     "constant_external",
     "conv2d",
+    "conv2d_transpose",
+    "conv3d",
     "cos",
     "cumsum",
     "custom",
@@ -168,6 +171,7 @@ __all__ = [
     "negate",
     "not_equal",
     "outer",
+    "pad",
     "permute",
     "pow",
     "print",
