@@ -13,6 +13,7 @@ mod heavy;
 mod nested;
 mod together;
 mod transfer;
+mod vision;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -320,6 +321,9 @@ impl<'a> Lowering<'a> {
             OpKind::Conv2d(c) => self.conv2d(id, op, c),
             OpKind::Gather(g) => self.gather(id, op, g.axis),
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
+            OpKind::Irfft(f) => self.irfft(id, op, f),
+            OpKind::RoiAlign(r) => self.roi_align(id, op, r),
+            OpKind::Suppress(_) => self.suppress(id, op),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
             OpKind::Custom(c) => self.custom(id, op, c.device),

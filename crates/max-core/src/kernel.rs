@@ -15,21 +15,27 @@ mod attention;
 mod check;
 mod conv;
 mod gather;
+mod irfft;
 mod map;
 mod matmul;
 mod print;
 mod put;
+mod roi_align;
 mod scan;
+mod suppress;
 mod walk;
 
 pub use attention::Attention;
 pub use check::Level;
 pub use conv::Conv2d;
 pub use gather::Gather;
+pub use irfft::{Irfft, Normalization};
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
 pub use put::{Put, PutBound, put_start};
+pub use roi_align::{Coordinate, Region, RoiAlign, Sample, Sampling, Span};
 pub use scan::Scan;
+pub use suppress::Suppress;
 pub use walk::{Role, Walk};
 
 use std::fmt::{self, Display, Formatter};
@@ -202,7 +208,10 @@ kernels! {
     Attention "attention",
     Conv2d "conv2d",
     Gather "gather",
+    Irfft "irfft",
+    RoiAlign "roi_align",
     Scan "scan",
+    Suppress "suppress",
     Put "store",
 }
 

@@ -167,6 +167,7 @@ operations! {
     fence::Fence,
     gather::Gather,
     index::Index,
+    irfft::Irfft,
     layer_norm::LayerNorm,
     matmul::Matmul,
     permute::Permute,
@@ -176,11 +177,13 @@ operations! {
     reduce::Reduce,
     reshape::Reshape,
     rms_norm::RmsNorm,
+    roi_align::RoiAlign,
     select::Where,
     slice::DynamicSlice,
     slice::Slice,
     softmax::Softmax,
     split::Split,
+    suppress::Suppress,
     transfer::TransferTo,
 }
 

@@ -20,6 +20,7 @@ pub mod fence;
 pub mod gather;
 pub mod group_norm;
 pub mod index;
+pub mod irfft;
 pub mod layer_norm;
 pub mod matmul;
 pub mod pad;
@@ -31,10 +32,12 @@ pub mod reduce;
 pub mod repeat;
 pub mod reshape;
 pub mod rms_norm;
+pub mod roi_align;
 pub mod select;
 pub mod slice;
 pub mod softmax;
 pub mod split;
+pub mod suppress;
 pub mod transfer;
 pub mod window;
 
@@ -59,6 +62,7 @@ pub use fence::fence;
 pub use gather::gather;
 pub use group_norm::group_norm;
 pub use index::range;
+pub use irfft::irfft;
 pub use layer_norm::layer_norm;
 pub use matmul::{matmul, outer};
 pub use pad::pad;
@@ -70,10 +74,12 @@ pub use reduce::{argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum,
 pub use repeat::{repeat_interleave, tile};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use rms_norm::rms_norm;
+pub use roi_align::roi_align;
 pub use select::where_;
 pub use slice::slice_tensor;
 pub use softmax::{logsoftmax, softmax};
 pub use split::{chunk, split};
+pub use suppress::non_maximum_suppression;
 pub use transfer::transfer_to;
 pub use window::{band_part, hann_window};
 
@@ -103,6 +109,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         gather::OP_FUNCTIONS,
         group_norm::OP_FUNCTIONS,
         index::OP_FUNCTIONS,
+        irfft::OP_FUNCTIONS,
         layer_norm::OP_FUNCTIONS,
         matmul::OP_FUNCTIONS,
         pad::OP_FUNCTIONS,
@@ -114,10 +121,12 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         repeat::OP_FUNCTIONS,
         reshape::OP_FUNCTIONS,
         rms_norm::OP_FUNCTIONS,
+        roi_align::OP_FUNCTIONS,
         select::OP_FUNCTIONS,
         slice::OP_FUNCTIONS,
         softmax::OP_FUNCTIONS,
         split::OP_FUNCTIONS,
+        suppress::OP_FUNCTIONS,
         transfer::OP_FUNCTIONS,
         window::OP_FUNCTIONS,
     ];

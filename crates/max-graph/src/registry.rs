@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use max_core::kernel::Normalization;
 use max_core::{
     BufferType, ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Parameter, Parameters,
     Result, Shape, TensorType, Type, bail,
@@ -179,6 +180,7 @@ from_arg! {
     Vec<i64>, "a list of ints" { Arg::List(list) => list.into_iter().map(i64::from_arg).collect() }
     ConvInputLayout, "the name of a layout" { Arg::Str(s) => s.parse() }
     FilterLayout, "the name of a layout" { Arg::Str(s) => s.parse() }
+    Normalization, "the name of a normalization" { Arg::Str(s) => s.parse() }
     Bound, "an int, a Dim or a scalar tensor" {
         Arg::None => Ok(Bound::Natural),
         Arg::Number(Number::Int(i)) => integer(i).map(|i| Bound::Dim(Dim::Static(i))),

@@ -17,6 +17,7 @@ mod matmul;
 mod nvrtc;
 mod put;
 mod record;
+mod roi_align;
 mod scan;
 mod text;
 
@@ -140,6 +141,11 @@ impl Prepared {
     }
 }
 
+/// The error for an op that has no function on a GPU.
+fn on_host_only<R>(op: &str) -> Result<R> {
+    bail!(not_implemented, "{op} is not implemented on a GPU; transfer its operands to the CPU")
+}
+
 /// A launch, ready to be enqueued.
 #[derive(Debug)]
 enum Launch {
@@ -225,7 +231,10 @@ impl Plan {
             Kernel::Attention(k) => self.attention(k),
             Kernel::Conv2d(k) => self.conv2d(k),
             Kernel::Gather(k) => self.gather(k),
+            Kernel::Irfft(_) => on_host_only("irfft"),
+            Kernel::RoiAlign(k) => self.roi_align(k),
             Kernel::Scan(k) => self.scan(k),
+            Kernel::Suppress(_) => on_host_only("non_maximum_suppression"),
             Kernel::Put(k) => self.put(k),
         }
     }

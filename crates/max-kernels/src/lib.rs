@@ -10,6 +10,7 @@ mod conv;
 pub mod cuda;
 pub mod custom;
 mod gather;
+mod irfft;
 mod loops;
 mod math;
 mod matmul;
@@ -17,10 +18,12 @@ mod memory;
 mod pool;
 mod put;
 mod register;
+mod roi_align;
 pub mod roofline;
 mod scan;
 mod scratch;
 mod simd;
+mod suppress;
 mod tile;
 
 pub use memory::Memory;
@@ -74,7 +77,10 @@ kinds! {
     Attention => attention::PreparedAttention,
     Conv2d => conv::PreparedConv,
     Gather => gather::PreparedGather,
+    Irfft => irfft::PreparedIrfft,
+    RoiAlign => roi_align::PreparedRoiAlign,
     Scan => scan::PreparedScan,
+    Suppress => suppress::PreparedSuppress,
     Put => put::PreparedPut,
 }
 

@@ -3,6 +3,7 @@
 //! Outside any region a function has run when it returns; in a region, or in a graph under construction, it is recorded
 //! there.
 
+use max_core::kernel::Normalization;
 use max_core::{DType, DeviceRef, Dim, Location, Result, Shape, TensorType, scalar_table};
 use max_graph::graph::located;
 use max_graph::ops::broadcast::Target;
@@ -76,6 +77,11 @@ functions! {
     group_norm(input: Operand, gamma: Operand, beta: Operand, num_groups: i64, epsilon: f64);
     /// See [`ops::hann_window()`].
     hann_window(window_length: i64, device: DeviceRef, periodic: bool, dtype: DType);
+    /// See [`ops::irfft()`].
+    irfft(
+        input_tensor: Operand, n: Option<i64>, axis: i64, normalization: Normalization, input_is_complex: bool,
+        buffer_size_mb: i64
+    );
     /// See [`ops::layer_norm()`].
     layer_norm(input: Operand, gamma: Operand, beta: Operand, epsilon: f64);
     /// See [`ops::logsoftmax()`].
@@ -84,6 +90,11 @@ functions! {
     matmul(lhs: Operand, rhs: Operand);
     /// See [`ops::mean()`].
     mean(x: Operand, axis: i64);
+    /// See [`ops::non_maximum_suppression()`].
+    non_maximum_suppression(
+        boxes: Operand, scores: Operand, max_output_boxes_per_class: Operand, iou_threshold: Operand,
+        score_threshold: Operand, out_dim: Dim
+    );
     /// See [`ops::outer()`].
     outer(lhs: Operand, rhs: Operand);
     /// See [`ops::pad()`].
@@ -108,6 +119,12 @@ functions! {
     reshape(x: Operand, shape: Shape);
     /// See [`ops::rms_norm()`].
     rms_norm(input: Operand, weight: Operand, epsilon: f64, weight_offset: f64, multiply_before_cast: bool);
+    /// See [`ops::roi_align()`].
+    #[expect(clippy::too_many_arguments, reason = "as many are documented")]
+    roi_align(
+        input: Operand, rois: Operand, output_height: i64, output_width: i64, spatial_scale: f64, sampling_ratio: f64,
+        aligned: bool, mode: String
+    );
     /// See [`ops::slice_tensor()`].
     slice_tensor(x: Operand, indices: Indices);
     /// See [`ops::softmax()`].

@@ -131,7 +131,9 @@ impl Lowering<'_> {
             start = start.add(&self.array(value)?.1[axis])?;
             if let Some(&inner) = self.inner.get(&value) {
                 let op = self.body.op(inner);
-                let OpKind::Concat(concat) = &op.kind else { bail!(internal, "a part of a concat is no concat") };
+                let OpKind::Concat(concat) = &op.kind else {
+                    bail!(internal, "a part of a concat is no concat")
+                };
                 self.join((inner, op, concat.axis), (whole, strides, offset))?;
                 continue;
             }

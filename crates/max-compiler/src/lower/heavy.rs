@@ -196,7 +196,7 @@ impl Lowering<'_> {
     }
 
     /// A kernel that writes the results of an op to memory.
-    fn standalone(
+    pub(super) fn standalone(
         &mut self,
         id: OpId,
         op: &Op,
@@ -235,14 +235,18 @@ impl Lowering<'_> {
     }
 
     /// The number of elements before an axis of a node, along it and after it.
-    fn around(&self, node: NodeId, axis: usize) -> Result<[Dim; 3]> {
+    pub(super) fn around(&self, node: NodeId, axis: usize) -> Result<[Dim; 3]> {
         let shape = &self.node(node).shape;
         let product = |dims: &[Dim]| Shape::from(dims).num_elements();
         Ok([product(&shape[..axis])?, shape[axis].clone(), product(&shape[axis + 1..])?])
     }
 
     /// How a whole node is walked as if it had another shape with as many elements.
-    fn flat<const RANK: usize>(&self, node: NodeId, shape: [&Dim; RANK]) -> Result<Access<Dim, NodeId>> {
+    pub(super) fn flat<const RANK: usize>(
+        &self,
+        node: NodeId,
+        shape: [&Dim; RANK],
+    ) -> Result<Access<Dim, NodeId>> {
         let shape = shape.map(Dim::clone);
         Ok(self.access(&View { node, layout: Layout::contiguous(&shape)? }, &shape))
     }

@@ -114,21 +114,33 @@ fn convolved(x: TensorValue, filter: &TensorValue, options: &Conv3dOptions) -> R
         );
     }
     let x = assert_dim(x, 4, channels, "conv3d input channels must be the filter's times the groups")?;
-    let (stride, dilation) = (options.stride[0], options.dilation[0]);
-    let x = ops::pad(&x, [vec![0; 2], options.padding[..2].to_vec(), vec![0; 6]].concat(), "constant", 0i64)?;
+    let along = Depth {
+        stride: options.stride[0],
+        dilation: options.dilation[0],
+        before: options.padding[0],
+        after: options.padding[1],
+    };
+    // Where the size is known, the zeros around each tap's images are put directly into their place.
+    let (x, along) = if x.shape()[1].as_static().is_none() && along.before + along.after > 0 {
+        let paddings = [0, 0, along.before, along.after, 0, 0, 0, 0, 0, 0];
+        (ops::pad(&x, paddings.to_vec(), "constant", 0i64)?, Depth { before: 0, after: 0, ..along })
+    } else {
+        (x, along)
+    };
     let [n, depth, h, w, _] = [0, 1, 2, 3, 4].map(|axis| x.shape()[axis].clone());
-    let reach = Dim::Static((taps - 1) * dilation + 1);
-    let out_depth = depth.sub(&reach)?.floor_div(&Dim::Static(stride))?.add(&Dim::Static(1))?;
+    let change = Dim::Static(along.before + along.after - (taps - 1) * along.dilation - 1);
+    let out_depth = depth.add(&change)?.floor_div(&Dim::Static(along.stride))?.add(&Dim::Static(1))?;
     if out_depth.as_static().is_some_and(|size| size < 1) {
-        bail!(value, "conv3d filter {} does not fit into the padded depth {depth} of {}", filter.shape(), x.shape());
+        bail!(value, "conv3d filter {} does not fit into the padded depth of {}", filter.shape(), x.shape());
     }
     // The volumes as images, whose channels are those of all taps: in each group, the channels of one tap after another.
-    let split = Shape::from(vec![n.clone(), out_depth.clone(), h.clone(), w.clone(), groups.clone(), Dim::Static(1), share.clone()]);
+    let split = |depth: &Dim| {
+        let dims = [&n, depth, &h, &w, &groups, &Dim::Static(1), &share];
+        Shape::from(dims.map(Dim::clone).to_vec())
+    };
     let mut parts = Vec::with_capacity(taps as usize);
     for tap in 0..taps {
-        let all = tap == 0 && stride == 1 && out_depth == depth;
-        let part = if all { x.clone() } else { slice(&x, 1, Dim::Static(tap * dilation), out_depth.clone(), stride)? };
-        parts.push(reshape_value(&part, split.clone())?);
+        parts.push(along.seen_by(tap, &x, &out_depth, &split)?);
     }
     let images = if taps == 1 { parts.remove(0) } else { ops::concat(parts, 5)? };
     let deep = share.mul(&q)?;
@@ -151,4 +163,45 @@ fn convolved(x: TensorValue, filter: &TensorValue, options: &Conv3dOptions) -> R
     )?;
     let dims = [&[n, out_depth], &y.shape()[1..]].concat();
     reshape_value(&y, dims.into())
+}
+
+/// How a filter moves along the depth.
+#[derive(Clone, Copy)]
+struct Depth {
+    stride: i64,
+    dilation: i64,
+    before: i64,
+    after: i64,
+}
+
+impl Depth {
+    /// The images that a tap of the filter sees, in a shape that depends on how many there are.
+    fn seen_by(
+        &self,
+        tap: i64,
+        x: &TensorValue,
+        out: &Dim,
+        split: &impl Fn(&Dim) -> Shape,
+    ) -> Result<TensorValue> {
+        let first = tap * self.dilation - self.before;
+        let (Some(size), Some(count)) = (x.shape()[1].as_static(), out.as_static()) else {
+            let seen = slice(x, 1, Dim::Static(first), out.clone(), self.stride)?;
+            return reshape_value(&seen, split(out));
+        };
+        // The positions of the result for which the tap is inside of the volume.
+        let from = (-(first.div_euclid(self.stride))).clamp(0, count);
+        let to = ((size - 1 - first).div_euclid(self.stride) + 1).clamp(from, count);
+        let zeros = |count: i64| -> Result<Option<TensorValue>> {
+            let zero = || ops::constant(0i64, x.dtype(), x.device());
+            (count > 0).then(|| ops::broadcast_to(zero()?, split(&Dim::Static(count)))).transpose()
+        };
+        let seen = match to - from {
+            0 => None,
+            seen if seen == size && first == 0 && self.stride == 1 => Some(x.clone()),
+            seen => Some(slice(x, 1, Dim::Static(first + from * self.stride), seen, self.stride)?),
+        };
+        let seen = seen.map(|seen| reshape_value(&seen, split(&Dim::Static(to - from)))).transpose()?;
+        let mut parts: Vec<_> = [zeros(from)?, seen, zeros(count - to)?].into_iter().flatten().collect();
+        if parts.len() == 1 { Ok(parts.remove(0)) } else { ops::concat(parts, 1) }
+    }
 }

@@ -58,7 +58,10 @@ impl FromArg for ConvTransposeOptions {
             _ => None,
         };
         let Some([stride, dilation, padding, output_paddings, input_layout, filter_layout]) = list else {
-            bail!(type_, "expected stride, dilation, padding, output paddings, input layout and filter layout");
+            bail!(
+                type_,
+                "expected stride, dilation, padding, output paddings, input layout and filter layout"
+            );
         };
         Ok(ConvTransposeOptions {
             stride: numbers(NAME, "stride", stride)?,
@@ -91,7 +94,12 @@ op_fns! {
         let filter = ops::permute(&filter, [r, s, f, c].map(|axis| axis as i64).to_vec())?;
         let along = [0, 1].map(|axis| Along::new(&options, axis, &x.shape()[axes[1 + axis]], &filter.shape()[axis]));
         let [down, across] = along;
-        let y = transposed(&x, &filter, &[down?, across?], options.input_layout)?;
+        let along = [down?, across?];
+        let y = if along.iter().all(|along| along.tiles) {
+            tiles(&x, &filter, options.input_layout)?
+        } else {
+            transposed(&x, &filter, &along, options.input_layout)?
+        };
         add_bias(NAME, y, bias, axes[3])
     }
 }
@@ -104,6 +112,8 @@ struct Along {
     /// The size of each phase: the size of the result divided by the stride, rounded up.
     size: Dim,
     phases: Vec<Run>,
+    /// Whether every element of the input becomes a tile of its own.
+    tiles: bool,
 }
 
 /// Neighbouring phases: one with taps, or some without.
@@ -125,7 +135,9 @@ struct Taps {
 
 impl Along {
     fn new(options: &ConvTransposeOptions, axis: usize, input: &Dim, kernel: &Dim) -> Result<Along> {
-        let one = |name: &str, value: i64, least: i64| Ok::<_, max_core::Error>(counts(NAME, name, &[value], least)?[0] as i64);
+        let one = |name: &str, value: i64, least: i64| {
+            Ok::<_, max_core::Error>(counts(NAME, name, &[value], least)?[0] as i64)
+        };
         let stride = one("stride", options.stride[axis], 1)?;
         let dilation = one("dilation", options.dilation[axis], 1)?;
         let before = one("padding", options.padding[2 * axis], 0)?;
@@ -141,24 +153,33 @@ impl Along {
                 options.dilation
             );
         }
-        let Some(kernel) = kernel.as_static().filter(|&kernel| (1..=i64::from(i32::MAX)).contains(&kernel)) else {
-            bail!(value, "conv2d_transpose needs a filter of a known size with at least one tap; got {kernel} along height or width");
+        let Some(kernel) = kernel.as_static().filter(|&kernel| (1..=i64::from(i32::MAX)).contains(&kernel))
+        else {
+            bail!(
+                value,
+                "conv2d_transpose needs a filter of a known size with at least one tap; got {kernel} along height or width"
+            );
         };
         // The size of the result is that of the input times the stride and this.
         let change = dilation * (kernel - 1) + 1 + extra - stride - before - after;
         let out = input.mul(&Dim::Static(stride))?.add(&Dim::Static(change))?;
         if out.as_static().is_some_and(|out| out < 1) {
-            bail!(value, "conv2d_transpose has no result: size {input} becomes {out}, with {kernel} taps and padding {before} and {after}");
+            bail!(
+                value,
+                "conv2d_transpose has no result: size {input} becomes {out}, with {kernel} taps and padding {before} and {after}"
+            );
         }
         let more = -(-change).div_euclid(stride);
         let step = stride / gcd(stride, dilation);
         if step.min(kernel) > MOST as i64 {
-            bail!(value, "conv2d_transpose with {kernel} taps and a stride of {stride} would be more than {MOST} convolutions");
+            bail!(
+                value,
+                "conv2d_transpose with {kernel} taps and a stride of {stride} would be more than {MOST} convolutions"
+            );
         }
         // The first phases that see each tap: `tap * dilation` has the remainder of the phase and the padding.
-        let mut firsts: Vec<(i64, i64)> = (0..step.min(kernel))
-            .map(|tap| ((tap * dilation - before).rem_euclid(stride), tap))
-            .collect();
+        let mut firsts: Vec<(i64, i64)> =
+            (0..step.min(kernel)).map(|tap| ((tap * dilation - before).rem_euclid(stride), tap)).collect();
         firsts.sort_unstable();
         let mut phases = Vec::new();
         let mut next = 0;
@@ -170,14 +191,16 @@ impl Along {
             let dilation_of_phase = dilation / (stride / step);
             let shift = (phase + before - first * dilation) / stride;
             let padding = [(count - 1) * dilation_of_phase - shift, more + shift];
-            let taps = Taps { last: first + step * (count - 1), step, count, dilation: dilation_of_phase, padding };
+            let taps =
+                Taps { last: first + step * (count - 1), step, count, dilation: dilation_of_phase, padding };
             phases.push(Run { phases: 1, taps: Some(taps) });
             next = phase + 1;
         }
         if next < stride {
             phases.push(Run { phases: stride - next, taps: None });
         }
-        Ok(Along { stride, out, size: input.add(&Dim::Static(more))?, phases })
+        let tiles = stride == kernel && (dilation == 1 || kernel == 1) && change == 0 && before == 0;
+        Ok(Along { stride, out, size: input.add(&Dim::Static(more))?, phases, tiles })
     }
 }
 
@@ -187,7 +210,12 @@ fn gcd(a: i64, b: i64) -> i64 {
 
 /// The phases of both axes, interleaved. The filter has the axes height, width, channels of the input, channels of the
 /// result.
-fn transposed(x: &TensorValue, filter: &TensorValue, along: &[Along; 2], layout: ConvInputLayout) -> Result<TensorValue> {
+fn transposed(
+    x: &TensorValue,
+    filter: &TensorValue,
+    along: &[Along; 2],
+    layout: ConvInputLayout,
+) -> Result<TensorValue> {
     let [n, h, w, c] = input_axes(layout);
     let [down, across] = along;
     if down.phases.len() * across.phases.len() > MOST {
@@ -202,7 +230,8 @@ fn transposed(x: &TensorValue, filter: &TensorValue, along: &[Along; 2], layout:
     // Every phase of height and width gets an axis of its own, after that of the positions.
     let spread = |sizes: [&Dim; 2], phases: [i64; 2], channels: &Dim| {
         let mut dims = vec![Dim::Static(0); 4];
-        (dims[n], dims[h], dims[w], dims[c]) = (x.shape()[n].clone(), sizes[0].clone(), sizes[1].clone(), channels.clone());
+        (dims[n], dims[h], dims[w], dims[c]) =
+            (x.shape()[n].clone(), sizes[0].clone(), sizes[1].clone(), channels.clone());
         dims.insert(w + 1, Dim::Static(phases[1]));
         dims.insert(h + 1, Dim::Static(phases[0]));
         Shape::from(dims)
@@ -211,7 +240,8 @@ fn transposed(x: &TensorValue, filter: &TensorValue, along: &[Along; 2], layout:
     for vertical in &down.phases {
         let mut parts = Vec::with_capacity(across.phases.len());
         for horizontal in &across.phases {
-            let shape = spread([&down.size, &across.size], [vertical.phases, horizontal.phases], &filter.shape()[3]);
+            let shape =
+                spread([&down.size, &across.size], [vertical.phases, horizontal.phases], &filter.shape()[3]);
             parts.push(match (&vertical.taps, &horizontal.taps) {
                 (Some(vertical), Some(horizontal)) => {
                     let y = phase(x, filter, [vertical, horizontal], [&down.size, &across.size], layout)?;
@@ -235,6 +265,25 @@ fn transposed(x: &TensorValue, filter: &TensorValue, along: &[Along; 2], layout:
         }
     }
     Ok(y)
+}
+
+/// The result where every element of the input becomes a tile of its own: a product of all channels with all taps.
+fn tiles(x: &TensorValue, filter: &TensorValue, layout: ConvInputLayout) -> Result<TensorValue> {
+    let [r, s, c, f] = [0, 1, 2, 3].map(|axis| filter.shape()[axis].clone());
+    let [n, h, w, _] = input_axes(layout).map(|axis| x.shape()[axis].clone());
+    let last = layout == ConvInputLayout::NHWC;
+    let order: Vec<i64> = if last { vec![2, 0, 1, 3] } else { vec![2, 3, 0, 1] };
+    let taps = Shape::from([&r, &s, &f]).num_elements()?;
+    let one = Dim::Static(1);
+    let filter = reshape_value(&ops::permute(filter, order)?, [&one, &one, &c, &taps].into())?;
+    let y = ops::conv2d(x, filter, None, ConvOptions { input_layout: layout, ..ConvOptions::default() })?;
+    let (split, order): (_, Vec<i64>) = match last {
+        true => ([&n, &h, &w, &r, &s, &f], vec![0, 1, 3, 2, 4, 5]),
+        false => ([&n, &f, &r, &s, &h, &w], vec![0, 1, 4, 2, 5, 3]),
+    };
+    let y = ops::permute(reshape_value(&y, split.into())?, order)?;
+    let (high, wide) = (h.mul(&r)?, w.mul(&s)?);
+    reshape_value(&y, if last { [&n, &high, &wide, &f] } else { [&n, &f, &high, &wide] }.into())
 }
 
 /// The convolution of an input with some taps of the filter.

@@ -59,7 +59,9 @@ enum Source {
 /// The scalar that a tensor is padded with.
 fn filling(value: Operand, x: &TensorValue) -> Result<TensorValue> {
     let value = match value.as_number() {
-        Some(Number::Int(number @ 0..=1)) if x.dtype() == DType::Bool => Operand::number(Number::Bool(number == 1)),
+        Some(Number::Int(number @ 0..=1)) if x.dtype() == DType::Bool => {
+            Operand::number(Number::Bool(number == 1))
+        }
         _ => value,
     };
     let value = value.like(x)?;
@@ -75,7 +77,9 @@ fn filling(value: Operand, x: &TensorValue) -> Result<TensorValue> {
 /// The tensor with elements added along axes, the first of which is the outermost: the parts along an axis are padded along
 /// the others before they are joined, so that each element is computed in its final place.
 fn padded(x: &TensorValue, ends: &[Ends], source: &Source) -> Result<TensorValue> {
-    let Some((&Ends { axis, sizes: [before, after] }, rest)) = ends.split_first() else { return Ok(x.clone()) };
+    let Some((&Ends { axis, sizes: [before, after] }, rest)) = ends.split_first() else {
+        return Ok(x.clone());
+    };
     let middle = padded(x, rest, source)?;
     let size = &x.shape()[axis];
     let part = |count: i64, last: bool| -> Result<Option<TensorValue>> {
@@ -92,7 +96,8 @@ fn padded(x: &TensorValue, ends: &[Ends], source: &Source) -> Result<TensorValue
                 if size.as_static().is_some_and(|size| count >= size) {
                     bail!(
                         value,
-                        "pad by reflection needs less padding than elements; got {count} for axis {axis} of {}", x.shape()
+                        "pad by reflection needs less padding than elements; got {count} for axis {axis} of {}",
+                        x.shape()
                     );
                 }
                 let start = if last { size.sub(&Dim::Static(2))? } else { Dim::Static(count) };
@@ -100,7 +105,11 @@ fn padded(x: &TensorValue, ends: &[Ends], source: &Source) -> Result<TensorValue
             }
             Source::Edge => {
                 if *size == Dim::Static(0) {
-                    bail!(value, "pad by repetition needs at least one element along axis {axis} of {}", x.shape());
+                    bail!(
+                        value,
+                        "pad by repetition needs at least one element along axis {axis} of {}",
+                        x.shape()
+                    );
                 }
                 let start = if last { size.sub(&Dim::Static(1))? } else { Dim::Static(0) };
                 let edge = padded(&slice(x, axis, start, 1, 1)?, rest, source)?;
@@ -116,7 +125,13 @@ fn padded(x: &TensorValue, ends: &[Ends], source: &Source) -> Result<TensorValue
 }
 
 /// Some elements along an axis, from a position in steps.
-pub(crate) fn slice(x: &TensorValue, axis: usize, start: Dim, count: impl Into<Dim>, step: i64) -> Result<TensorValue> {
+pub(crate) fn slice(
+    x: &TensorValue,
+    axis: usize,
+    start: Dim,
+    count: impl Into<Dim>,
+    step: i64,
+) -> Result<TensorValue> {
     let (mut starts, mut sizes) = (vec![Dim::Static(0); x.rank()], x.shape().to_vec());
     let mut steps = vec![1; x.rank()];
     (starts[axis], sizes[axis], steps[axis]) = (start, count.into(), step);

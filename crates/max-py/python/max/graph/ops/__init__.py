@@ -100,6 +100,8 @@ from max.graph.ops.reduction import (
     softmax,
     sum,
 )
+from max.graph.ops.spectral import irfft
+from max.graph.ops.vision import non_maximum_suppression, roi_align
 from max.graph.type import TensorType
 
 __all__ = [
@@ -152,6 +154,7 @@ __all__ = [
     "group_norm",
     "hann_window",
     "inplace_custom",
+    "irfft",
     "is_inf",
     "is_nan",
     "layer_norm",
@@ -169,6 +172,7 @@ __all__ = [
     "mod",
     "mul",
     "negate",
+    "non_maximum_suppression",
     "not_equal",
     "outer",
     "pad",
@@ -184,6 +188,7 @@ __all__ = [
     "repeat_interleave",
     "reshape",
     "rms_norm",
+    "roi_align",
     "round",
     "rsqrt",
     "shape_to_tensor",
