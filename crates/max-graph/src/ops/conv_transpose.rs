@@ -19,6 +19,9 @@ const NAME: &str = "conv2d_transpose";
 /// The most convolutions that one may become: one for each tap, if the stride is as long as the filter.
 const MOST: usize = 1 << 12;
 
+/// Up to so many phases are computed in their place one by one, rather than all together and then moved.
+const FEW: i64 = 4;
+
 /// How a transposed convolution moves and how its operands are laid out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConvTransposeOptions {
@@ -95,7 +98,8 @@ op_fns! {
         let along = [0, 1].map(|axis| Along::new(&options, axis, &x.shape()[axes[1 + axis]], &filter.shape()[axis]));
         let [down, across] = along;
         let along = [down?, across?];
-        let y = if along.iter().all(|along| along.tiles) {
+        let phases: i64 = along.iter().map(|along| along.stride).product();
+        let y = if along.iter().all(|along| along.tiles) && phases > FEW {
             tiles(&x, &filter, options.input_layout)?
         } else {
             transposed(&x, &filter, &along, options.input_layout)?

@@ -117,7 +117,7 @@ impl Operation for RoiAlign {
             form: Form::Whole,
             folding: Folding::Never,
             heavy: true,
-            rounds_operands: true,
+            rounds_operands: false,
         }
     }
 
