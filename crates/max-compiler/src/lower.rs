@@ -15,6 +15,7 @@ mod nested;
 mod sort;
 mod together;
 mod transfer;
+mod vision;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,6 +118,8 @@ pub(super) struct Lowering<'a> {
     readers: HashMap<NodeId, usize>,
     /// Weights and constants of a 16-bit float type whose cast to float32 a value is.
     narrow: HashMap<ValueId, View>,
+    /// The concats whose results only another concat uses.
+    inner: HashMap<ValueId, OpId>,
     buffers: Buffers,
     /// The groups before each of these may not be joined any more.
     fences: Vec<usize>,
@@ -131,6 +134,7 @@ impl<'a> Lowering<'a> {
         for value in body.ops().flat_map(|op| &op.operands).chain(results) {
             uses[value.0 as usize] += 1;
         }
+        let inner = if regions.options.fuse { emit::inner_concats(body, &uses) } else { HashMap::new() };
         Lowering {
             body,
             options: regions.options,
@@ -143,6 +147,7 @@ impl<'a> Lowering<'a> {
             segments: vec![(Vec::new(), 0)],
             readers: HashMap::new(),
             narrow: HashMap::new(),
+            inner,
             buffers: Buffers::default(),
             fences: Vec::new(),
             returned: Vec::new(),
@@ -324,6 +329,9 @@ impl<'a> Lowering<'a> {
             OpKind::Sort(s) => self.sort(id, op, s),
             OpKind::Pool(p) => self.pool(id, op, p),
             OpKind::Resample(r) => self.resample(id, op, r),
+            OpKind::Irfft(f) => self.irfft(id, op, f),
+            OpKind::RoiAlign(r) => self.roi_align(id, op, r),
+            OpKind::Suppress(_) => self.suppress(id, op),
             OpKind::Concat(c) => self.concat(id, op, c.axis),
             OpKind::Print(p) => self.print(id, op, &p.label),
             OpKind::Custom(c) => self.custom(id, op, c.device),

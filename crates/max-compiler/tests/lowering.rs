@@ -233,6 +233,40 @@ fn what_a_concat_joins_is_computed_in_its_place() {
 }
 
 #[test]
+fn a_pad_of_two_axes_copies_the_interior_once() {
+    check(
+        r#"graph "g"(%0: float32[n, m]) {
+          %1 = constant() {value = dense(float32[], [0]), device = "cpu:0"} : float32[]
+          %2 = broadcast_to(%1) {shape = [n, 1]} : float32[n, 1]
+          %3 = concat(%2, %0, %2) {axis = 1} : float32[n, m + 2]
+          %4 = broadcast_to(%1) {shape = [1, m + 2]} : float32[1, m + 2]
+          %5 = concat(%4, %3, %4) {axis = 0} : float32[n + 2, m + 2]
+          return %5
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: float32[n + 2, m + 2] output 0
+              s1: float32[n, m] input 0
+              0 concat: loop over [1, m + 2]
+                r0 = float32 0.0
+                store float32 s0 [m + 2, 1] r0
+              1 concat: loop over [n, 1]
+                r0 = float32 0.0
+                store float32 s0 + m + 2 [m + 2, 1] r0
+              2 concat: loop over [n, m]
+                r0 = load float32 s1 [m, 1]
+                store float32 s0 + m + 3 [m + 2, 1] r0
+              3 concat: loop over [n, 1]
+                r0 = float32 0.0
+                store float32 s0 + (m * 2) + 3 [m + 2, 1] r0
+              4 concat: loop over [1, m + 2]
+                r0 = float32 0.0
+                store float32 s0 + (m * n) + m + (n * 2) + 2 [m + 2, 1] r0
+        "#]],
+    );
+}
+
+#[test]
 fn a_size_that_depends_on_data_starts_a_segment() {
     check(
         r#"graph "g"(%0: float32[n], %1: int64[]) {

@@ -16,14 +16,17 @@ mod check;
 mod conv;
 mod gather;
 mod indexed;
+mod irfft;
 mod map;
 mod matmul;
 mod print;
 mod put;
 mod resample;
+mod roi_align;
 mod scan;
 mod scatter;
 mod sort;
+mod suppress;
 mod walk;
 mod window;
 
@@ -32,13 +35,16 @@ pub use check::Level;
 pub use conv::Conv2d;
 pub use gather::Gather;
 pub use indexed::Indexed;
+pub use irfft::{Irfft, Normalization};
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
 pub use put::{Put, PutBound, put_start};
 pub use resample::Resample;
+pub use roi_align::{Bins, Coordinate, Region, RoiAlign, Sample, Sampling};
 pub use scan::Scan;
 pub use scatter::{Combine, Scatter};
 pub use sort::Sort;
+pub use suppress::Suppress;
 pub use walk::{Role, Walk};
 pub use window::{Pooling, Sliding, Span, Window};
 
@@ -225,9 +231,12 @@ kernels! {
     Attention "attention",
     Conv2d "conv2d",
     Gather "gather",
+    Irfft "irfft" host only,
+    RoiAlign "roi_align",
     Scan "scan",
     Scatter "scatter",
     Sort "sort",
+    Suppress "non_maximum_suppression" host only,
     Put "store",
     Window "window",
     Resample "resample",

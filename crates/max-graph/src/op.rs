@@ -168,6 +168,7 @@ operations! {
     gather::Gather,
     gather::GatherNd,
     index::Index,
+    irfft::Irfft,
     layer_norm::LayerNorm,
     matmul::Matmul,
     permute::Permute,
@@ -181,12 +182,14 @@ operations! {
     rms_norm::RmsNorm,
     scatter::Scatter,
     scatter::ScatterNd,
+    roi_align::RoiAlign,
     select::Where,
     slice::DynamicSlice,
     slice::Slice,
     softmax::Softmax,
     sort::Sort,
     split::Split,
+    suppress::Suppress,
     transfer::TransferTo,
 }
 

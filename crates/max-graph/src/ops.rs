@@ -11,6 +11,8 @@ pub mod concat;
 pub mod constant;
 pub mod control;
 pub mod conv;
+pub mod conv3d;
+pub mod conv_transpose;
 pub mod cumsum;
 pub mod custom;
 pub mod elementwise;
@@ -19,9 +21,11 @@ pub mod fold;
 pub mod gather;
 pub mod group_norm;
 pub mod index;
+pub mod irfft;
 pub mod layer_norm;
 pub mod masked_scatter;
 pub mod matmul;
+pub mod pad;
 pub mod permute;
 pub mod pool;
 pub mod print;
@@ -32,12 +36,14 @@ pub mod repeat;
 pub mod resample;
 pub mod reshape;
 pub mod rms_norm;
+pub mod roi_align;
 pub mod scatter;
 pub mod select;
 pub mod slice;
 pub mod softmax;
 pub mod sort;
 pub mod split;
+pub mod suppress;
 pub mod transfer;
 pub mod window;
 
@@ -53,6 +59,8 @@ pub use concat::{concat, stack};
 pub use constant::{constant, constant_external, shape_to_tensor, tensor};
 pub use control::{call, cond, while_loop};
 pub use conv::{ConvOptions, conv2d};
+pub use conv_transpose::{ConvTransposeOptions, conv2d_transpose};
+pub use conv3d::{Conv3dOptions, conv3d};
 pub use cumsum::cumsum;
 pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
@@ -61,9 +69,11 @@ pub use fold::fold;
 pub use gather::{gather, gather_nd};
 pub use group_norm::group_norm;
 pub use index::range;
+pub use irfft::irfft;
 pub use layer_norm::layer_norm;
 pub use masked_scatter::masked_scatter;
 pub use matmul::{matmul, outer};
+pub use pad::pad;
 pub use permute::{permute, transpose};
 pub use pool::{avg_pool2d, max_pool2d};
 pub use print::print;
@@ -74,6 +84,7 @@ pub use repeat::{repeat_interleave, tile};
 pub use resample::{InterpolationMode, resize, resize_bicubic, resize_linear, resize_nearest};
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use rms_norm::rms_norm;
+pub use roi_align::roi_align;
 pub use scatter::{
     scatter, scatter_add, scatter_max, scatter_min, scatter_mul, scatter_nd, scatter_nd_add, scatter_nd_max,
     scatter_nd_min, scatter_nd_mul,
@@ -83,6 +94,7 @@ pub use slice::slice_tensor;
 pub use softmax::{logsoftmax, softmax};
 pub use sort::{argsort, bottom_k, nonzero, top_k};
 pub use split::{chunk, split};
+pub use suppress::non_maximum_suppression;
 pub use transfer::transfer_to;
 pub use window::{band_part, hann_window};
 
@@ -103,6 +115,8 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         constant::OP_FUNCTIONS,
         control::OP_FUNCTIONS,
         conv::OP_FUNCTIONS,
+        conv3d::OP_FUNCTIONS,
+        conv_transpose::OP_FUNCTIONS,
         cumsum::OP_FUNCTIONS,
         custom::OP_FUNCTIONS,
         elementwise::OP_FUNCTIONS,
@@ -111,9 +125,11 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         gather::OP_FUNCTIONS,
         group_norm::OP_FUNCTIONS,
         index::OP_FUNCTIONS,
+        irfft::OP_FUNCTIONS,
         layer_norm::OP_FUNCTIONS,
         masked_scatter::OP_FUNCTIONS,
         matmul::OP_FUNCTIONS,
+        pad::OP_FUNCTIONS,
         permute::OP_FUNCTIONS,
         pool::OP_FUNCTIONS,
         print::OP_FUNCTIONS,
@@ -125,11 +141,13 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         reshape::OP_FUNCTIONS,
         rms_norm::OP_FUNCTIONS,
         scatter::OP_FUNCTIONS,
+        roi_align::OP_FUNCTIONS,
         select::OP_FUNCTIONS,
         slice::OP_FUNCTIONS,
         softmax::OP_FUNCTIONS,
         sort::OP_FUNCTIONS,
         split::OP_FUNCTIONS,
+        suppress::OP_FUNCTIONS,
         transfer::OP_FUNCTIONS,
         window::OP_FUNCTIONS,
     ];

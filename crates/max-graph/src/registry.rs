@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use max_core::kernel::Normalization;
 use max_core::{
     BufferType, ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Parameter, Parameters,
     Result, Shape, TensorType, Type, bail, dispatch,
@@ -180,6 +181,7 @@ from_arg! {
     Vec<i64>, "a list of ints" { Arg::List(list) => list.into_iter().map(i64::from_arg).collect() }
     ConvInputLayout, "the name of a layout" { Arg::Str(s) => s.parse() }
     FilterLayout, "the name of a layout" { Arg::Str(s) => s.parse() }
+    Normalization, "the name of a normalization" { Arg::Str(s) => s.parse() }
     Bound, "an int, a Dim or a scalar tensor" {
         Arg::None => Ok(Bound::Natural),
         Arg::Number(Number::Int(i)) => integer(i).map(|i| Bound::Dim(Dim::Static(i))),
@@ -371,10 +373,11 @@ pub fn call(name: &str, args: Vec<Arg>, mut named: Vec<(String, Arg)>) -> Result
 
 /// Defines op functions, typed for Rust, with conversions and the caller's location, and their registry entries.
 macro_rules! op_fns {
-    ($($(#[doc = $doc:literal])* pub fn $name:ident($($arg:ident: $type:ty $(= $default:expr)?),* $(,)?)
+    ($($(#[doc = $doc:literal])* $(#[expect($($lint:tt)*)])? pub fn $name:ident($($arg:ident: $type:ty $(= $default:expr)?),* $(,)?)
         -> $out:ty $(as $public:literal)? $body:block)*
     ) => {
         $($(#[doc = $doc])*
+        $(#[expect($($lint)*)])?
         #[track_caller]
         pub fn $name($($arg: impl Into<$type>),*) -> max_core::Result<$out> {
             let location = max_core::Location::caller();

@@ -19,6 +19,7 @@ mod nvrtc;
 mod put;
 mod record;
 mod resample;
+mod roi_align;
 mod scan;
 mod scatter;
 mod sort;
@@ -230,12 +231,18 @@ impl Plan {
             Kernel::Attention(k) => self.attention(k),
             Kernel::Conv2d(k) => self.conv2d(k),
             Kernel::Gather(k) => self.gather(k),
+            Kernel::RoiAlign(k) => self.roi_align(k),
             Kernel::Scan(k) => self.scan(k),
             Kernel::Scatter(k) => self.scatter(k),
             Kernel::Sort(k) => self.sort(k),
             Kernel::Put(k) => self.put(k),
             Kernel::Window(k) => self.window(k),
             Kernel::Resample(k) => self.resample(k),
+            Kernel::Irfft(_) | Kernel::Suppress(_) => bail!(
+                not_implemented,
+                "{} is not implemented on a GPU; transfer its operands to the CPU",
+                kernel.kind()
+            ),
         }
     }
 

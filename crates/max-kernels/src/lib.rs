@@ -11,6 +11,7 @@ pub mod cuda;
 pub mod custom;
 mod gather;
 mod indexed;
+mod irfft;
 mod loops;
 mod math;
 mod matmul;
@@ -19,12 +20,14 @@ mod pool;
 mod put;
 mod register;
 mod resample;
+mod roi_align;
 pub mod roofline;
 mod scan;
 mod scatter;
 mod scratch;
 mod simd;
 mod sort;
+mod suppress;
 mod tile;
 mod window;
 
@@ -79,9 +82,12 @@ kinds! {
     Attention => attention::PreparedAttention,
     Conv2d => conv::PreparedConv,
     Gather => gather::PreparedGather,
+    Irfft => irfft::PreparedIrfft,
+    RoiAlign => roi_align::PreparedRoiAlign,
     Scan => scan::PreparedScan,
     Scatter => scatter::PreparedScatter,
     Sort => sort::PreparedSort,
+    Suppress => suppress::PreparedSuppress,
     Put => put::PreparedPut,
     Window => window::PreparedWindow,
     Resample => resample::PreparedResample,

@@ -208,6 +208,185 @@ def conv2d(
     return out.transpose(0, 3, 1, 2) if input_layout == "layout:NCHW" else out
 
 
+def conv2d_transpose(
+    x: np.ndarray,
+    filter: np.ndarray,
+    stride=(1, 1),
+    dilation=(1, 1),
+    padding=(0, 0, 0, 0),
+    output_paddings=(0, 0),
+    bias: Any = None,
+    input_layout: str = "layout:NHWC",
+    filter_layout: str = "filter:RSCF",
+) -> np.ndarray:
+    if input_layout == "layout:NCHW":
+        x = x.transpose(0, 2, 3, 1)
+    filter = filter.transpose({"filter:RSCF": (0, 1, 2, 3), "filter:FCRS": (2, 3, 1, 0), "filter:CFRS": (2, 3, 0, 1)}[filter_layout])
+    rows, cols, channels_out, _ = filter.shape
+    full = [(x.shape[1 + i] - 1) * stride[i] + dilation[i] * (filter.shape[i] - 1) + 1 + output_paddings[i] for i in (0, 1)]
+    out = np.zeros((x.shape[0], *full, channels_out))
+    for i, j in np.ndindex(*x.shape[1:3]):
+        for r, s in np.ndindex(rows, cols):
+            out[:, i * stride[0] + r * dilation[0], j * stride[1] + s * dilation[1]] += x[:, i, j] @ filter[r, s].T
+    out = out[:, padding[0] : full[0] - padding[1], padding[2] : full[1] - padding[3]]
+    if bias is not None:
+        out = out + bias
+    return out.transpose(0, 3, 1, 2) if input_layout == "layout:NCHW" else out
+
+
+def conv3d(
+    x: np.ndarray,
+    filter: np.ndarray,
+    stride=(1, 1, 1),
+    dilation=(1, 1, 1),
+    padding=(0, 0, 0, 0, 0, 0),
+    groups: int = 1,
+    bias: Any = None,
+    input_layout: str = "layout:NHWC",
+    filter_layout: str = "filter:QRSCF",
+) -> np.ndarray:
+    """The sum over the depth of the filter of two-dimensional convolutions."""
+    if input_layout == "layout:NCHW":
+        x = x.transpose(0, 2, 3, 4, 1)
+    if filter_layout == "filter:FCQRS":
+        filter = filter.transpose(2, 3, 4, 1, 0)
+    x = np.pad(x, [(0, 0), tuple(padding[:2]), (0, 0), (0, 0), (0, 0)])
+    depth = (x.shape[1] - dilation[0] * (filter.shape[0] - 1) - 1) // stride[0] + 1
+    images = [
+        sum(
+            conv2d(x[:, i * stride[0] + q * dilation[0]], filter[q], stride[1:], dilation[1:], padding[2:], groups)
+            for q in range(filter.shape[0])
+        )
+        for i in range(depth)
+    ]
+    out = np.stack(images, axis=1)
+    if bias is not None:
+        out = out + bias
+    return out.transpose(0, 4, 1, 2, 3) if input_layout == "layout:NCHW" else out
+
+
+def pad(x: np.ndarray, paddings: list, mode: str = "constant", value: Any = 0) -> np.ndarray:
+    ends = list(zip(paddings[::2], paddings[1::2]))
+    if not ends:
+        return x
+    if mode == "constant":
+        return np.pad(x, ends, constant_values=value)
+    return np.pad(x, ends, mode="edge" if mode == "replicate" else mode)
+
+
+def irfft(
+    x: np.ndarray,
+    n: Any = None,
+    axis: int = -1,
+    normalization: str = "backward",
+    input_is_complex: bool = False,
+    buffer_size_mb: int = 512,
+) -> np.ndarray:
+    spectrum = x[..., 0] + 1j * x[..., 1] if input_is_complex else x
+    if spectrum.size == 0:
+        shape = list(spectrum.shape)
+        shape[axis] = 2 * (shape[axis] - 1) if n is None else n
+        return np.zeros(shape)
+    return np.fft.irfft(spectrum, n, axis, normalization)
+
+
+def roi_samples(
+    start: Any, extent: Any, bins: int, size: int, samples: int
+) -> list[list[Any]]:
+    """For each bin, the weighted pixels of each sample: none for one outside of the image."""
+    step = extent / bins
+    count = samples or max(int(np.ceil(step)), 0)
+    result = []
+    for i in range(bins):
+        found = []
+        for k in range(count):
+            y = start + i * step + (k + start.dtype.type(0.5)) * step / count
+            if -1 <= y <= size:
+                y = max(y, 0)
+                low = min(int(y), size - 1)
+                found.append([(low, 1 - (y - low)), (min(low + 1, size - 1), y - low)])
+            else:
+                found.append([])
+        result.append(found)
+    return result
+
+
+def roi_align(
+    x: np.ndarray,
+    rois: np.ndarray,
+    output_height: int,
+    output_width: int,
+    spatial_scale: float = 1.0,
+    sampling_ratio: float = 0.0,
+    aligned: bool = False,
+    mode: str = "AVG",
+) -> np.ndarray:
+    real = np.float64
+    out = np.zeros((len(rois), output_height, output_width, x.shape[3]))
+    for m, (image, *edges) in enumerate(rois):
+        left, upper, right, lower = (
+            real(e) * real(spatial_scale) - real(0.5 if aligned else 0) for e in edges
+        )
+        height, width = lower - upper, right - left
+        if not aligned:
+            height, width = max(height, real(1)), max(width, real(1))
+        down = roi_samples(
+            upper, height, output_height, x.shape[1], int(sampling_ratio)
+        )
+        across = roi_samples(left, width, output_width, x.shape[2], int(sampling_ratio))
+        for i, j in np.ndindex(output_height, output_width):
+            terms = [
+                [x[int(image), y, z] * (v * w) for y, v in a for z, w in b]
+                or [np.zeros(x.shape[3])]
+                for a in down[i]
+                for b in across[j]
+            ]
+            if mode == "AVG" and terms:
+                out[m, i, j] = sum(sum(sample) for sample in terms) / len(terms)
+            elif terms:
+                out[m, i, j] = np.max(
+                    [term for sample in terms for term in sample], axis=0
+                )
+    return out
+
+
+def non_maximum_suppression(
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    most: int,
+    overlap: float,
+    least: float,
+    out_dim: Any = None,
+) -> np.ndarray:
+    rows = []
+    for batch, kind in np.ndindex(*scores.shape[:2]):
+        corners = np.sort(boxes[batch].reshape(-1, 2, 2), axis=1)
+        areas = np.prod(corners[:, 1] - corners[:, 0], axis=1)
+        score = scores[batch, kind]
+        chosen: list[int] = []
+        for at in np.argsort(-score, kind="stable"):
+            if len(chosen) == most or not score[at] > least:
+                continue
+            common = [
+                np.prod(
+                    np.clip(
+                        np.minimum(corners[at, 1], corners[o, 1])
+                        - np.maximum(corners[at, 0], corners[o, 0]),
+                        0,
+                        None,
+                    )
+                )
+                for o in chosen
+            ]
+            if all(
+                c / (areas[at] + areas[o] - c) <= overlap
+                for c, o in zip(common, chosen)
+            ):
+                chosen.append(at)
+        rows += [[batch, kind, at] for at in chosen]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
 def arange(start: Any, stop: Any, step: Any = 1, out_dim: Any = None, *, dtype: str, device: str) -> np.ndarray:
     return np.arange(start, stop, step)
 
@@ -417,6 +596,11 @@ REAL: dict[str, Callable] = {
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     "conv2d": conv2d,
+    "conv2d_transpose": conv2d_transpose,
+    "conv3d": conv3d,
+    "irfft": irfft,
+    "roi_align": roi_align,
+    "non_maximum_suppression": non_maximum_suppression,
     "group_norm": group_norm,
     "hann_window": hann_window,
     "avg_pool2d": avg_pool2d,
@@ -445,6 +629,7 @@ EXACT: dict[str, Callable] = {
     "reshape": np.reshape,
     "rebind": lambda x, shape, message="": x,
     "transpose": np.swapaxes,
+    "pad": pad,
     "permute": np.transpose,
     "flatten": flatten,
     "squeeze": np.squeeze,
@@ -493,7 +678,8 @@ OPS = {**PREDICATES, **REAL, **EXACT}
 def result_dtype(case: Case, number: int) -> str:
     if case.op in PREDICATES:
         return "bool"
-    if case.op in ("argmax", "argmin", "argsort", "nonzero") or (case.op in ("top_k", "bottom_k") and number == 1):
+    positions = ("argmax", "argmin", "argsort", "nonzero", "non_maximum_suppression")
+    if case.op in positions or (case.op in ("top_k", "bottom_k") and number == 1):
         return "int64"
     if case.op == "div" and case.dtype not in FLOATS:
         return "float64"

@@ -35,7 +35,7 @@ def call(case: Case, tensors: list[Tensor]) -> list[Any]:
         return case.symbols.get(value, literal(value)) if isinstance(value, str) else value
 
     args, kwargs = map_leaves([case.args, case.kwargs], leaf)
-    if case.op == "conv2d":  # its strides and paddings are documented as tuples
+    if case.op.startswith("conv"):  # its strides and paddings are documented as tuples
         args = [tuple(a) if isinstance(a, list) else a for a in args]
         kwargs = {k: tuple(v) if isinstance(v, list) else v for k, v in kwargs.items()}
     result = getattr(F, case.op)(*args, **kwargs)

@@ -29,7 +29,7 @@ def literal(value: Any) -> Any:
 def call(case: Case, graph: Graph) -> list[Any]:
     values = iter(graph.inputs)
     args, kwargs = map_leaves([case.args, case.kwargs], lambda v: next(values) if isinstance(v, Input) else literal(v))
-    if case.op == "conv2d":  # its strides and paddings are documented as tuples
+    if case.op.startswith("conv"):  # its strides and paddings are documented as tuples
         args = [tuple(a) if isinstance(a, list) else a for a in args]
         kwargs = {k: tuple(v) if isinstance(v, list) else v for k, v in kwargs.items()}
     result = getattr(ops, case.op)(*args, **kwargs)

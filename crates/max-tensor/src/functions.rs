@@ -3,10 +3,13 @@
 //! Outside any region a function has run when it returns; in a region, or in a graph under construction, it is recorded
 //! there.
 
+use max_core::kernel::Normalization;
 use max_core::{DType, DeviceRef, Dim, Location, Result, Shape, TensorType, scalar_table};
 use max_graph::graph::located;
 use max_graph::ops::broadcast::Target;
 use max_graph::ops::conv::ConvOptions;
+use max_graph::ops::conv_transpose::ConvTransposeOptions;
+use max_graph::ops::conv3d::Conv3dOptions;
 use max_graph::ops::index::Limit;
 use max_graph::ops::pool::{Padding, Pair};
 use max_graph::ops::reduce::Axes;
@@ -71,6 +74,10 @@ functions! {
     concat(values: Operands, axis: i64);
     /// See [`ops::conv2d()`].
     conv2d(x: Operand, filter: Operand, bias: Option<Operand>, options: ConvOptions);
+    /// See [`ops::conv2d_transpose()`].
+    conv2d_transpose(x: Operand, filter: Operand, bias: Option<Operand>, options: ConvTransposeOptions);
+    /// See [`ops::conv3d()`].
+    conv3d(x: Operand, filter: Operand, bias: Option<Operand>, options: Conv3dOptions);
     /// See [`ops::cumsum()`].
     cumsum(x: Operand, axis: i64, exclusive: bool, reverse: bool);
     /// See [`ops::flatten()`].
@@ -85,6 +92,11 @@ functions! {
     group_norm(input: Operand, gamma: Operand, beta: Operand, num_groups: i64, epsilon: f64);
     /// See [`ops::hann_window()`].
     hann_window(window_length: i64, device: DeviceRef, periodic: bool, dtype: DType);
+    /// See [`ops::irfft()`].
+    irfft(
+        input_tensor: Operand, n: Option<i64>, axis: i64, normalization: Normalization, input_is_complex: bool,
+        buffer_size_mb: i64
+    );
     /// See [`ops::layer_norm()`].
     layer_norm(input: Operand, gamma: Operand, beta: Operand, epsilon: f64);
     /// See [`ops::logsoftmax()`].
@@ -99,8 +111,15 @@ functions! {
     mean(x: Operand, axis: Axes);
     /// See [`ops::nonzero()`].
     nonzero(x: Operand, out_dim: Dim);
+    /// See [`ops::non_maximum_suppression()`].
+    non_maximum_suppression(
+        boxes: Operand, scores: Operand, max_output_boxes_per_class: Operand, iou_threshold: Operand,
+        score_threshold: Operand, out_dim: Dim
+    );
     /// See [`ops::outer()`].
     outer(lhs: Operand, rhs: Operand);
+    /// See [`ops::pad()`].
+    pad(input: Operand, paddings: Vec<i64>, mode: String, value: Operand);
     /// See [`ops::permute()`].
     permute(x: Operand, dims: Vec<i64>);
     /// See [`ops::prod()`].
@@ -149,6 +168,12 @@ functions! {
     scatter_nd_min(input: Operand, updates: Operand, indices: Operand);
     /// See [`ops::scatter_nd_mul()`].
     scatter_nd_mul(input: Operand, updates: Operand, indices: Operand);
+    /// See [`ops::roi_align()`].
+    #[expect(clippy::too_many_arguments, reason = "as many are documented")]
+    roi_align(
+        input: Operand, rois: Operand, output_height: i64, output_width: i64, spatial_scale: f64, sampling_ratio: f64,
+        aligned: bool, mode: String
+    );
     /// See [`ops::slice_tensor()`].
     slice_tensor(x: Operand, indices: Indices);
     /// See [`ops::softmax()`].

@@ -1,11 +1,13 @@
 //! The instructions of ops that become loops. Softmax and the norms are decomposed here, late.
 
+use std::collections::HashMap;
+
 use max_core::kernel::{Access, Instr, Literal, Reduction, Reg};
 use max_core::scalar::{NumericOp, RealOp};
 use max_core::{DType, Dim, Number, Result, ScalarOp, bail, dispatch};
 use max_graph::ir::Op;
 use max_graph::ops::reduce::ReduceKind;
-use max_graph::{OpId, OpKind};
+use max_graph::{Body, OpId, OpKind, ValueId};
 
 use super::group::{Group, Wanted};
 use super::{Lowering, Node, NodeId, Source, View};
@@ -98,6 +100,10 @@ impl Lowering<'_> {
 
     /// Operands one after the other.
     pub(super) fn concat(&mut self, id: OpId, op: &Op, axis: usize) -> Result<()> {
+        // What only another concat uses is joined there, in its final place.
+        if self.inner.contains_key(&op.results[0]) {
+            return Ok(());
+        }
         let whole = self.joined(id, op, axis)?;
         self.define(op.results[0], whole)
     }
@@ -108,22 +114,41 @@ impl Lowering<'_> {
         let ((dtype, shape), device) = (self.array(op.results[0])?, self.device(op.results[0])?);
         let strides = contiguous_strides(&shape)?;
         let whole = self.add_node(device, dtype, &shape, Source::Group(0, None));
+        self.join((id, op, axis), (whole, &strides, Dim::Static(0)))?;
+        Ok(whole)
+    }
+
+    /// Puts the operands of an op one after the other along an axis, into a node with strides, from an offset on.
+    fn join(
+        &mut self,
+        (id, op, axis): (OpId, &Op, usize),
+        (whole, strides, first): (NodeId, &[Dim], Dim),
+    ) -> Result<()> {
+        let device = self.node(whole).device;
         let mut start = Dim::Static(0);
         for &value in &op.operands {
+            let offset = first.add(&start.mul(&strides[axis])?)?;
+            start = start.add(&self.array(value)?.1[axis])?;
+            if let Some(&inner) = self.inner.get(&value) {
+                let op = self.body.op(inner);
+                let OpKind::Concat(concat) = &op.kind else {
+                    bail!(internal, "a part of a concat is no concat")
+                };
+                self.join((inner, op, concat.axis), (whole, strides, offset))?;
+                continue;
+            }
             let view = self.view(value)?;
             let view = self.on(Some(id), view, device)?;
-            let offset = start.mul(&strides[axis])?;
-            start = start.add(&view.layout.shape[axis])?;
             let writer = match self.placeable(&view)? {
                 Some((group, axes)) => {
-                    self.place(view.node, whole, &axes, &strides, offset)?;
+                    self.place(view.node, whole, &axes, strides, offset)?;
                     group
                 }
                 None => {
                     let wanted = Wanted { device, shape: view.layout.shape.clone(), reduce: None };
                     let number = self.find_group(std::slice::from_ref(&view), &wanted)?;
                     let reg = self.operand(number, &view)?;
-                    let part = Layout { shape: wanted.shape, strides: strides.clone(), offset };
+                    let part = Layout { shape: wanted.shape, strides: strides.to_vec(), offset };
                     let space = &self.groups[number].ending.shape;
                     let place = self.access(&View { node: whole, layout: part }, space);
                     self.groups[number].stores.push((place, reg));
@@ -135,7 +160,7 @@ impl Lowering<'_> {
                 *last = writer.max(*last);
             }
         }
-        Ok(whole)
+        Ok(())
     }
 
     /// The group of a node that can be computed in another's memory, and where in the view each axis of the node is:
@@ -186,6 +211,29 @@ impl Lowering<'_> {
         self.nodes[home.0 as usize].stored = true;
         Ok(())
     }
+}
+
+/// The concats whose results only another concat uses, nested only so deep that a recursion can follow.
+pub(super) fn inner_concats(body: &Body, uses: &[u32]) -> HashMap<ValueId, OpId> {
+    const DEEPEST: usize = 16;
+    let mut concats: HashMap<ValueId, (OpId, usize)> = HashMap::new();
+    let mut inner = HashMap::new();
+    for &id in &body.block.ops {
+        let op = body.op(id);
+        let OpKind::Concat(_) = op.kind else { continue };
+        let mut depth = 0;
+        for value in &op.operands {
+            if let Some(&(part, deep)) = concats.get(value)
+                && uses[value.0 as usize] == 1
+                && deep < DEEPEST
+            {
+                inner.insert(*value, part);
+                depth = depth.max(deep + 1);
+            }
+        }
+        concats.insert(op.results[0], (id, depth));
+    }
+    inner
 }
 
 /// Where an axis of a node is in a view: the axis, and the stride along it.

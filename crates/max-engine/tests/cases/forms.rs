@@ -1,9 +1,12 @@
 //! Graphs that reach every kind of kernel, with a symbol for every size, so that each runs with a size of 0 or 1 in
 //! every position.
 
+use max_core::kernel::Normalization;
 use max_core::{Bindings, DType, DeviceRef, Dim, Element, Result, Shape, TensorType, dispatch};
 use max_graph::ops::InterpolationMode;
 use max_graph::ops::conv::ConvOptions;
+use max_graph::ops::conv_transpose::ConvTransposeOptions;
+use max_graph::ops::conv3d::Conv3dOptions;
 use max_graph::ops::slice::Index;
 use max_graph::{Graph, HostTensor, TensorValue, Value, ops};
 
@@ -191,6 +194,42 @@ pub fn forms() -> Vec<KernelForm> {
     form!("nearest", ALL, [["a", "b", "c"]], [a = 3, b = 9, c = 40], |x| {
         let [a, b, c] = &x[0].shape()[..] else { panic!("it has three axes") };
         ops::resize_nearest(&x[0], [a.add(&1.into())?, b.clone(), c.mul(&2.into())?], 2, 2)
+    });
+    form!(
+        "conv2d_transpose",
+        FLOATS,
+        [["n", "h", "w", "6"], ["4", "3", "f", "6"]],
+        [n = 2, h = 5, w = 7, f = 9],
+        |x| {
+            let options = ConvTransposeOptions { stride: [2, 3], ..ConvTransposeOptions::default() };
+            ops::conv2d_transpose(&x[0], &x[1], None, options)
+        }
+    );
+    form!(
+        "conv3d",
+        FLOATS,
+        [["n", "d", "h", "w", "4"], ["2", "3", "3", "4", "f"]],
+        [n = 2, d = 3, h = 6, w = 7, f = 9],
+        |x| {
+            let options = Conv3dOptions { padding: [1, 1, 1, 1, 1, 1], ..Conv3dOptions::default() };
+            ops::conv3d(&x[0], &x[1], None, options)
+        }
+    );
+    form!("pad", ALL, [["a", "b", "c"]], [a = 3, b = 17, c = 40], |x| {
+        ops::pad(&x[0], vec![1i64, 0, 2, 1, 0, 3], "constant", 1)
+    });
+    form!("irfft", FLOATS, [["a", "b", "c"]], [a = 3, b = 9, c = 5], |x| {
+        ops::irfft(&x[0], Some(17i64), 1, Normalization::Backward, false, 0)
+    });
+    form!("regions", FLOATS, [["n", "h", "w", "c"], ["m"]], [n = 2, h = 9, w = 8, c = 70, m = 3], |x| {
+        let zero = ops::mul(ops::unsqueeze(&x[1], 1), 0);
+        let zero = zero?;
+        let far = ops::add(&zero, 6)?;
+        let rois = ops::concat([&zero, &zero, &zero, &far, &far], 1);
+        ops::roi_align(&x[0], rois, 2, 3, 1.0, 0.0, false, "AVG")
+    });
+    form!("suppression", FLOATS, [["b", "n", "4"], ["b", "c", "n"]], [b = 2, n = 17, c = 3], |x| {
+        ops::non_maximum_suppression(&x[0], &x[1], 5, 0.25, 0.0, "k")
     });
     form!("gather", ALL, [["a", "b", "c"], ["p"]], [a = 5, b = 9, c = 40, p = 7], |x| {
         ops::gather(&x[0], ops::cast(ops::mul(&x[1], 0), DType::Int64), 1)

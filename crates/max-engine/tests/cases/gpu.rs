@@ -153,3 +153,8 @@ pub fn difference(
         Some(format!("element {first}: expected {a:e}, got {b:e} ({} of {} differ)", wrong.len(), expected.len()))
     })
 }
+
+/// Whether a graph has an op that only the host computes.
+pub fn is_for_the_host(body: &Body) -> bool {
+    body.ops().any(|op| ["irfft", "non_maximum_suppression"].contains(&op.kind.name()))
+}

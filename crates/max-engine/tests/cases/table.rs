@@ -110,19 +110,26 @@ fn resolve(op: &str, args: &mut Vec<Arg>, named: &mut Vec<(String, Arg)>) -> Str
             Some(Arg::Str(kind)) if kind != "none" => format!("gelu_{kind}"),
             _ => op.into(),
         },
-        "conv2d" => {
-            let ones = Arg::List(vec![1.into(); 2]);
+        "conv2d" | "conv2d_transpose" | "conv3d" => {
+            let axes = if op == "conv3d" { 3 } else { 2 };
+            let (more, none, filter_layout) = match op {
+                "conv2d_transpose" => ("output_paddings", Arg::List(vec![0.into(); 2]), "RSCF"),
+                "conv3d" => ("groups", 1.into(), "QRSCF"),
+                _ => ("groups", 1.into(), "RSCF"),
+            };
+            let ones = Arg::List(vec![1.into(); axes]);
             let mut given = args.drain(2..).collect::<Vec<_>>().into_iter();
             let mut option =
                 |name: &str, default: Arg| given.next().or_else(|| take(name)).unwrap_or(default);
             let moves = [
                 option("stride", ones.clone()),
                 option("dilation", ones),
-                option("padding", Arg::List(vec![0.into(); 4])),
-                option("groups", 1.into()),
+                option("padding", Arg::List(vec![0.into(); 2 * axes])),
+                option(more, none),
             ];
             let bias = option("bias", Arg::None);
-            let layouts = [option("input_layout", "NHWC".into()), option("filter_layout", "RSCF".into())];
+            let layouts =
+                [option("input_layout", "NHWC".into()), option("filter_layout", filter_layout.into())];
             args.extend([bias, Arg::List(moves.into_iter().chain(layouts).collect())]);
             op.into()
         }

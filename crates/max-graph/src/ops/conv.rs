@@ -67,9 +67,9 @@ impl FromArg for ConvOptions {
             bail!(type_, "expected stride, dilation, padding, groups, input layout and filter layout");
         };
         Ok(ConvOptions {
-            stride: numbers("stride", stride)?,
-            dilation: numbers("dilation", dilation)?,
-            padding: numbers("padding", padding)?,
+            stride: numbers("conv2d", "stride", stride)?,
+            dilation: numbers("conv2d", "dilation", dilation)?,
+            padding: numbers("conv2d", "padding", padding)?,
             groups: i64::from_arg(groups)?,
             input_layout: ConvInputLayout::from_arg(input_layout)?,
             filter_layout: FilterLayout::from_arg(filter_layout)?,
@@ -77,9 +77,10 @@ impl FromArg for ConvOptions {
     }
 }
 
-fn numbers<const N: usize>(name: &str, arg: Arg) -> Result<[i64; N]> {
+/// An option of an op that is a fixed number of integers.
+pub(crate) fn numbers<const N: usize>(op: &str, name: &str, arg: Arg) -> Result<[i64; N]> {
     let list = Vec::<i64>::from_arg(arg)?;
-    list.try_into().map_err(|list| Error::value(format!("conv2d {name} must be {N} integers; got {list:?}")))
+    list.try_into().map_err(|list| Error::value(format!("{op} {name} must be {N} integers; got {list:?}")))
 }
 
 op_fns! {
@@ -88,41 +89,46 @@ op_fns! {
         let [x, filter] = promote([x, filter])?;
         let ConvOptions { input_layout, filter_layout, .. } = options;
         let op = Conv2d {
-            stride: counts("stride", &options.stride, 1)?,
-            dilation: counts("dilation", &options.dilation, 1)?,
-            padding: counts("padding", &options.padding, 0)?,
-            groups: counts("groups", &[options.groups], 1)?[0],
+            stride: counts("conv2d", "stride", &options.stride, 1)?,
+            dilation: counts("conv2d", "dilation", &options.dilation, 1)?,
+            padding: counts("conv2d", "padding", &options.padding, 0)?,
+            groups: counts("conv2d", "groups", &[options.groups], 1)?[0],
             input_layout,
             filter_layout,
         };
         let x = op.assert_channels(x, &filter)?;
         let y = record_one(op, [&x, &filter])?;
-        let Some(bias) = bias else { return Ok(y) };
-        let bias = bias.like(&y)?;
-        let channels = &y.shape()[input_axes(input_layout)[3]];
-        if *bias.shape() != Shape::from([channels]) {
-            bail!(value, "conv2d bias must have the shape [{channels}], one element per output channel; got {}", bias.shape());
-        }
-        match input_layout {
-            ConvInputLayout::NHWC => add(y, bias),
-            ConvInputLayout::NCHW => {
-                let column = Shape::from(vec![channels.clone(), Dim::Static(1), Dim::Static(1)]);
-                add(&y, reshape_value(&bias, column))
-            }
-        }
+        add_bias("conv2d", y, bias, input_axes(input_layout)[3])
     }
 }
 
+/// A result with a bias added to each of its channels, which are along an axis.
+pub(crate) fn add_bias(op: &str, y: TensorValue, bias: Option<Operand>, axis: usize) -> Result<TensorValue> {
+    let Some(bias) = bias else { return Ok(y) };
+    let bias = bias.like(&y)?;
+    let channels = &y.shape()[axis];
+    if *bias.shape() != Shape::from([channels]) {
+        bail!(
+            value,
+            "{op} bias must have the shape [{channels}], one element per output channel; got {}",
+            bias.shape()
+        );
+    }
+    let after = vec![Dim::Static(1); y.rank() - axis - 1];
+    let column = [std::slice::from_ref(channels), &after].concat();
+    add(&y, reshape_value(&bias, column.into()))
+}
+
 /// Converts integers from outside, bounded so that sums of them stay within 64 bits.
-fn counts(name: &str, values: &[i64], least: i64) -> Result<Vec<usize>> {
+pub(crate) fn counts(op: &str, name: &str, values: &[i64], least: i64) -> Result<Vec<usize>> {
     if values.iter().any(|v| !(least..=i64::from(i32::MAX)).contains(v)) {
-        bail!(value, "conv2d {name} must be from {least} to {}; got {values:?}", i32::MAX);
+        bail!(value, "{op} {name} must be from {least} to {}; got {values:?}", i32::MAX);
     }
     Ok(values.iter().map(|&v| v as usize).collect())
 }
 
 /// The axes of batch, height, width and channels.
-fn input_axes(layout: ConvInputLayout) -> [usize; 4] {
+pub(crate) fn input_axes(layout: ConvInputLayout) -> [usize; 4] {
     match layout {
         ConvInputLayout::NHWC => [0, 1, 2, 3],
         ConvInputLayout::NCHW => [0, 2, 3, 1],
@@ -130,12 +136,12 @@ fn input_axes(layout: ConvInputLayout) -> [usize; 4] {
 }
 
 /// The axes of height, width, input channels and output channels.
-fn filter_axes(layout: FilterLayout) -> Result<[usize; 4]> {
+pub(crate) fn filter_axes(op: &str, layout: FilterLayout) -> Result<[usize; 4]> {
     match layout {
         FilterLayout::RSCF => Ok([0, 1, 2, 3]),
         FilterLayout::FCRS => Ok([2, 3, 1, 0]),
         FilterLayout::CFRS => Ok([2, 3, 0, 1]),
-        other => bail!(value, "conv2d needs a filter with four axes; {other} has five"),
+        other => bail!(value, "{op} needs a filter with four axes; {other} has five"),
     }
 }
 
@@ -147,7 +153,7 @@ impl Conv2d {
 
     /// The axes of height, width, input channels and output channels in the filter.
     pub fn filter_axes(&self) -> Result<[usize; 4]> {
-        filter_axes(self.filter_layout)
+        filter_axes("conv2d", self.filter_layout)
     }
 
     /// The size of an output axis: `(size + padding - dilation * (kernel - 1) - 1) // stride + 1`.

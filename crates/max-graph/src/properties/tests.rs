@@ -113,6 +113,13 @@ fn structured_ops() {
           cond(%61, %60, %0) {regions = [@1, @1]}
           while(%61, %61) {regions = [@2]}
           fence(%0)
+          %90 = irfft(%0) {n = 6, axis = 1, normalization = \"ortho\", complex = false} : float32[n, 6]
+          %91 = irfft(%0) {n = `n * 2 + -2`, axis = 0, normalization = \"backward\", complex = false} : float32[n * 2 + -2, 4]
+          %92 = reshape(%0) {shape = [1, n, 4]} : float32[1, n, 4]
+          %93 = reshape(%25) {shape = [1, 4, n]} : float32[1, 4, n]
+          %94, %95 = non_maximum_suppression(%92, %93, %2, %16, %16) : int64[n * 4, 3], int64[]
+          %96 = constant() {value = dense(float32[1, 5], [0.0, 0.0, 0.0, 2.0, 2.0]), device = \"cpu:0\"} : float32[1, 5]
+          %97 = roi_align(%5, %96) {height = 2, width = 3, scale = 1.0, samples = 0, aligned = false, max = false} : float32[1, 2, 3, 1]
           %80 = custom(%0) {op = op(\"f\", 1), device = \"cpu:0\", parameters = {\"a b\" = 3, \"c\" = float32, \"d\" = true, \"e\" = \"x\"}, types = types(float32[n])} : float32[n]
           custom(%60) {op = op(\"f\", 1), device = \"cpu:0\", parameters = {}, types = types()}
           return
@@ -185,6 +192,13 @@ fn structured_ops() {
         cond(bool[], &float32[n, 4], float32[n, 4]) -> : whole, never folds, writes, heavy
         while(bool[], bool[]) -> : whole, never folds, checks, heavy
         fence(float32[n, 4]) -> : whole, never folds, observable
+        irfft(float32[n, 4]) -> float32[n, 6]: whole, never folds, heavy
+        irfft(float32[n, 4]) -> float32[(n * 2) + -2, 4]: whole, never folds, checks, heavy
+        reshape(float32[n, 4]) -> float32[1, n, 4]: view, folds exactly
+        reshape(float32[4, n]) -> float32[1, 4, n]: view, folds exactly
+        non_maximum_suppression(float32[1, n, 4], float32[1, 4, n], int64[], float32[], float32[]) -> int64[n * 4, 3], int64[]: whole, never folds, heavy
+        constant() -> float32[1, 5]: source, never folds
+        roi_align(float32[2, h, h, 1], float32[1, 5]) -> float32[1, 2, 3, 1]: whole, never folds, checks, heavy
         custom(float32[n, 4]) -> float32[n]: whole, never folds, checks, heavy, rounds operands
         custom(&float32[n, 4]) -> : whole, never folds, reads, writes, checks, heavy, rounds operands
     "#]].assert_eq(&body.ops().map(line).collect::<String>());

@@ -71,7 +71,7 @@ from max.graph.ops.imaging import (
     resize_linear,
     resize_nearest,
 )
-from max.graph.ops.linear import conv2d, matmul, outer
+from max.graph.ops.linear import conv2d, conv2d_transpose, conv3d, matmul, outer
 from max.graph.ops.movement import (
     as_interleaved_complex,
     band_part,
@@ -83,6 +83,7 @@ from max.graph.ops.movement import (
     gather,
     gather_nd,
     masked_scatter,
+    pad,
     permute,
     rebind,
     repeat_interleave,
@@ -122,6 +123,8 @@ from max.graph.ops.reduction import (
     sum,
 )
 from max.graph.ops.sorting import argsort, bottom_k, nonzero, top_k
+from max.graph.ops.spectral import irfft
+from max.graph.ops.vision import non_maximum_suppression, roi_align
 from max.graph.type import TensorType
 
 __all__ = [
@@ -156,6 +159,8 @@ __all__ = [
     "constant",
     "constant_external",
     "conv2d",
+    "conv2d_transpose",
+    "conv3d",
     "cos",
     "cumsum",
     "custom",
@@ -178,6 +183,7 @@ __all__ = [
     "group_norm",
     "hann_window",
     "inplace_custom",
+    "irfft",
     "is_inf",
     "is_nan",
     "layer_norm",
@@ -198,8 +204,10 @@ __all__ = [
     "mul",
     "negate",
     "nonzero",
+    "non_maximum_suppression",
     "not_equal",
     "outer",
+    "pad",
     "permute",
     "pow",
     "print",
@@ -216,6 +224,7 @@ __all__ = [
     "resize_linear",
     "resize_nearest",
     "rms_norm",
+    "roi_align",
     "round",
     "rsqrt",
     "scatter",

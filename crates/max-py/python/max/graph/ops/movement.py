@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from max.graph._operators import Operators
 from max.graph.shape import ShapeLike, dims
@@ -82,6 +82,33 @@ def broadcast_to(
 def transpose(x: TensorValueLike, axis_1: int, axis_2: int) -> TensorValue:
     """The tensor with two axes swapped."""
     return call("transpose", x, axis_1, axis_2)
+
+
+def pad(
+    input: TensorValueLike,
+    paddings: Iterable[int],
+    mode: Literal["constant", "reflect", "edge"] = "constant",
+    value: TensorValueLike = 0,
+) -> TensorValue:
+    """The tensor with more elements before and after it along each axis.
+
+    >>> from max.experimental import functional as F
+    >>> from max.experimental.tensor import Tensor
+    >>> F.pad(Tensor([1.0, 2.0, 3.0]), [2, 1], mode="reflect").to_numpy()
+    array([3., 2., 1., 2., 3., 2.], dtype=float32)
+
+    Args:
+        input: The tensor.
+        paddings: How many elements to add: before and after the first axis, before and after the second, and so on.
+        mode: What they are: `"constant"` for `value`, `"reflect"` for the elements next to the first and the last one,
+            mirrored, and `"edge"` (or `"replicate"`) for the first and the last one, repeated.
+        value: The number or scalar that a constant padding consists of.
+
+    Raises:
+        ValueError: If a padding is negative, if there are not two for each axis, or if there are not enough elements
+            to mirror or repeat.
+    """
+    return call("pad", input, list(paddings), mode, value)
 
 
 def permute(x: TensorValueLike, dims: Sequence[int]) -> TensorValue:
