@@ -7,8 +7,7 @@
 use std::marker::PhantomData;
 
 use max_core::kernel::{Access, Scan};
-use max_core::scalar::Lane;
-use max_core::{DType, Element, Error, Result, bail, dispatch};
+use max_core::{DType, Element, Result, bail, dispatch};
 
 use crate::matmul::{Places, count};
 use crate::simd::{Isa, versions};
@@ -21,11 +20,16 @@ const FEW: usize = 8;
 /// The length of the runs within a line.
 const RUN: usize = 1024;
 
-/// How many elements of each line are transposed together: a divisor of [`RUN`].
-const DEPTH: usize = 64;
+/// How many lines are transposed together, and how many elements of each, a divisor of [`RUN`]: few lines and many elements,
+/// so that memory is read in long pieces.
+const HEIGHT: usize = 16;
+const DEPTH: usize = 256;
 
 /// Roughly how many elements a task sums.
 const TASK: usize = 1 << 15;
+
+/// How many runs of a long line are summed between its totals and its results, so that these find them in the cache.
+const STRETCH: usize = 256;
 
 /// A scan that is ready to run.
 #[derive(Debug)]
@@ -40,8 +44,8 @@ pub(crate) struct PreparedScan {
     source: Lines,
     out: Lines,
     sum: unsafe fn(Block),
-    /// Replaces the sums of runs by the sums of all runs before each.
-    accumulate: fn(&mut [u64]),
+    /// Replaces the sums of runs by the sums of all runs before each, given the sum before all of them; returns the total.
+    accumulate: fn(&mut [u64], u64) -> u64,
 }
 
 /// Where lines are in memory.
@@ -83,6 +87,28 @@ enum Goal {
     Totals(*mut u64),
 }
 
+impl Block {
+    /// Some of its lines.
+    #[inline(always)]
+    fn part(self, line: usize, lines: usize) -> Block {
+        let side = |side: Side| Side { at: side.at.wrapping_offset(line as isize * side.strides[0]), ..side };
+        let goal = match self.goal {
+            Goal::Lines => Goal::Lines,
+            Goal::Runs(before) => Goal::Runs(before.wrapping_add(line)),
+            Goal::Totals(totals) => Goal::Totals(totals.wrapping_add(line)),
+        };
+        Block { source: side(self.source), out: side(self.out), lines, goal, ..self }
+    }
+}
+
+impl Side {
+    /// An element of the first line, and the distance to the next one.
+    #[inline(always)]
+    fn from(self, start: usize) -> (*mut u8, isize) {
+        (self.at.wrapping_offset(start as isize * self.strides[1]), self.strides[1])
+    }
+}
+
 impl PreparedScan {
     pub(crate) fn new(k: &Scan<i64>) -> Result<PreparedScan> {
         let dtype = k.source.dtype;
@@ -99,8 +125,8 @@ impl PreparedScan {
             Lines { groups: Places::new(access, &[groups]), strides: [bytes(axis), step], first }
         };
         let (sum, accumulate) = dispatch!(dtype, T => match T::DTYPE.is_float() {
-            true => functions::<Wide<T>>(),
-            false => functions::<Own<T>>(),
+            true => functions::<Floats<T>>(),
+            false => functions::<Integers<T>>(),
         });
         Ok(PreparedScan {
             groups: groups as usize,
@@ -128,10 +154,10 @@ impl PreparedScan {
         // SAFETY: guaranteed by the caller.
         unsafe {
             if groups * lines < 2 * LINES && size >= 2 * RUN {
-                return (0..groups * lines)
-                    .try_for_each(|line| self.by_runs(memory, pool, line / lines, line % lines));
+                (0..groups * lines).for_each(|line| self.by_runs(memory, pool, line / lines, line % lines));
+            } else {
+                self.by_lines(memory, pool);
             }
-            self.by_lines(memory, pool);
         }
         Ok(())
     }
@@ -168,50 +194,49 @@ impl PreparedScan {
         });
     }
 
-    /// Sums one line: the totals of its runs first, then the runs, both in parallel.
+    /// Sums one line, stretch by stretch: the totals of its runs first, then the runs, both in parallel.
     ///
     /// # Safety
     ///
     /// The memory was checked for the kernel.
-    unsafe fn by_runs(&self, memory: &[Memory], pool: &Pool, group: usize, line: usize) -> Result<()> {
-        let runs = self.size.div_ceil(RUN);
-        let mut before: Vec<u64> = Vec::new();
-        before
-            .try_reserve_exact(runs)
-            .map_err(|_| Error::memory(format!("no memory for the sums of {runs} runs")))?;
-        before.resize(runs, 0);
-        // All runs but the last one are whole; they are numbered as they lie in memory.
-        let (last, blocks) = (runs - 1, (runs - 1).div_ceil(LINES));
-        let whole = |block: usize, goal: Goal| {
-            let first = block * LINES;
-            let run = if self.reverse { last - 1 - first } else { first };
-            self.runs(memory, group, line, run, LINES.min(last - first), goal)
-        };
-        let sums = Shared(before.as_mut_ptr());
-        pool.run(blocks, &|block| {
-            // SAFETY: the runs are parts of a line in memory that was checked, and every run is in one block.
-            unsafe { (self.sum)(whole(block, Goal::Totals(sums.at(block * LINES)))) };
-        });
-        if self.reverse {
-            before[..last].reverse();
-        }
-        (self.accumulate)(&mut before);
-        if self.reverse {
-            before[..last].reverse();
-        }
-        let sums = Shared(before.as_mut_ptr());
-        pool.run(blocks + 1, &|block| {
-            let part = match block < blocks {
-                true => whole(block, Goal::Runs(sums.at(block * LINES))),
-                false => {
-                    let size = self.size - last * RUN;
-                    Block { size, ..self.runs(memory, group, line, last, 1, Goal::Runs(sums.at(last))) }
-                }
+    unsafe fn by_runs(&self, memory: &[Memory], pool: &Pool, group: usize, line: usize) {
+        // All runs but the last one are whole.
+        let last = self.size.div_ceil(RUN) - 1;
+        // The sums before each run of a stretch, in the order of memory, and before the next stretch.
+        let mut sums = [0u64; STRETCH + 1];
+        for start in (0..last).step_by(STRETCH) {
+            let count = STRETCH.min(last - start);
+            let total = sums[STRETCH];
+            let shared = Shared(sums.as_mut_ptr());
+            let part = |first: usize, goal: fn(*mut u64) -> Goal| {
+                let run = start + if self.reverse { count - 1 - first } else { first };
+                self.runs(memory, group, line, run, LINES.min(count - first), goal(shared.at(first)))
             };
-            // SAFETY: as above.
-            unsafe { (self.sum)(part) };
-        });
-        Ok(())
+            let blocks = count.div_ceil(LINES);
+            pool.run(blocks, &|block| {
+                // SAFETY: the runs are parts of a line in memory that was checked, and every run is in one block.
+                unsafe { (self.sum)(part(block * LINES, Goal::Totals)) };
+            });
+            // SAFETY: no task runs, and the array is borrowed through this pointer only.
+            let sums = unsafe { std::slice::from_raw_parts_mut(shared.at(0), STRETCH + 1) };
+            let (own, _) = sums.split_at_mut(count);
+            if self.reverse {
+                own.reverse();
+            }
+            let total = (self.accumulate)(own, total);
+            if self.reverse {
+                own.reverse();
+            }
+            sums[STRETCH] = total;
+            pool.run(blocks, &|block| {
+                // SAFETY: as above.
+                unsafe { (self.sum)(part(block * LINES, |sums| Goal::Runs(sums))) };
+            });
+        }
+        let goal = Goal::Runs(&raw const sums[STRETCH]);
+        let rest = Block { size: self.size - last * RUN, ..self.runs(memory, group, line, last, 1, goal) };
+        // SAFETY: as above.
+        unsafe { (self.sum)(rest) };
     }
 
     /// Some runs of a line as a block: neighbours in memory, of which the first one is given.
@@ -246,29 +271,25 @@ impl Shared {
     }
 }
 
-/// How elements are summed.
+/// How elements are summed. Sums have eight bytes, which is how they are passed on.
 trait Arithmetic {
     /// The elements.
     type T: Element;
-    /// Sums, of at most eight bytes.
+    /// Their sums.
     type Sum: Copy;
-    fn zero() -> Self::Sum;
     fn widen(x: Self::T) -> Self::Sum;
     fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
     fn round(sum: Self::Sum) -> Self::T;
+    fn from_bits(bits: u64) -> Self::Sum;
+    fn to_bits(sum: Self::Sum) -> u64;
 }
 
 /// Floats are summed in f64 and rounded once.
-struct Wide<T>(PhantomData<T>);
+struct Floats<T>(PhantomData<T>);
 
-impl<T: Element> Arithmetic for Wide<T> {
+impl<T: Element> Arithmetic for Floats<T> {
     type T = T;
     type Sum = f64;
-
-    #[inline(always)]
-    fn zero() -> f64 {
-        0.0
-    }
 
     #[inline(always)]
     fn widen(x: T) -> f64 {
@@ -284,53 +305,63 @@ impl<T: Element> Arithmetic for Wide<T> {
     fn round(sum: f64) -> T {
         T::from_f64(sum)
     }
+
+    #[inline(always)]
+    fn from_bits(bits: u64) -> f64 {
+        f64::from_bits(bits)
+    }
+
+    #[inline(always)]
+    fn to_bits(sum: f64) -> u64 {
+        sum.to_bits()
+    }
 }
 
-/// Other types use their own arithmetic.
-struct Own<T>(PhantomData<T>);
+/// Integers wrap; the lowest bits of a sum do not depend on how many there are.
+struct Integers<T>(PhantomData<T>);
 
-impl<T: Element> Arithmetic for Own<T> {
+impl<T: Element> Arithmetic for Integers<T> {
     type T = T;
-    type Sum = T::Lane;
+    type Sum = u64;
 
     #[inline(always)]
-    fn zero() -> T::Lane {
-        T::from_i128(0).to_lane()
+    fn widen(x: T) -> u64 {
+        x.to_i128() as u64
     }
 
     #[inline(always)]
-    fn widen(x: T) -> T::Lane {
-        x.to_lane()
+    fn add(a: u64, b: u64) -> u64 {
+        a.wrapping_add(b)
     }
 
     #[inline(always)]
-    fn add(a: T::Lane, b: T::Lane) -> T::Lane {
-        Lane::add(a, b)
+    fn round(sum: u64) -> T {
+        T::from_i128(sum.into())
     }
 
     #[inline(always)]
-    fn round(sum: T::Lane) -> T {
-        T::from_lane(sum)
+    fn from_bits(bits: u64) -> u64 {
+        bits
+    }
+
+    #[inline(always)]
+    fn to_bits(sum: u64) -> u64 {
+        sum
     }
 }
 
-type Functions = (unsafe fn(Block), fn(&mut [u64]));
+type Functions = (unsafe fn(Block), fn(&mut [u64], u64) -> u64);
 
 fn functions<A: Arithmetic>() -> Functions {
     (version::<Sums<A>>(Isa::best()), accumulate::<A>)
 }
 
-fn accumulate<A: Arithmetic>(sums: &mut [u64]) {
-    let mut total = A::zero();
-    for sum in sums {
-        let at: *mut A::Sum = (&raw mut *sum).cast();
-        // SAFETY: a sum has at most eight bytes, and totals were written as such.
-        unsafe {
-            let own = at.read();
-            at.write(total);
-            total = A::add(total, own);
-        }
-    }
+fn accumulate<A: Arithmetic>(sums: &mut [u64], before: u64) -> u64 {
+    sums.iter_mut().fold(before, |before, sum| {
+        let total = A::add(A::from_bits(before), A::from_bits(*sum));
+        *sum = before;
+        A::to_bits(total)
+    })
 }
 
 trait Body {
@@ -350,33 +381,21 @@ impl<A: Arithmetic> Body for Sums<A> {
     unsafe fn run<const FMA: bool>(block: Block) {
         let adjacent = size_of::<A::T>() as isize;
         let sides = [block.source, block.out];
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: guaranteed by the caller; a tile has room for elements of eight bytes.
         unsafe {
             if block.lines == LINES && sides.iter().all(|side| side.strides[0] == adjacent) {
-                return whole::<A, LINES>(block, |start, count, state| {
-                    let at = |side: Side| side.at.wrapping_offset(start as isize * side.strides[1]);
-                    let [source, out] = sides.map(|side| (at(side), side.strides[1]));
-                    rows::<A, LINES>(source, out, count, block, state);
-                });
+                return sum::<A, LINES>(block, std::ptr::null_mut());
             }
             if block.lines >= FEW && sides.iter().all(|side| side.strides[1].abs() == adjacent) {
-                return transposed::<A>(block);
+                let mut tile = [0u64; DEPTH * HEIGHT];
+                for line in (0..block.lines).step_by(HEIGHT) {
+                    let part = block.part(line, HEIGHT.min(block.lines - line));
+                    sum::<A, HEIGHT>(part, tile.as_mut_ptr().cast());
+                }
+                return;
             }
             for line in 0..block.lines {
-                let at = |side: Side, start: usize| {
-                    side.at
-                        .wrapping_offset(line as isize * side.strides[0] + start as isize * side.strides[1])
-                };
-                let goal = match block.goal {
-                    Goal::Lines => Goal::Lines,
-                    Goal::Runs(before) => Goal::Runs(before.wrapping_add(line)),
-                    Goal::Totals(totals) => Goal::Totals(totals.wrapping_add(line)),
-                };
-                let block = Block { lines: 1, goal, ..block };
-                whole::<A, 1>(block, |start, count, state| {
-                    let [source, out] = sides.map(|side| (at(side, start), side.strides[1]));
-                    rows::<A, 1>(source, out, count, block, state);
-                });
+                sum::<A, 1>(block.part(line, 1), std::ptr::null_mut());
             }
         }
     }
@@ -388,39 +407,42 @@ struct State<S, const COUNT: usize> {
     within: [S; COUNT],
 }
 
-/// Calls a function for each run of a block, with its start, its length and the sums, and delivers totals.
+/// Sums at most `COUNT` lines: run by run, as they lie side by side, or with a tile that they are transposed in, whose lanes
+/// without a line hold anything.
 ///
 /// # Safety
 ///
-/// As for [`Body::run`].
+/// As for [`Body::run`]; with a tile, the elements of a line are adjacent.
 #[inline(always)]
-unsafe fn whole<A: Arithmetic, const COUNT: usize>(
-    block: Block,
-    mut run: impl FnMut(usize, usize, &mut State<A::Sum, COUNT>),
-) {
-    let mut state = State { before: [A::zero(); COUNT], within: [A::zero(); COUNT] };
-    if let Goal::Runs(before) = block.goal {
-        for (line, sum) in state.before[..block.lines].iter_mut().enumerate() {
-            // SAFETY: guaranteed by the caller.
-            *sum = unsafe { before.add(line).cast::<A::Sum>().read() };
-        }
-    }
-    let mut start = 0;
-    while start < block.size {
-        let count = RUN.min(block.size - start);
-        run(start, count, &mut state);
-        start += count;
-        if let Goal::Lines = block.goal {
-            for (before, within) in state.before.iter_mut().zip(&mut state.within) {
-                *before = A::add(*before, *within);
-                *within = A::zero();
+unsafe fn sum<A: Arithmetic, const COUNT: usize>(block: Block, tile: *mut u8) {
+    let mut state = State { before: [A::from_bits(0); COUNT], within: [A::from_bits(0); COUNT] };
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        if let Goal::Runs(before) = block.goal {
+            for line in 0..block.lines {
+                state.before[line] = A::from_bits(before.add(line).read());
             }
         }
-    }
-    if let Goal::Totals(totals) = block.goal {
-        for (line, &sum) in state.within[..block.lines].iter().enumerate() {
-            // SAFETY: guaranteed by the caller.
-            unsafe { totals.add(line).cast::<A::Sum>().write(sum) };
+        let mut start = 0;
+        while start < block.size {
+            let count = RUN.min(block.size - start);
+            if tile.is_null() {
+                rows::<A, COUNT>(block.source.from(start), block.out.from(start), count, block, &mut state);
+            } else {
+                transposed::<A, COUNT>(block, tile, start, count, &mut state);
+            }
+            start += count;
+            if let Goal::Lines = block.goal {
+                for line in 0..COUNT {
+                    state.before[line] = A::add(state.before[line], state.within[line]);
+                    state.within[line] = A::from_bits(0);
+                }
+            }
+        }
+        if let Goal::Totals(totals) = block.goal {
+            for line in 0..block.lines {
+                totals.add(line).write(A::to_bits(state.within[line]));
+            }
         }
     }
 }
@@ -432,74 +454,71 @@ unsafe fn whole<A: Arithmetic, const COUNT: usize>(
 /// As for [`Body::run`].
 #[inline(always)]
 unsafe fn rows<A: Arithmetic, const COUNT: usize>(
-    (source, source_step): (*mut u8, isize),
-    (out, out_step): (*mut u8, isize),
+    source: (*mut u8, isize),
+    out: (*mut u8, isize),
     count: usize,
     block: Block,
     state: &mut State<A::Sum, COUNT>,
 ) {
     let State { before, within } = state;
-    let mut sums = *within;
-    for i in 0..count as isize {
-        let source = source.wrapping_offset(i * source_step).cast::<A::T>();
-        let out = out.wrapping_offset(i * out_step).cast::<A::T>();
+    let (before, mut sums) = (*before, *within);
+    for row in 0..count as isize {
+        // A whole row is read before anything is written, because both may be the same.
         // SAFETY: guaranteed by the caller; elements need not be aligned.
-        unsafe {
-            match block.goal {
-                Goal::Totals(_) => {
-                    for (line, sum) in sums.iter_mut().enumerate() {
-                        *sum = A::add(*sum, A::widen(source.add(line).read_unaligned()));
-                    }
-                }
-                _ => {
-                    for (line, sum) in sums.iter_mut().enumerate() {
-                        let next = A::add(*sum, A::widen(source.add(line).read_unaligned()));
-                        let result = A::add(before[line], if block.exclusive { *sum } else { next });
-                        out.add(line).write_unaligned(A::round(result));
-                        *sum = next;
-                    }
-                }
-            }
+        let x = unsafe { source.0.wrapping_offset(row * source.1).cast::<[A::T; COUNT]>().read_unaligned() };
+        let mut next = sums;
+        for line in 0..COUNT {
+            next[line] = A::add(sums[line], A::widen(x[line]));
         }
+        if !matches!(block.goal, Goal::Totals(_)) {
+            let shown = if block.exclusive { sums } else { next };
+            let mut results = x;
+            for line in 0..COUNT {
+                results[line] = A::round(A::add(before[line], shown[line]));
+            }
+            // SAFETY: as above.
+            unsafe { out.0.wrapping_offset(row * out.1).cast::<[A::T; COUNT]>().write_unaligned(results) };
+        }
+        sums = next;
     }
     *within = sums;
 }
 
-/// Sums lines whose elements are adjacent, by transposing tiles of them.
+/// Sums some elements of lines through a tile.
 ///
 /// # Safety
 ///
-/// As for [`Body::run`].
+/// As for [`sum`].
 #[inline(always)]
-unsafe fn transposed<A: Arithmetic>(block: Block) {
+unsafe fn transposed<A: Arithmetic, const COUNT: usize>(
+    block: Block,
+    tile: *mut u8,
+    start: usize,
+    count: usize,
+    state: &mut State<A::Sum, COUNT>,
+) {
     let size = size_of::<A::T>();
-    // Lanes without a line stay zero.
-    let mut tile = [0u64; DEPTH * LINES];
-    let (tile, across) = (tile.as_mut_ptr().cast::<u8>(), (LINES * size) as isize);
     let Block { source, out, lines, .. } = block;
-    // SAFETY: guaranteed by the caller; the tile has room for elements of eight bytes.
-    unsafe {
-        whole::<A, LINES>(block, |start, count, state| {
-            for from in (start..start + count).step_by(DEPTH) {
-                let depth = DEPTH.min(start + count - from);
-                // The lowest address of the elements, and their order in the tile.
-                let low = |side: Side| match side.strides[1] < 0 {
-                    true => side.at.wrapping_offset((from + depth - 1) as isize * side.strides[1]),
-                    false => side.at.wrapping_offset(from as isize * side.strides[1]),
-                };
-                let row = |side: Side| match side.strides[1] < 0 {
-                    true => (tile.wrapping_offset((depth - 1) as isize * across), -across),
-                    false => (tile, across),
-                };
-                let apart = source.strides[0] / size as isize;
-                tile::transpose(size, tile, LINES, low(source), apart, lines, depth);
-                rows::<A, LINES>(row(source), row(out), depth, block, state);
-                if !matches!(block.goal, Goal::Totals(_)) {
-                    let apart = (out.strides[0] / size as isize) as usize;
-                    tile::transpose(size, low(out), apart, tile, LINES as isize, depth, lines);
-                }
+    let across = (COUNT * size) as isize;
+    let mut from = start;
+    while from < start + count {
+        let depth = DEPTH.min(start + count - from);
+        // The lowest address of the elements, and their order in the tile.
+        let low = |side: Side| side.from(if side.strides[1] < 0 { from + depth - 1 } else { from }).0;
+        let row = |side: Side| match side.strides[1] < 0 {
+            true => (tile.wrapping_offset((depth - 1) as isize * across), -across),
+            false => (tile, across),
+        };
+        let apart = |side: Side| side.strides[0] / size as isize;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            tile::transpose(size, tile, COUNT, low(source), apart(source), lines, depth);
+            rows::<A, COUNT>(row(source), row(out), depth, block, state);
+            if !matches!(block.goal, Goal::Totals(_)) {
+                tile::transpose(size, low(out), apart(out) as usize, tile, COUNT as isize, depth, lines);
             }
-        });
+        }
+        from += depth;
     }
 }
 
@@ -561,7 +580,19 @@ mod tests {
 
     #[test]
     fn sums_have_the_same_bits_however_lines_lie_in_memory() {
-        let sizes = [1, 2, DEPTH - 1, DEPTH, RUN - 1, RUN, RUN + 1, 2 * RUN, 2 * RUN + 1, 40 * RUN + 5];
+        let sizes = [
+            1,
+            2,
+            DEPTH - 1,
+            DEPTH,
+            RUN - 1,
+            RUN,
+            RUN + 1,
+            2 * RUN,
+            2 * RUN + 1,
+            40 * RUN + 5,
+            300 * RUN + 1,
+        ];
         for size in sizes {
             for [outer, inner] in [[1, 1], [2, 1], [7, 1], [9, 1], [33, 1], [70, 1], [1, 3], [2, 32], [1, 40]]
             {
