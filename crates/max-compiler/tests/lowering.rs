@@ -333,7 +333,15 @@ fn pooling_ends_in_what_follows_it() {
           %2 = relu(%1) : float32[n, (h + 1) // 2, (w + 1) // 2, 8]
           return %2
         }"#,
-        expect![[""]],
+        expect![[r#"
+            program "g"
+              s0: float32[n, (h + 1) // 2, (w + 1) // 2, 8] output 0
+              s1: float32[n, h, w, 8] input 0
+              0 pool2d+relu: window max s1 [h * w * 8, w * 8, 8, 1] [3, 3] stride [2, 2] dilation [1, 1] padding [1, 1, 1, 1] over [n, (h + 1) // 2, (w + 1) // 2, 8]
+                r0 = product float32
+                r1 = relu r0
+                store float32 s0 [((h + 1) // 2) * ((w + 1) // 2) * 8, ((w + 1) // 2) * 8, 8, 1] r1
+        "#]],
     );
 }
 
@@ -345,7 +353,19 @@ fn two_axes_are_resampled_together() {
           %2 = relu(%1) : float32[n, 3, h * 2, 7]
           return %2
         }"#,
-        expect![[""]],
+        expect![[r#"
+            program "g"
+              s0: float32[n, 3, h, w] input 0
+              s1: float32[n, 3, h * 2, 7] temporary 0..1
+              s2: float32[n, 3, h * 2, 7] output 0
+              fact Resampled(Dim('h'))
+              fact Resampled(Dim('w'))
+              0 resample: resample s0 [h * w, w, 1, 1] into s1 [h * 14, 7, 1, 1] from [h, w] to [h * 2, 7] by linear half_pixel
+              1 relu: loop over [n, 3, h * 2, 7]
+                r0 = load float32 s1 [h * 42, h * 14, 7, 1]
+                r1 = relu r0
+                store float32 s2 [h * 42, h * 14, 7, 1] r1
+        "#]],
     );
 }
 

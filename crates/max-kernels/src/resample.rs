@@ -43,7 +43,8 @@ pub(crate) struct PreparedResample {
     /// Whether rows of the source are read in place, and results written there.
     reads: bool,
     writes: bool,
-    /// The bytes of a number that is weighted; none if elements are only moved.
+    /// The bytes of an element, and of a number that is weighted; none if elements are only moved.
+    element: usize,
     number: usize,
     load: LoadFn,
     store: StoreFn,
@@ -205,15 +206,21 @@ impl PreparedResample {
             writes: lanes && out.flat,
             source,
             out,
+            element: dtype.size_in_bytes(),
             number: match nearest {
                 true => 0,
                 false if double => size_of::<f64>(),
                 false => size_of::<f32>(),
             },
-            load: tile::load(dtype),
-            store: tile::store(dtype, false),
+            load: if dtype.is_float() { tile::load(dtype) } else { dispatch!(dtype, T => load_whole::<T>) },
+            store: if dtype.is_float() {
+                tile::store(dtype, false)
+            } else {
+                dispatch!(dtype, T => store_whole::<T>)
+            },
             compute: match (nearest, dtype.size_in_bytes()) {
-                (false, _) => dispatch!(dtype, T => version::<Weigh<T>>(Isa::best())),
+                (false, _) if double => version::<Weigh<f64>>(Isa::best()),
+                (false, _) => version::<Weigh<f32>>(Isa::best()),
                 (true, 1) => version::<Move<u8>>(Isa::best()),
                 (true, 2) => version::<Move<u16>>(Isa::best()),
                 (true, 4) => version::<Move<u32>>(Isa::best()),
@@ -336,43 +343,40 @@ impl<U: Pod> Body for Move<U> {
     }
 }
 
-/// Adds up weighted elements of a type.
-struct Weigh<T>(PhantomData<T>);
+/// Adds up weighted elements as numbers of a type.
+struct Weigh<L>(PhantomData<L>);
 
-impl<T: Element> Body for Weigh<T>
-where
-    T::Real: Weighted,
-{
+impl<L: Weighted> Body for Weigh<L> {
     #[inline(always)]
     unsafe fn run<const FMA: bool>(job: Job) {
         let Job { k, rows: [first, end], .. } = job;
         let [size, len] = k.row_sizes();
-        let [loaded, done, between, stored] = job.room.map(|piece| piece.cast::<T::Real>());
+        let [loaded, done, between, stored] = job.room.map(|piece| piece.cast::<L>());
         let covered = if k.columns_first { k.rows.covered(first..end) } else { 0..0 };
         // SAFETY: guaranteed by the caller.
         unsafe {
             for row in covered.clone() {
-                let source = row_of::<T>(&job, row);
-                let mut from = source.cast::<T::Real>();
+                let source = job.row(row);
+                let mut from = source.cast::<L>();
                 if !k.reads {
-                    load::<T>(k, loaded, source);
+                    load(k, loaded, source);
                     from = loaded;
                 }
-                across::<T::Real>(k, done.add((row - covered.start) * len), from);
+                across::<L>(k, done.add((row - covered.start) * len), from);
             }
             for row in first..end {
-                let out = job.out.cast::<T>().wrapping_offset(row as isize * k.out.strides[0]);
+                let out = job.out.wrapping_offset(row as isize * k.out.strides[0] * k.element as isize);
                 let to = if k.writes { out.cast() } else { stored };
-                let (at, weights) = k.rows.taps::<T::Real>(row);
+                let (at, weights) = k.rows.taps::<L>(row);
                 if k.columns_first {
                     let from = done.add((at - covered.start) * len).cast_const();
                     combine(to, from, len as isize, weights, len);
                 } else {
-                    let mut from = row_of::<T>(&job, at).cast::<T::Real>();
+                    let mut from = job.row(at).cast::<L>();
                     let mut apart = k.source.strides[0];
                     if !k.reads {
                         for i in 0..weights.len() {
-                            load::<T>(k, loaded.add(i * size), row_of::<T>(&job, at + i));
+                            load(k, loaded.add(i * size), job.row(at + i));
                         }
                         (from, apart) = (loaded, size as isize);
                     }
@@ -383,21 +387,23 @@ where
                             combine(between, from, apart, weights, size);
                             from = between;
                         }
-                        across::<T::Real>(k, to, from);
+                        across::<L>(k, to, from);
                     }
                 }
                 if !k.writes {
-                    store::<T>(k, out, stored);
+                    store(k, out, stored);
                 }
             }
         }
     }
 }
 
-/// Where a row of the source starts.
-#[inline(always)]
-fn row_of<T>(job: &Job, row: usize) -> *const T {
-    job.source.cast::<T>().wrapping_offset(row as isize * job.k.source.strides[0])
+impl Job<'_> {
+    /// Where a row of the source starts.
+    #[inline(always)]
+    fn row(&self, row: usize) -> *const u8 {
+        self.source.wrapping_offset(row as isize * self.k.source.strides[0] * self.k.element as isize)
+    }
 }
 
 /// Loads a row of the source.
@@ -406,23 +412,14 @@ fn row_of<T>(job: &Job, row: usize) -> *const T {
 ///
 /// The row can be read, and there is room for it and for a group more.
 #[inline(always)]
-unsafe fn load<T: Element>(k: &PreparedResample, to: *mut T::Real, from: *const T) {
+unsafe fn load<L>(k: &PreparedResample, to: *mut L, from: *const u8) {
     let [_, along, deep] = k.source.strides;
     let [runs, len] = if k.source.flat { [1, k.size[1] * k.inner] } else { [k.size[1], k.inner] };
     let deep = if k.source.flat { 1 } else { deep };
     for run in 0..runs {
-        let (to, from) = (to.wrapping_add(run * len), from.wrapping_offset(run as isize * along));
+        let from = from.wrapping_offset(run as isize * along * k.element as isize);
         // SAFETY: guaranteed by the caller; what is written beyond a run is overwritten by the next one.
-        unsafe {
-            match T::DTYPE.is_float() {
-                true => (k.load)(to.cast(), from.cast(), deep, len),
-                false => {
-                    for i in 0..len {
-                        to.add(i).write(from.wrapping_offset(i as isize * deep).read_unaligned().to_real());
-                    }
-                }
-            }
-        }
+        unsafe { (k.load)(to.add(run * len).cast(), from, deep, len) };
     }
 }
 
@@ -432,27 +429,45 @@ unsafe fn load<T: Element>(k: &PreparedResample, to: *mut T::Real, from: *const 
 ///
 /// The row can be written, and there is as much to read.
 #[inline(always)]
-unsafe fn store<T: Element>(k: &PreparedResample, to: *mut T, from: *const T::Real)
-where
-    T::Real: Pod,
-{
+unsafe fn store<L>(k: &PreparedResample, to: *mut u8, from: *const L) {
     let [_, along, deep] = k.out.strides;
     let [runs, len] = if k.out.flat { [1, k.count[1] * k.inner] } else { [k.count[1], k.inner] };
     let deep = if k.out.flat { 1 } else { deep };
     for run in 0..runs {
-        let (to, from) = (to.wrapping_offset(run as isize * along), from.wrapping_add(run * len));
+        let to = to.wrapping_offset(run as isize * along * k.element as isize);
+        // SAFETY: guaranteed by the caller.
+        unsafe { (k.store)(to, deep, from.add(run * len).cast(), len) };
+    }
+}
+
+/// Loads integers as f64.
+///
+/// # Safety
+///
+/// As for a [`LoadFn`].
+unsafe fn load_whole<T: Element>(to: *mut u8, from: *const u8, stride: isize, count: usize) {
+    let from = from.cast::<T>();
+    for i in 0..count {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            match T::DTYPE.is_float() {
-                true => (k.store)(to.cast(), deep, from.cast(), len),
-                false => {
-                    for i in 0..len {
-                        // The real numbers of integers are f64.
-                        let sum = settled(bytemuck::cast(from.add(i).read()));
-                        to.wrapping_offset(i as isize * deep).write_unaligned(T::from_f64(sum));
-                    }
-                }
-            }
+            let element = from.wrapping_offset(i as isize * stride).read_unaligned();
+            to.cast::<f64>().add(i).write_unaligned(element.to_f64());
+        }
+    }
+}
+
+/// Stores f64 as integers.
+///
+/// # Safety
+///
+/// As for a [`StoreFn`].
+unsafe fn store_whole<T: Element>(to: *mut u8, stride: isize, from: *const u8, count: usize) {
+    let to = to.cast::<T>();
+    for i in 0..count {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let sum = settled(from.cast::<f64>().add(i).read_unaligned());
+            to.wrapping_offset(i as isize * stride).write_unaligned(T::from_f64(sum));
         }
     }
 }

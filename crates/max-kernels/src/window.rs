@@ -12,7 +12,7 @@ use std::ops::Range;
 use bytemuck::Pod;
 use max_core::kernel::{Pooling, Sliding, Span, Window};
 use max_core::scalar::{FloatLane, Lane};
-use max_core::{DType, Element, Result, bail, dispatch};
+use max_core::{Bool, DType, Element, Result, bail, dispatch};
 
 use crate::conv::Outcome;
 use crate::matmul::{Places, count};
@@ -34,6 +34,21 @@ const CHANNELS: usize = 8;
 /// Channels are cut at multiples of this.
 const DEEP: usize = 16;
 
+/// The type of the lanes of a dtype: narrow floats are widened before anything else.
+macro_rules! with_lanes {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        with_lanes!(@ $dtype, $T, $body,
+            Bool = Bool, Int8 = i8, Int16 = i16, Int32 = i32, Int64 = i64,
+            UInt8 = u8, UInt16 = u16, UInt32 = u32, UInt64 = u64, Float64 = f64)
+    };
+    (@ $dtype:expr, $T:ident, $body:expr, $($variant:ident = $type:ty),*) => {
+        match $dtype {
+            $(DType::$variant => { type $T = $type; $body })*
+            _ => { type $T = f32; $body }
+        }
+    };
+}
+
 /// Pooling that is ready to run.
 #[derive(Debug)]
 pub(crate) struct PreparedWindow {
@@ -48,6 +63,8 @@ pub(crate) struct PreparedWindow {
     /// The images, and the strides of height, width and channels.
     input: Places,
     input_strides: [isize; 3],
+    /// The bytes of an element.
+    element: usize,
     /// Whether channels are read as they are: contiguous and without widening.
     in_place: bool,
     /// Whether windows are reduced at once.
@@ -100,6 +117,7 @@ impl PreparedWindow {
             columns: spans(1)?,
             input: Places::new(&k.input, &k.out[..1]),
             input_strides,
+            element: dtype.size_in_bytes(),
             in_place: dispatch!(dtype, T => TypeId::of::<T>() == TypeId::of::<<T as Element>::Lane>())
                 && (input_strides[2] == 1 || channels == 1),
             at_once: false,
@@ -108,8 +126,8 @@ impl PreparedWindow {
             load: tile::load(dtype),
             result: Outcome::new(&k.epilogue, dtype)?,
             run: match mean {
-                false => dispatch!(dtype, T => run::<T, Max>),
-                true => dispatch!(dtype, T => run::<T, Mean>),
+                false => with_lanes!(dtype, T => run::<T, Max>),
+                true => with_lanes!(dtype, T => run::<T, Mean>),
             },
         };
         prepared.cut();
@@ -152,7 +170,7 @@ impl PreparedWindow {
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, which reduces elements of type `T` by `R`.
+    /// The memory was checked for the kernel, which reduces lanes of type `T` by `R`.
     unsafe fn compute<T: Element, R: Reduce<T>>(
         &self,
         functions: &Functions,
@@ -166,10 +184,14 @@ impl PreparedWindow {
         let deep = channels.len();
         let row = self.rows[outer % self.out[1]];
         let [down, along, across] = self.input_strides;
-        let here = (row.first as isize)
-            .wrapping_mul(down)
-            .wrapping_add((channels.start as isize).wrapping_mul(across));
-        let input = self.input.at(memory, outer / self.out[1]).cast::<T>().cast_const().wrapping_offset(here);
+        let (image, first) =
+            (self.input.at(memory, outer / self.out[1]).cast_const(), channels.start as isize);
+        let input = |column: usize| {
+            let at = (row.first as isize).wrapping_mul(down);
+            let at = at.wrapping_add((column as isize).wrapping_mul(along));
+            let at = at.wrapping_add(first.wrapping_mul(across));
+            image.wrapping_offset(at.wrapping_mul(self.element as isize))
+        };
         // The columns of the image that the windows cover.
         let spans = self.columns[columns.clone()].iter().filter(|span| span.len > 0);
         let from = spans.clone().map(|span| span.first).min().unwrap_or(0);
@@ -196,7 +218,7 @@ impl PreparedWindow {
                 apart: 0,
                 down: step,
                 channels: deep,
-                input: input.wrapping_offset((from as isize).wrapping_mul(along)).cast(),
+                input: input(from),
                 line: line.cast(),
                 to: to.cast(),
                 stride,
@@ -212,7 +234,7 @@ impl PreparedWindow {
                     (functions.rows)(job);
                     (functions.columns)(job);
                 } else {
-                    self.widen::<T>(room, job.input.cast(), [row.len, wide, deep]);
+                    self.widen(room, job.input, [row.len, wide, deep]);
                     (job.input, job.down) = (room.cast(), (wide * deep) as isize);
                     (functions.widened_rows)(job);
                     (functions.columns)(job);
@@ -228,17 +250,17 @@ impl PreparedWindow {
     /// # Safety
     ///
     /// They are in memory, and there is room for them and for a group of lanes.
-    unsafe fn widen<T: Element>(&self, room: *mut T::Lane, from: *const T, [rows, wide, deep]: [usize; 3]) {
+    unsafe fn widen<L>(&self, room: *mut L, from: *const u8, [rows, wide, deep]: [usize; 3]) {
         let [down, along, across] = self.input_strides;
         let down = down.wrapping_mul(self.dilation[0] as isize);
         let flat = across == 1 && along == deep as isize;
         let [runs, len] = if flat { [1, wide * deep] } else { [wide, deep] };
         for (row, run) in (0..rows).flat_map(|row| (0..runs).map(move |run| (row, run))) {
-            let at = row as isize * down + run as isize * along;
+            let at = (row as isize * down + run as isize * along) * self.element as isize;
             // SAFETY: guaranteed by the caller; what is written beyond a run is overwritten by the next one.
             unsafe {
                 let to = room.add(row * wide * deep + run * len);
-                (self.load)(to.cast(), from.wrapping_offset(at).cast(), across, len);
+                (self.load)(to.cast(), from.wrapping_offset(at), across, len);
             }
         }
     }
@@ -246,7 +268,7 @@ impl PreparedWindow {
 
 /// # Safety
 ///
-/// The memory was checked for the kernel, which reduces elements of type `T` by `R`.
+/// The memory was checked for the kernel, which reduces lanes of type `T` by `R`.
 unsafe fn run<T: Element, R: Reduce<T>>(k: &PreparedWindow, memory: &[Memory], pool: &Pool)
 where
     T::Lane: Pod,

@@ -448,7 +448,8 @@ def pool(x: np.ndarray, kernel_size, stride, dilation, padding, ceil: bool, comb
             [at for at in taps if at < size + pad]
             for taps, size, pad in zip((rows[i], columns[j]), x.shape[1:3], pair(padding))
         ]
-        patch = x[:, inside[0]][:, :, inside[1]].reshape(x.shape[0], -1, x.shape[3])
+        taken = len(inside[0]) * len(inside[1])
+        patch = x[:, inside[0]][:, :, inside[1]].reshape(x.shape[0], taken, x.shape[3])
         out[:, i, j] = combine(patch, len(padded[0]) * len(padded[1]))
     return out
 

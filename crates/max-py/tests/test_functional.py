@@ -94,7 +94,7 @@ class TestFunctions:
         assert pickle.loads(pickle.dumps(F.relu)) is F.relu
 
     def test_every_op_of_graphs_on_tensors_is_a_function(self) -> None:
-        no_tensors = {"TensorType", "random", "shape_to_tensor"}
+        no_tensors = {"InterpolationMode", "TensorType", "random", "shape_to_tensor"}
         # Their buffers and subgraphs are those of graphs.
         buffers = {"buffer_create", "buffer_load", "buffer_store", "buffer_store_slice", "inplace_custom", "call"}
         collectives = {"allgather", "allreduce", "distributed_broadcast", "distributed_scatter", "reducescatter"}

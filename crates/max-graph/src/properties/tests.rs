@@ -150,6 +150,10 @@ fn structured_ops() {
         constant_external() -> float32[k]: source, never folds, checks
         conv2d(float32[2, h, h, 1], float32[3, 3, 1, 2]) -> float32[2, h + -2, h + -2, 2]: kernel, folds approximately, checks, heavy
         cumsum(float32[n, 4]) -> float32[n, 4]: whole, folds approximately
+        pool2d(float32[2, h, h, 1]) -> float32[2, h, h, 1]: kernel, folds exactly, heavy
+        pool2d(float32[2, h, h, 1]) -> float32[2, h + -2, 1, 1]: kernel, folds approximately, checks, heavy
+        resample(float32[2, h, h, 1]) -> float32[2, 4, h * 2, 1]: whole, folds approximately, checks, heavy
+        resample(float32[2, h, h, 1]) -> float32[2, h, h, 2]: whole, folds exactly, heavy
         dynamic_slice(float32[n, 4], int64[]) -> float32[d, 4]: part, folds exactly, checks
         gather(float32[n, 4], int64[]) -> float32[4]: whole, folds exactly, checks
         gather_nd(float32[n, 4], int64[2]) -> float32[]: whole, folds exactly, checks
