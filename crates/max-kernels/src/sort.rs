@@ -39,6 +39,9 @@ const CHUNK: usize = 1024;
 /// Scratch memory up to this size is kept for the next sort.
 const KEPT: usize = 1 << 26;
 
+/// Longer lines would need more memory than has addresses.
+const MOST: i64 = 1 << 56;
+
 /// A sort that is ready to run.
 #[derive(Debug)]
 pub(crate) struct PreparedSort {
@@ -94,6 +97,9 @@ impl PreparedSort {
         }
         let lines = product(&k.lines)?;
         product(&[lines as i64, k.size])?;
+        if k.size > MOST {
+            bail!(memory, "a sort of {} elements along an axis needs too much memory", k.size);
+        }
         let walk = |access: &Access<i64>| {
             let step = access.strides[k.lines.len()] as isize * access.dtype.size_in_bytes() as isize;
             Lines { starts: Places::new(access, &k.lines), step }

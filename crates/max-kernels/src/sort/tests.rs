@@ -176,4 +176,8 @@ fn empty_lines_and_counts_write_nothing() {
         indices: None,
     };
     assert!(prepare(&Kernel::Sort(k(3))).is_err() && prepare(&Kernel::Sort(k(2))).is_ok());
+    let mut repeated = Sort { size: i64::MAX, ..k(5000) };
+    repeated.source.strides = vec![0];
+    let error = prepare(&Kernel::Sort(repeated)).unwrap_err();
+    assert!(error.message().contains("too much memory"), "{error}");
 }
