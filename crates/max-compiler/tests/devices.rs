@@ -166,7 +166,7 @@ fn operands_that_a_type_rule_lets_be_elsewhere_are_moved() {
               s4: float32[m, 4] on gpu:0 output 1
               s5: int64[] input 2
               0 copy on gpu:0: transfer s0 to s1
-              1 gather on gpu:0: gather s2 [n * 4, 4, 1] by s1 [1] into s3 [12, 4, 1] size n
+              1 gather on gpu:0: gather s2 [n * 4, 4, 1] by s1 [3, 1, 1, 1] into s3 [12, 4, 1] size n
               fact Bounds { axis: 0, size: Dim('n'), start: Some(Access { slot: Slot(5), dtype: Int64, offset: Dim(0), strides: [] }), stop: None, step: 1, first: "start of %4", count: Dim('m') }
               2 exp on gpu:0: loop over [m, 4]
                 r0 = load float32 s2 + start of %4 * 4 [4, 1]

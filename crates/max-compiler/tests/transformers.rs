@@ -527,7 +527,7 @@ fn embeddings_are_gathered_and_normalized_in_one_loop() {
               s4: float32[16, 8] constant of 512 bytes
               s5: float32[8] constant of 32 bytes
               s6: float32[8] constant of 32 bytes
-              0 gather: gather s0 [256, 8, 1] by s1 [1] into s2 [b * 128, 8, 1] size 32
+              0 gather: gather s0 [256, 8, 1] by s1 [b * 16, 1, 1, 1] into s2 [b * 128, 8, 1] size 32
               1 mul+add+layer_norm: loop over [b, 16, 8] reducing axis 2
                 r0 = load float32 s2 [128, 8, 1]
                 R1 = float32 2.0
@@ -585,12 +585,12 @@ fn embeddings_of_three_tables_are_gathered_and_summed() {
               s9: float32[b, s, 8] output 0
               s10: float32[8] constant of 32 bytes
               s11: float32[8] constant of 32 bytes
-              0 gather: gather s0 [256, 8, 1] by s1 [1] into s2 [b * s * 8, 8, 1] size 32
-              1 gather: gather s3 [16, 8, 1] by s4 [1] into s5 [b * s * 8, 8, 1] size 2
+              0 gather: gather s0 [256, 8, 1] by s1 [b * s, 1, 1, 1] into s2 [b * s * 8, 8, 1] size 32
+              1 gather: gather s3 [16, 8, 1] by s4 [b * s, 1, 1, 1] into s5 [b * s * 8, 8, 1] size 2
               2 copy: loop over [s]
                 r0 = index at [1]
                 store int64 s6 [1] r0
-              3 gather: gather s7 [512, 8, 1] by s6 [1] into s8 [s * 8, 8, 1] size 64
+              3 gather: gather s7 [512, 8, 1] by s6 [s, 1, 1, 1] into s8 [s * 8, 8, 1] size 64
               4 add+add+layer_norm: loop over [b, s, 8] reducing axis 2
                 r0 = load float32 s2 [s * 8, 8, 1]
                 r1 = load float32 s5 [s * 8, 8, 1]

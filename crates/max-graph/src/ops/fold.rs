@@ -14,6 +14,12 @@ use crate::value::TensorValue;
 #[derive(Clone, Copy, Debug)]
 pub struct Pair([i64; 2]);
 
+impl From<i32> for Pair {
+    fn from(both: i32) -> Pair {
+        Pair([both.into(); 2])
+    }
+}
+
 impl From<i64> for Pair {
     fn from(both: i64) -> Pair {
         Pair([both; 2])

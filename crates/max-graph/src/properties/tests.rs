@@ -141,6 +141,7 @@ fn structured_ops() {
         cumsum(float32[n, 4]) -> float32[n, 4]: whole, folds approximately
         dynamic_slice(float32[n, 4], int64[]) -> float32[d, 4]: part, folds exactly, checks
         gather(float32[n, 4], int64[]) -> float32[4]: whole, folds exactly, checks
+        gather_nd(float32[n, 4], int64[2]) -> float32[]: whole, folds exactly, checks
         index() -> int64[n]: source, folds exactly
         index() -> int64[n + -1]: source, folds exactly, checks
         layer_norm(float32[n, 4], float32[4], float32[4]) -> float32[n, 4]: kernel, folds approximately
@@ -158,6 +159,8 @@ fn structured_ops() {
         reduce(float32[n, 4]) -> int64[1, 4]: kernel, folds exactly, rounds operands
         reshape(float32[n, 4]) -> float32[n, 2, 2]: view, folds exactly
         rms_norm(float32[n, 4], float32[4]) -> float32[n, 4]: kernel, folds approximately
+        scatter(float32[n, 4], float32[n, 4], int32[n, 4]) -> float32[n, 4]: whole, folds exactly, checks
+        scatter_nd(float32[n, 4], float32[], int64[2]) -> float32[n, 4]: whole, folds exactly, checks
         shape_to_tensor() -> int64[1]: source, folds exactly
         slice(float32[n, 4]) -> float32[n, 2]: part, folds exactly
         slice(float32[n, 4]) -> float32[n + -1, 4]: part, folds exactly, checks
