@@ -97,7 +97,7 @@ op_fns! {
 fn operands(input: Operand, updates: Operand, indices: Operand) -> Result<[TensorValue; 3]> {
     let input = input.tensor()?;
     let updates = updates.like(&input)?;
-    let indices = indices.tensor()?;
+    let indices = indices.on(input.device())?;
     same_device([&input, &updates, &indices])?;
     Ok([input, updates, indices])
 }
