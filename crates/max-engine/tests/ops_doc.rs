@@ -167,8 +167,9 @@ fn python(json: &Json, next_input: &mut dyn FnMut() -> String) -> String {
 
 /// The names of dtypes, by groups where these are complete.
 fn dtype_names(found: &BTreeSet<DType>) -> String {
-    let all = |belongs: fn(DType) -> bool| DType::ALL.iter().copied().filter(move |&dtype| belongs(dtype));
-    let groups: [(&str, fn(DType) -> bool); 4] = [
+    type Belongs = fn(DType) -> bool;
+    let all = |belongs: Belongs| DType::ALL.iter().copied().filter(move |&dtype| belongs(dtype));
+    let groups: [(&str, Belongs); 4] = [
         ("float", |dtype| dtype.is_float() && !dtype.is_float8()),
         ("float8", |dtype| dtype.is_float8()),
         ("int", |dtype| dtype.is_integral() && dtype != DType::Bool),

@@ -1,12 +1,14 @@
 //! Indices of gathers and scatters: each is read once, checked, and becomes the place of an element. Nothing but these places
 //! is used afterwards, because another thread may change the indices meanwhile.
 
+use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use max_core::kernel::{Access, Indexed, Slot};
 use max_core::{Element, Result, bail, dispatch};
 
 use crate::matmul::count;
+use crate::simd::{Isa, versions};
 use crate::{Memory, Pool};
 
 /// Roughly how many indices a task reads.
@@ -59,6 +61,7 @@ pub(crate) struct Finder {
     strides: Vec<isize>,
     axis: usize,
     find: Find,
+    adjacent: unsafe fn(&mut Block),
 }
 
 /// Finds places, given the address of the first index and the distance to the next one.
@@ -111,7 +114,15 @@ impl Finder {
                 1 => find_one::<T>,
                 _ => find_all::<T>,
             }),
+            adjacent: dispatch!(indices.dtype, T => version::<Indices<T>>(Isa::best())),
         })
+    }
+
+    /// The places that indices may have: the first one, and the end.
+    pub(crate) fn range(&self) -> (isize, isize) {
+        let reach =
+            self.sizes.iter().zip(&self.strides).map(|(&size, &stride)| (size - 1).max(0) as isize * stride);
+        reach.fold((0, 1), |(low, high), reach| (low + reach.min(0), high + reach.max(0)))
     }
 
     /// Whether every outer and inner position has the same indices.
@@ -261,11 +272,63 @@ fn position<T: Element>(index: T, size: i64, axis: usize) -> Result<i64, OutOfRa
     if (0..size).contains(&position) { Ok(position) } else { Err(OutOfRange { index: wide, axis }) }
 }
 
+/// Some adjacent indices along one axis, and room for their places.
+struct Block {
+    indices: *const u8,
+    places: *mut isize,
+    count: usize,
+    size: i64,
+    stride: isize,
+    /// Whether all of them are in range.
+    good: bool,
+}
+
+trait Body {
+    /// Finds the places of a block; those of indices out of range are anything.
+    ///
+    /// # Safety
+    ///
+    /// The indices can be read, and the places written.
+    unsafe fn run<const FMA: bool>(block: &mut Block);
+}
+
+versions!(version: Body, fn(block: &mut Block));
+
+struct Indices<T>(PhantomData<T>);
+
+impl<T: Element> Body for Indices<T> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(block: &mut Block) {
+        let Block { indices, places, count, size, stride, .. } = *block;
+        let (indices, size, mut bad) = (indices.cast::<T>(), size as u64, false);
+        for i in 0..count {
+            // SAFETY: guaranteed by the caller; indices need not be aligned.
+            unsafe {
+                let index = indices.add(i).read_unaligned().to_i128() as u64;
+                let behind = T::DTYPE.is_signed_integral() && (index as i64) < 0;
+                let position = index.wrapping_add(if behind { size } else { 0 });
+                bad |= position >= size;
+                places.add(i).write((position as isize).wrapping_mul(stride));
+            }
+        }
+        block.good = !bad;
+    }
+}
+
 /// # Safety
 ///
 /// As many indices of type `T` as there are places can be read.
 unsafe fn find_one<T: Element>(finder: &Finder, indices: (*const u8, isize), places: &mut [isize]) -> Found {
     let ((first, step), size, stride) = (indices, finder.sizes[0], finder.strides[0]);
+    if step == 1 {
+        let (count, good) = (places.len(), false);
+        let mut block = Block { indices: first, places: places.as_mut_ptr(), count, size, stride, good };
+        // SAFETY: guaranteed by the caller.
+        unsafe { (finder.adjacent)(&mut block) };
+        if block.good {
+            return Ok(());
+        }
+    }
     for (i, place) in places.iter_mut().enumerate() {
         // SAFETY: guaranteed by the caller; indices need not be aligned.
         let index = unsafe { first.cast::<T>().wrapping_offset(i as isize * step).read_unaligned() };

@@ -530,8 +530,8 @@ unsafe fn pick<L: Weighted, const TAPS: usize>(to: *mut L, from: *const L, place
         unsafe {
             let from = from.add(places[column]);
             let mut sum = weighted(weights[0][column], from.read_unaligned());
-            for tap in 1..TAPS {
-                sum = sum.add(weighted(weights[tap][column], from.add(tap).read_unaligned()));
+            for (tap, weights) in weights.iter().enumerate().skip(1) {
+                sum = sum.add(weighted(weights[column], from.add(tap).read_unaligned()));
             }
             to.add(column).write_unaligned(sum);
         }

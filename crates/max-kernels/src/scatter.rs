@@ -22,6 +22,9 @@ const NARROW: usize = 64;
 /// The most inner positions that a task has where all have the same indices.
 const WIDE: usize = 4096;
 
+/// The most tasks that share one line: each looks at all of its indices.
+const MOST_RANGES: usize = 8;
+
 /// How many tasks rows are split into if there are enough.
 const SHARES: usize = 16;
 
@@ -34,12 +37,19 @@ pub(crate) struct PreparedScatter {
     copy: PreparedLoop,
     /// The memory of the input and of the result.
     slots: [Slot; 2],
+    /// The bytes of a contiguous line, if they are, and the input along outer.
+    line: usize,
+    input: Along<1>,
     /// Along outer and inner.
     out: Along<2>,
     updates: Along<3>,
     spread: Spread,
+    spread_some: SpreadSome,
     add_row: AddRow,
 }
+
+/// Combines some of the updates at a distance from each other, given their numbers, into elements at places after an address.
+type SpreadSome = unsafe fn(to: *mut u8, updates: (*const u8, isize), numbers: &[usize], places: &[isize]);
 
 /// Combines updates into elements at places after an address: from updates at a distance from each other, to positions that
 /// are moved on by a step from one to the next.
@@ -70,15 +80,23 @@ impl PreparedScatter {
             accesses: vec![numbered(&k.input, 0), numbered(&k.out, 1)],
             code: vec![Instr::Load(0), Instr::Store(1, Reg(0))],
         };
-        let (spread, add_row) = functions(dtype, k.combine);
+        let (spread, spread_some, add_row) = functions(dtype, k.combine);
         Ok(PreparedScatter {
             sizes: [space.outer, *space.picks(), space.inner].map(|size| size as usize),
             finder,
             copy: PreparedLoop::new(&copy)?,
             slots: [k.input.slot, k.out.slot],
+            line: match space.sizes[..] {
+                [size] if space.inner == 1 && k.input.strides[1] == 1 && k.out.strides[1] == 1 => {
+                    size as usize * dtype.size_in_bytes()
+                }
+                _ => 0,
+            },
+            input: Along::new(&k.input, [0]),
             out: Along::new(&k.out, [0, space.sizes.len() + 1]),
             updates: Along::new(&k.updates, [0, 1, 2]),
             spread,
+            spread_some,
             add_row,
         })
     }
@@ -93,15 +111,22 @@ impl PreparedScatter {
         let [input, out] = self.slots.map(|slot| memory[slot.0 as usize]);
         // SAFETY: guaranteed by the caller, here and below.
         unsafe {
-            if input.ptr() != out.ptr() {
+            let copies = input.ptr() != out.ptr();
+            if copies && outer > 1 && picks > 0 && self.line > 0 && !self.finder.is_shared() {
+                return self.each_line(memory, pool, true);
+            }
+            if copies {
                 self.copy.run(&[input, out], pool)?;
             }
             if outer == 0 || picks == 0 || inner == 0 {
                 return self.finder.check(memory, pool);
             }
+            if outer * inner == 1 && picks >= TASK && pool.threads() > 1 {
+                return self.one_line(memory, pool);
+            }
             if outer * inner == 1 || !self.finder.is_shared() {
                 return match inner < TOGETHER {
-                    true => self.each_line(memory, pool),
+                    true => self.each_line(memory, pool, false),
                     false => self.each_strip(memory, pool),
                 };
             }
@@ -118,17 +143,59 @@ impl PreparedScatter {
         }
     }
 
-    /// Lines with indices of their own, one after the other.
+    /// One long line: every task looks at all indices and updates the elements of its range. Which ranges there are does not
+    /// show in the result, so there are as many as threads.
     ///
     /// # Safety
     ///
     /// The memory was checked for the kernel.
-    unsafe fn each_line(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+    unsafe fn one_line(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+        let picks = self.sizes[1];
+        let (low, high) = self.finder.range();
+        let ranges = pool.threads().min(MOST_RANGES);
+        let width = ((high - low) as usize).div_ceil(ranges) as isize;
+        let failures = Failures::default();
+        pool.run(ranges, &|range| {
+            let start = low + range as isize * width;
+            let to = self.out.at(memory, [0, 0]);
+            let (mut room, mut numbers, mut own) = ([0; BLOCK], [0; BLOCK], [0; BLOCK]);
+            for first in (0..picks).step_by(BLOCK) {
+                let places = &mut room[..BLOCK.min(picks - first)];
+                // SAFETY: the memory was checked, places are in bounds, and no other task has those of this range.
+                unsafe {
+                    if let Err(bad) = self.finder.picks(memory, [0, first, 0], places) {
+                        return failures.note(first, bad);
+                    }
+                    let mut count = 0;
+                    for (number, &place) in places.iter().enumerate() {
+                        (numbers[count], own[count]) = (number, place);
+                        count += usize::from(((place - start) as usize) < width as usize);
+                    }
+                    let updates = self.updates.at(memory, [0, first, 0]).cast_const();
+                    let updates = (updates, self.updates.strides[1]);
+                    (self.spread_some)(to, updates, &numbers[..count], &own[..count]);
+                }
+            }
+        });
+        failures.result(&self.finder)
+    }
+
+    /// Lines with indices of their own, one after the other, each copied first if need be.
+    ///
+    /// # Safety
+    ///
+    /// The memory was checked for the kernel.
+    unsafe fn each_line(&self, memory: &[Memory], pool: &Pool, copies: bool) -> Result<()> {
         let [outer, picks, inner] = self.sizes;
         let failures = Failures::default();
         in_tasks(pool, outer * inner, picks, &|line| {
             let (o, i) = (line / inner, line % inner);
             let mut room = [0; BLOCK];
+            if copies {
+                let (from, to) = (self.input.at(memory, [o]), self.out.at(memory, [o, 0]));
+                // SAFETY: the memory was checked, lines are contiguous, and no other task has this one.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, self.line) };
+            }
             for pick in (0..picks).step_by(BLOCK) {
                 let places = &mut room[..BLOCK.min(picks - pick)];
                 let to = (self.out.at(memory, [o, i]), 0);
@@ -234,9 +301,9 @@ fn in_tasks(pool: &Pool, parts: usize, updates: usize, f: &(dyn Fn(usize) + Sync
 }
 
 /// The functions for a dtype.
-fn functions(dtype: DType, combine: Combine) -> (Spread, AddRow) {
-    fn of<T: Copy, C: Combined<T>>() -> (Spread, AddRow) {
-        (spread::<T, C>, version::<Rows<T, C>>(Isa::best()))
+fn functions(dtype: DType, combine: Combine) -> (Spread, SpreadSome, AddRow) {
+    fn of<T: Copy, C: Combined<T>>() -> (Spread, SpreadSome, AddRow) {
+        (spread::<T, C>, spread_some::<T, C>, version::<Rows<T, C>>(Isa::best()))
     }
     match combine {
         Combine::Assign => match dtype.size_in_bytes() {
@@ -301,6 +368,26 @@ unsafe fn spread<T: Copy, C: Combined<T>>(
         unsafe {
             let element = to.wrapping_offset(place + i * step);
             let update = updates.wrapping_offset(i * distance).read_unaligned();
+            element.write_unaligned(C::of(element.read_unaligned(), update));
+        }
+    }
+}
+
+/// # Safety
+///
+/// The updates with these numbers can be read, and the elements at the places read and written.
+unsafe fn spread_some<T: Copy, C: Combined<T>>(
+    to: *mut u8,
+    (updates, distance): (*const u8, isize),
+    numbers: &[usize],
+    places: &[isize],
+) {
+    let (to, updates) = (to.cast::<T>(), updates.cast::<T>());
+    for (&number, &place) in numbers.iter().zip(places) {
+        // SAFETY: guaranteed by the caller. Elements need not be aligned.
+        unsafe {
+            let element = to.wrapping_offset(place);
+            let update = updates.wrapping_offset(number as isize * distance).read_unaligned();
             element.write_unaligned(C::of(element.read_unaligned(), update));
         }
     }
