@@ -62,8 +62,18 @@ const OTHERS: &[(&str, &str, &str)] = &[
 ];
 
 /// Op functions that are no op of their own in Python: parts of others, or methods of values.
-const PARTS: &[&str] =
-    &["gelu_quick", "gelu_tanh", "rebind_filter", "reduce_max", "reduce_min", "stdev", "tensor", "var"];
+const PARTS: &[&str] = &[
+    "all",
+    "any",
+    "gelu_quick",
+    "gelu_tanh",
+    "rebind_filter",
+    "reduce_max",
+    "reduce_min",
+    "stdev",
+    "tensor",
+    "var",
+];
 
 /// What the page says of an op.
 #[derive(Default)]

@@ -113,13 +113,13 @@ fn structured_ops() {
           cond(%61, %60, %0) {regions = [@1, @1]}
           while(%61, %61) {regions = [@2]}
           fence(%0)
-          %90 = irfft(%0) {n = 6, axis = 1, normalization = \"ortho\", complex = false} : float32[n, 6]
-          %91 = irfft(%0) {n = `n * 2 + -2`, axis = 0, normalization = \"backward\", complex = false} : float32[n * 2 + -2, 4]
-          %92 = reshape(%0) {shape = [1, n, 4]} : float32[1, n, 4]
-          %93 = reshape(%25) {shape = [1, 4, n]} : float32[1, 4, n]
-          %94, %95 = non_maximum_suppression(%92, %93, %2, %16, %16) : int64[n * 4, 3], int64[]
-          %96 = constant() {value = dense(float32[1, 5], [0.0, 0.0, 0.0, 2.0, 2.0]), device = \"cpu:0\"} : float32[1, 5]
-          %97 = roi_align(%5, %96) {height = 2, width = 3, scale = 1.0, samples = 0, aligned = false, max = false} : float32[1, 2, 3, 1]
+          %100 = irfft(%0) {n = 6, axis = 1, normalization = \"ortho\", complex = false} : float32[n, 6]
+          %101 = irfft(%0) {n = `n * 2 + -2`, axis = 0, normalization = \"backward\", complex = false} : float32[n * 2 + -2, 4]
+          %102 = reshape(%0) {shape = [1, n, 4]} : float32[1, n, 4]
+          %103 = reshape(%25) {shape = [1, 4, n]} : float32[1, 4, n]
+          %104, %105 = non_maximum_suppression(%102, %103, %2, %16, %16) : int64[n * 4, 3], int64[]
+          %106 = constant() {value = dense(float32[1, 5], [0.0, 0.0, 0.0, 2.0, 2.0]), device = \"cpu:0\"} : float32[1, 5]
+          %107 = roi_align(%5, %106) {height = 2, width = 3, scale = 1.0, samples = 0, aligned = false, max = false} : float32[1, 2, 3, 1]
           %80 = custom(%0) {op = op(\"f\", 1), device = \"cpu:0\", parameters = {\"a b\" = 3, \"c\" = float32, \"d\" = true, \"e\" = \"x\"}, types = types(float32[n])} : float32[n]
           custom(%60) {op = op(\"f\", 1), device = \"cpu:0\", parameters = {}, types = types()}
           return
