@@ -27,7 +27,8 @@ Every op of `max.graph.ops`, under the same name in `max.experimental.functional
 - **dtypes**: *float* is float16, bfloat16, float32 and float64, *float8* all of its kinds, *int* all eight integer types.
 - **runs as**: *view* means that no element is moved; *loop* is fused with what comes before and after it; `matmul + loop`
   means a kernel in whose final loop the ops that follow are computed; other kernels write their results to memory.
-- **GPU**: whether it runs on an NVIDIA GPU. What does not is an error that names the op and the device.
+- **GPU**: whether it runs on an NVIDIA GPU. What does not is an error that names the op and the device; so are some kernels
+  that compute with float8 there.
 
 In examples `x`, `y` and so on are tensors of the given types.
 ";
@@ -196,10 +197,10 @@ fn dtype_names(found: &BTreeSet<DType>) -> String {
     names.join(", ")
 }
 
-/// The first sentence of what an op says about itself.
+/// The first sentence of what an op says about itself, without links.
 fn summary(doc: &str) -> String {
-    let paragraph =
-        doc.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let paragraph: Vec<&str> = doc.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let paragraph = paragraph.join(" ").replace("[`", "`").replace("`]", "`");
     match paragraph.find(". ") {
         Some(end) => paragraph[..=end].into(),
         None => paragraph,

@@ -53,6 +53,9 @@ impl PreparedRoiAlign {
     ///
     /// The memory was checked for the kernel.
     pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
+        if self.regions == 0 || self.bins.contains(&0) || self.images[3] == 0 {
+            return Ok(());
+        }
         // SAFETY: guaranteed by the caller.
         unsafe {
             match self.out.dtype {

@@ -1,4 +1,5 @@
-//! Three-dimensional convolution: the taps along the depth become channels of a two-dimensional one.
+//! Three-dimensional convolution: a sum of two-dimensional ones, one for each tap along the depth, or a single one whose
+//! channels are those of all taps.
 
 use max_core::{ConvInputLayout, Dim, FilterLayout, Result, Shape, bail};
 
@@ -8,6 +9,7 @@ use crate::ops::conv::{ConvOptions, add_bias, counts, numbers};
 use crate::ops::pad::slice;
 use crate::ops::rebind::assert_dim;
 use crate::ops::reshape::reshape_value;
+use crate::ops::slice::Index;
 use crate::registry::{Arg, FromArg, op_fns};
 use crate::value::TensorValue;
 
@@ -15,6 +17,9 @@ const NAME: &str = "conv3d";
 
 /// The most taps along the depth: each is an op.
 const MOST: i64 = 1 << 12;
+
+/// The most convolutions that are summed instead.
+const MOST_SUMS: i64 = 64;
 
 /// How a three-dimensional convolution moves and how its operands are laid out.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,6 +132,17 @@ fn convolved(x: TensorValue, filter: &TensorValue, options: &Conv3dOptions) -> R
     } else {
         (x, along)
     };
+    let [_, _, top, bottom, left, right] = options.padding;
+    let flat = ConvOptions {
+        stride: [options.stride[1], options.stride[2]],
+        dilation: [options.dilation[1], options.dilation[2]],
+        padding: [top, bottom, left, right],
+        groups: options.groups,
+        ..ConvOptions::default()
+    };
+    if let Some(y) = summed(&x, filter, along, &flat)? {
+        return Ok(y);
+    }
     let [n, depth, h, w, _] = [0, 1, 2, 3, 4].map(|axis| x.shape()[axis].clone());
     let change = Dim::Static(along.before + along.after - (taps - 1) * along.dilation - 1);
     let out_depth = depth.add(&change)?.floor_div(&Dim::Static(along.stride))?.add(&Dim::Static(1))?;
@@ -148,21 +164,67 @@ fn convolved(x: TensorValue, filter: &TensorValue, options: &Conv3dOptions) -> R
     let images = reshape_value(&images, Shape::from(vec![pictures, h, w, deep.mul(&groups)?]))?;
     let filter = ops::permute(filter, vec![1, 2, 0, 3, 4])?;
     let filter = reshape_value(&filter, Shape::from(vec![r, s, deep, f]))?;
-    let [_, _, top, bottom, left, right] = options.padding;
-    let y = ops::conv2d(
-        images,
-        filter,
-        None,
-        ConvOptions {
-            stride: [options.stride[1], options.stride[2]],
-            dilation: [options.dilation[1], options.dilation[2]],
-            padding: [top, bottom, left, right],
-            groups: options.groups,
-            ..ConvOptions::default()
-        },
-    )?;
+    let y = ops::conv2d(images, filter, None, flat)?;
     let dims = [&[n, out_depth], &y.shape()[1..]].concat();
     reshape_value(&y, dims.into())
+}
+
+/// The sum of a convolution of images for each tap along the depth, which reads the volumes in place: on a CPU, if sizes are
+/// known and few, and if sums of the dtype need not be kept wider. Positions that have the same taps inside of the volume are
+/// computed together, each sum in the final loop of a convolution.
+fn summed(
+    x: &TensorValue,
+    filter: &TensorValue,
+    along: Depth,
+    options: &ConvOptions,
+) -> Result<Option<TensorValue>> {
+    let sizes = [&x.shape()[0], &x.shape()[1], &filter.shape()[0]].map(Dim::as_static);
+    let [Some(volumes), Some(depth), Some(taps)] = sizes else { return Ok(None) };
+    let narrow = x.dtype().is_float() && x.dtype().size_in_bytes() < 4;
+    let numbers = [depth, taps, along.stride, along.dilation, along.before, along.after];
+    let few = numbers.iter().all(|&number| number < MOST) && (1..=MOST_SUMS).contains(&volumes);
+    if !x.device().is_cpu() || narrow || taps == 1 || !few {
+        return Ok(None);
+    }
+    let reach = (taps - 1) * along.dilation + 1;
+    let out = (depth + along.before + along.after - reach).div_euclid(along.stride) + 1;
+    // The plane that a tap reads for a position, and the taps that read one.
+    let plane = |position: i64, tap: i64| position * along.stride + tap * along.dilation - along.before;
+    let inside = |position: i64| -> Vec<i64> {
+        (0..taps).filter(|&tap| (0..depth).contains(&plane(position, tap))).collect()
+    };
+    let mut stretches: Vec<(i64, i64, Vec<i64>)> = Vec::new();
+    for position in 0..out {
+        let own = inside(position);
+        match stretches.last_mut() {
+            Some((_, count, same)) if *same == own => *count += 1,
+            _ => stretches.push((position, 1, own)),
+        }
+        if stretches.len() as i64 * taps * volumes > MOST_SUMS {
+            return Ok(None);
+        }
+    }
+    if stretches.is_empty() || stretches.iter().any(|(_, _, taps)| taps.is_empty()) {
+        return Ok(None);
+    }
+    let mut parts = Vec::new();
+    for volume in 0..volumes {
+        let volume = ops::slice_tensor(x, vec![Index::At(Dim::Static(volume))])?;
+        let mut stretched = Vec::with_capacity(stretches.len());
+        for (position, count, taps) in &stretches {
+            let mut sum: Option<TensorValue> = None;
+            for &tap in taps {
+                let first = Dim::Static(plane(*position, tap));
+                let images = slice(&volume, 0, first, Dim::Static(*count), along.stride)?;
+                let filter = ops::slice_tensor(filter, vec![Index::At(Dim::Static(tap))])?;
+                let product = ops::conv2d(&images, &filter, None, options.clone())?;
+                sum = Some(sum.map_or(Ok(product.clone()), |sum| ops::add(&product, &sum))?);
+            }
+            stretched.extend(sum);
+        }
+        parts.push(if stretched.len() == 1 { stretched.remove(0) } else { ops::concat(stretched, 0)? });
+    }
+    ops::stack(parts, 0).map(Some)
 }
 
 /// How a filter moves along the depth.

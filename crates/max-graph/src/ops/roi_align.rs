@@ -1,7 +1,7 @@
 //! Regions of interest: parts of images, resampled to a common size.
 
 use max_core::kernel::{Region, Sampling};
-use max_core::{DType, Dim, Element, Result, Shape, Type, bail, dispatch};
+use max_core::{DType, Dim, Element, HostBytes, Result, Shape, Type, bail, dispatch};
 
 use crate::attr::op_struct;
 use crate::graph::record_one;
@@ -127,6 +127,9 @@ impl Operation for RoiAlign {
             bail!(internal, "roi_align of shapes {:?} and {:?}", input.shape(), rois.shape());
         };
         let sizes = [count, self.height, self.width, channels];
+        if sizes.contains(&0) {
+            return Ok(vec![HostTensor::new(input.dtype(), sizes, HostBytes::from_vec(Vec::<u8>::new()))?]);
+        }
         // Coordinates are computed as a kernel does, because the number of samples depends on how they are rounded.
         let double = rois.dtype() == DType::Float64;
         let numbers = rois.cast(DType::Float64)?;
