@@ -54,8 +54,13 @@ pub fn run(options: &Options) -> Result<(), String> {
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|error| format!("cannot empty {}: {error}", folder.display()))?;
     }
-    test_executables(&folder.join("tests"))?;
     python_environment(&context)?;
+    test_executables(&folder.join("tests"))?;
+    let pack = "import lzma, pathlib, sys
+for test in list(pathlib.Path(sys.argv[1]).iterdir()):
+    test.with_name(test.name + '.xz').write_bytes(lzma.compress(test.read_bytes()))
+    test.unlink()";
+    exec::run(context.venv().python().args(["-c", pack]).arg(folder.join("tests")))?;
     wheel(&context)?;
     copy(&the_wheel(&context.target.join("wheels"))?, &folder.join("wheel"))?;
     exec::run(
@@ -96,7 +101,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Builds the tests that need a GPU and puts their executables into a folder, compressed: each contains all CPU kernels.
+/// Builds the tests that need a GPU and puts their executables into a folder; each contains all CPU kernels.
 fn test_executables(folder: &Path) -> Result<(), String> {
     for (package, tests) in TESTS {
         let there = |test: &&&str| {
@@ -122,7 +127,6 @@ fn test_executables(folder: &Path) -> Result<(), String> {
             let file = folder.join(test);
             copy_as(built, &file)?;
             exec::run(Command::new("strip").arg(&file))?;
-            exec::run(Command::new("gzip").arg("--force").arg(file))?;
         }
     }
     Ok(())
