@@ -14,13 +14,14 @@ mod tests;
 
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use max_core::kernel::{Access, Sort};
 use max_core::{DType, Error, Result, bail};
 
 use crate::matmul::{Places, count as product};
 use crate::{Memory, Pool, scratch};
-use key::{Block, Key, Packed};
+use key::{Block, Compact, Key, Packed};
 
 /// Roughly how many elements a task sorts.
 const TASK: usize = 1 << 12;
@@ -32,6 +33,9 @@ const FEW: usize = 8;
 /// The parts that a long line is split into have at least this many elements; there are at most so many.
 const PART: usize = 1 << 15;
 const PARTS: usize = 32;
+
+/// From this many elements on, keys of eight bytes are packed into less where they fit.
+const COMPACT: usize = 1 << 12;
 
 /// How many keys are computed at a time.
 const CHUNK: usize = 1024;
@@ -73,6 +77,8 @@ struct Line {
     size: usize,
     count: usize,
     descending: bool,
+    /// What keys are reduced by before they are packed: none is less.
+    base: u64,
     /// The bytes of an element.
     width: usize,
     keys: unsafe fn(Block),
@@ -136,6 +142,7 @@ impl PreparedSort {
                 size,
                 count,
                 descending: self.descending,
+                base: 0,
                 width: self.dtype.size_in_bytes(),
                 keys: self.keys,
             }
@@ -176,7 +183,7 @@ impl PreparedSort {
                 2 => sort_keys::<u16, u128>(line, tasks),
                 4 if line.size <= u32::MAX as usize => sort_keys::<u32, u64>(line, tasks),
                 4 => sort_keys::<u32, u128>(line, tasks),
-                _ => sort_keys::<u64, u128>(line, tasks),
+                _ => sort_wide(line, tasks),
             }
         }
     }
@@ -192,6 +199,24 @@ unsafe fn sort_keys<K: Key, P: Packed>(line: Line, tasks: Tasks) -> Result<()> {
             true => select::select::<K, P>(line, tasks),
             false => radix::sort::<K, P>(line, tasks),
         }
+    }
+}
+
+/// Keys of eight bytes, which often are near each other.
+///
+/// # Safety
+///
+/// As for [`PreparedSort::sort`].
+unsafe fn sort_wide(line: Line, tasks: Tasks) -> Result<()> {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        if (COMPACT..=Compact::SIZE).contains(&line.size) && !select::suits(&line) {
+            let (base, most) = line.bounds(tasks);
+            if most - base < Compact::KEYS {
+                return radix::sort::<u64, Compact>(Line { base, ..line }, tasks);
+            }
+        }
+        sort_keys::<u64, u128>(line, tasks)
     }
 }
 
@@ -225,6 +250,30 @@ impl Line {
     fn parts(&self) -> (usize, usize) {
         let length = self.size.div_ceil((self.size / PART).clamp(1, PARTS));
         (self.size.div_ceil(length), length)
+    }
+
+    /// The least and the largest key of eight bytes.
+    ///
+    /// # Safety
+    ///
+    /// The source may be read.
+    unsafe fn bounds(&self, tasks: Tasks) -> (u64, u64) {
+        let (least, most) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        let (parts, length) = self.parts();
+        tasks(parts, &|part| {
+            let mut found = (u64::MAX, 0);
+            let range = part * length..self.size.min((part + 1) * length);
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                self.each_chunk::<u64>(range, |keys, _| {
+                    found = keys.iter().fold(found, |(least, most), &key| (least.min(key), most.max(key)));
+                });
+            }
+            least.fetch_min(found.0, Ordering::Relaxed);
+            most.fetch_max(found.1, Ordering::Relaxed);
+        });
+        let least = least.into_inner();
+        (least, most.into_inner().max(least))
     }
 
     /// Calls a function with the keys of some elements, a chunk at a time, and the position of the first of them.

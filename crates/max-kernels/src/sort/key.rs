@@ -1,6 +1,6 @@
 //! Elements as unsigned integers in the same order, and these together with positions, which makes them unique.
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use max_core::{Bool, DType, Element, bf16, dispatch, f16};
 
@@ -64,6 +64,39 @@ impl Packed for u128 {
     #[inline(always)]
     fn index(self) -> usize {
         self as u64 as usize
+    }
+}
+
+/// A key of at most 40 bits with its position, in half of what a wide key needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(transparent)]
+pub(super) struct Compact(u64);
+
+impl Compact {
+    const INDEX_BITS: u32 = 24;
+
+    /// How many keys, and how many elements of a line, there may be.
+    pub(super) const KEYS: u64 = 1 << (u64::BITS - Self::INDEX_BITS);
+    pub(super) const SIZE: usize = 1 << Self::INDEX_BITS;
+}
+
+// SAFETY: it is an integer.
+unsafe impl Zeroable for Compact {}
+// SAFETY: as above.
+unsafe impl Pod for Compact {}
+
+impl Packed for Compact {
+    #[inline(always)]
+    fn new(key: u64, index: usize) -> Compact {
+        Compact(key << Self::INDEX_BITS | index as u64)
+    }
+    #[inline(always)]
+    fn key(self) -> u64 {
+        self.0 >> Self::INDEX_BITS
+    }
+    #[inline(always)]
+    fn index(self) -> usize {
+        self.0 as usize & (Self::SIZE - 1)
     }
 }
 

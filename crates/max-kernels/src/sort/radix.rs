@@ -69,7 +69,7 @@ unsafe fn pack<K: Key, P: Packed>(line: &Line, range: Range<usize>, to: *mut P) 
         line.each_chunk::<K>(range, |keys, start| {
             let to = to.add(start - first);
             for (at, key) in keys.iter().enumerate() {
-                let key = key.wide();
+                let key = key.wide().wrapping_sub(line.base);
                 (some, all) = (some | key, all & key);
                 to.add(at).write(P::new(key, start + at));
             }

@@ -116,13 +116,16 @@ fn threads_share_long_lines() {
 #[test]
 fn patterns_are_sorted() {
     let sizes = [100, 3000, 80_000];
-    let patterns: [fn(usize, usize) -> i64; 6] = [
+    let patterns: [fn(usize, usize) -> i64; 9] = [
         |i, _| i as i64,
         |i, n| (n - i) as i64,
         |_, _| 7,
         |i, _| (i % 2) as i64,
         |i, n| if i == n / 2 { i64::MAX } else { 1 },
         |i, _| (i as i64) << 40 | (i % 7) as i64,
+        |i, n| (i * 7919 % n) as i64 - n as i64 / 2,
+        |i, _| if i == 3 { (1 << 40) - 1 } else { 0 },
+        |i, _| if i == 3 { 1 << 40 } else { 0 },
     ];
     for size in sizes {
         for pattern in patterns {
