@@ -31,6 +31,20 @@ Every op of `max.graph.ops`, under the same name in `max.experimental.functional
   that compute with float8 there.
 
 In examples `x`, `y` and so on are tensors of the given types.
+
+```python
+import numpy as np
+from max.experimental import functional as F
+from max.experimental.tensor import Tensor
+
+scores = Tensor(np.array([0.1, 0.7, 0.2], np.float32))
+values, places = F.top_k(scores, 2)
+print(values.to_numpy(), places.to_numpy())
+```
+
+```text
+[0.7 0.2] [1 2]
+```
 ";
 
 /// Ops that the table of cases cannot describe, because they are not only functions of tensors: names in Python, the op

@@ -84,19 +84,17 @@ def cumsum(x: np.ndarray, axis: int = -1, exclusive: bool = False, reverse: bool
 
 
 def gather_nd(x: np.ndarray, indices: np.ndarray, batch_dims: int = 0) -> np.ndarray:
-    batch = x.shape[:batch_dims]
-    picked = [x[at][tuple(np.moveaxis(indices[at], -1, 0))] for at in np.ndindex(*batch)]
-    shape = indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :]
-    return np.stack(picked).reshape(shape) if picked else np.zeros(shape, x.dtype)
+    y = np.zeros(indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :], x.dtype)
+    for at in np.ndindex(indices.shape[:-1]):
+        y[at] = x[at[:batch_dims]][tuple(indices[at])]
+    return y
 
 
 def combined(x: np.ndarray, updates: np.ndarray, places: Any, combine: Optional[np.ufunc]) -> np.ndarray:
     y = x.copy()
-    if combine is None:
-        for at in np.ndindex(updates.shape):  # the last one stays
-            y[tuple(place[at] for place in places)] = updates[at]
-    else:
-        combine.at(y, places, updates)
+    for at in np.ndindex(updates.shape):  # in order, so that without a combiner the last one stays
+        place = tuple(place[at] for place in places)
+        y[place] = updates[at] if combine is None else combine(y[place], updates[at])
     return y
 
 
