@@ -190,7 +190,7 @@ impl Finder {
     /// The memory was checked for the kernel.
     pub(crate) unsafe fn check(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
         let [outer, _, inner] = self.counts;
-        if self.counts.contains(&0) {
+        if self.counts.contains(&0) || self.sizes.is_empty() {
             return Ok(());
         }
         self.in_tasks(pool, outer * inner, &|line, pick, count| {

@@ -15,7 +15,7 @@ use max_core::scalar::FloatLane;
 use max_core::{Coordinates, DType, Element, Interpolation, Result, bail, dispatch};
 
 use crate::matmul::{Places, count};
-use crate::scratch::{bytes, pieces};
+use crate::scratch::{bytes, list, pieces};
 use crate::simd::{Isa, versions};
 use crate::tile::{self, GROUP, LoadFn, StoreFn};
 use crate::{Memory, Pool};
@@ -75,14 +75,13 @@ struct Weights {
 }
 
 impl Weights {
-    fn new(weights: Vec<f64>, double: bool) -> Weights {
-        match double {
-            true => Weights { single: Vec::new(), double: weights },
-            false => Weights {
-                single: weights.into_iter().map(|weight| weight as f32).collect(),
-                double: Vec::new(),
-            },
+    fn new(weights: Vec<f64>, double: bool) -> Result<Weights> {
+        if double {
+            return Ok(Weights { single: Vec::new(), double: weights });
         }
+        let mut single = list(weights.len())?;
+        single.extend(weights.iter().map(|&weight| weight as f32));
+        Ok(Weights { single, double: Vec::new() })
     }
 }
 
@@ -115,14 +114,27 @@ impl Weighted for f64 {
 }
 
 impl Table {
-    fn new(rule: (Interpolation, Coordinates), [size, count]: [usize; 2], double: bool) -> Table {
-        let (mut first, mut starts, mut weights) = (Vec::with_capacity(count), vec![0], Vec::new());
+    fn new(rule: (Interpolation, Coordinates), [size, count]: [usize; 2], double: bool) -> Result<Table> {
+        let mut first = list(count)?;
+        if rule.0.is_nearest() && size > 0 {
+            let mut weights = Vec::with_capacity(1);
+            for at in 0..count {
+                weights.clear();
+                first.push(rule.0.taps(rule.1, [size, count], at, &mut weights));
+            }
+            return Ok(Table { first, ..Table::default() });
+        }
+        // At most four elements each, or those near enough to a result that is made of many.
+        let mut weights = list(count.saturating_mul(4).saturating_add(size.saturating_mul(3)))?;
+        let mut starts = list(count.saturating_add(1))?;
+        starts.push(0);
         for at in 0..count {
             first.push(rule.0.taps(rule.1, [size, count], at, &mut weights));
             starts.push(weights.len());
         }
         let most = starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
-        let (mut places, mut spread) = (Vec::with_capacity(count), vec![0.0; most * count]);
+        let (mut places, mut spread) = (list(count)?, list(most.saturating_mul(count))?);
+        spread.resize(most * count, 0.0);
         for at in 0..count {
             // All of them are inside the source.
             let place = first[at].min(size - most);
@@ -132,8 +144,8 @@ impl Table {
             }
             places.push(place);
         }
-        let [weights, spread] = [weights, spread].map(|weights| Weights::new(weights, double));
-        Table { first, starts, weights, most, places, spread }
+        let (weights, spread) = (Weights::new(weights, double)?, Weights::new(spread, double)?);
+        Ok(Table { first, starts, weights, most, places, spread })
     }
 
     /// The first element of a result, and the weights from it on.
@@ -179,7 +191,7 @@ impl PreparedResample {
         let results = count(&sizes(k.count))?;
         let double = dispatch!(dtype, T => TypeId::of::<<T as Element>::Real>() == TypeId::of::<f64>());
         let table = |axis: usize| match results {
-            0 => Table::default(),
+            0 => Ok(Table::default()),
             _ => {
                 let sizes = [k.size[axis], k.count[axis]].map(|size| size as usize);
                 Table::new((k.interpolation, k.coordinates), sizes, double)
@@ -197,8 +209,8 @@ impl PreparedResample {
             size: k.size.map(|size| size as usize),
             count: k.count.map(|size| size as usize),
             inner: k.inner as usize,
-            rows: table(0),
-            columns: table(1),
+            rows: table(0)?,
+            columns: table(1)?,
             columns_first,
             band,
             together: Ord::max(TASK / band.saturating_mul(row), 1),
@@ -263,9 +275,12 @@ impl PreparedResample {
         Ok(())
     }
 
-    /// How many numbers of scratch memory a band needs: rows of the source as they are used, rows whose columns are done, a
+    /// How many numbers of scratch memory a band needs, if they are not only moved: rows of the source as they are used, rows whose columns are done, a
     /// row before its columns are done, and a row before it is stored.
     fn room(&self, rows: &Range<usize>) -> [usize; 4] {
+        if self.number == 0 {
+            return [0; 4];
+        }
         let [size, len] = self.row_sizes();
         let loaded = if self.columns_first { 1 } else { self.rows.most };
         let done = if self.columns_first { self.rows.covered(rows.clone()).len() } else { 0 };

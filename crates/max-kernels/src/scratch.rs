@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 
+use max_core::{Result, bail};
 use max_driver::guard::{Guarded, guard};
 
 /// A cache line, the unit of scratch memory.
@@ -35,6 +36,15 @@ pub(crate) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     let result = f(lines.as_mut_ptr().cast());
     FREE.with(|free| free.borrow_mut().push(lines));
     result
+}
+
+/// An empty list with room for this many elements, unless the system refuses.
+pub(crate) fn list<T>(count: usize) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    match list.try_reserve_exact(count) {
+        Ok(()) => Ok(list),
+        Err(_) => bail!(memory, "the system refused to allocate a table of {count} entries"),
+    }
 }
 
 /// Cache lines that a kernel keeps. Their contents are undefined until they are written.

@@ -16,7 +16,7 @@ use max_core::{Bool, DType, Element, Result, bail, dispatch};
 
 use crate::conv::Outcome;
 use crate::matmul::{Places, count};
-use crate::scratch::{bytes, pieces};
+use crate::scratch::{bytes, list, pieces};
 use crate::simd::{Isa, versions};
 use crate::tile::{self, GROUP, LoadFn, RUN};
 use crate::{Memory, Pool};
@@ -105,7 +105,10 @@ impl PreparedWindow {
             {
                 bail!(internal, "the positions of windows overflow: {k:?}");
             }
-            Ok(if empty { Vec::new() } else { (0..out as usize).map(|at| sliding.span(at)).collect() })
+            let count = if empty { 0 } else { out as usize };
+            let mut spans = list(count)?;
+            spans.extend((0..count).map(|at| sliding.span(at)));
+            Ok(spans)
         };
         let input_strides: [isize; 3] = std::array::from_fn(|axis| k.input.strides[axis + 1] as isize);
         let channels = k.out[3] as usize;

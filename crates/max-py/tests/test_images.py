@@ -397,3 +397,20 @@ def test_the_number_of_threads_changes_nothing() -> None:
         resized = run(session, lambda x: ops.resize_linear(x, (2, 90, 17, 6), 0, True), x)
         results.append((pooled.tobytes(), resized.tobytes()))
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("size", [2**40, 2**60])
+def test_a_table_that_does_not_fit_in_memory_is_refused(size: int) -> None:
+    with pytest.raises((MemoryError, ValueError)):
+        F.resize_nearest(Tensor(np.ones(3, np.float32)), (size,)).to_numpy()
+    with pytest.raises((MemoryError, ValueError)):
+        F.resize_linear(Tensor(np.ones(3, np.float32)), (size,)).to_numpy()
+
+
+@pytest.mark.parametrize("op", [ops.avg_pool2d, ops.max_pool2d])
+@pytest.mark.parametrize("size", [2**45, 2**60])
+def test_more_windows_than_fit_in_memory_are_refused(session, op, size: int) -> None:
+    with Graph("long", input_types=[TensorType(DType.float32, [1, 1, 1, 1], DeviceRef.CPU())]) as graph:
+        graph.output(op(ops.broadcast_to(graph.inputs[0], [1, size, 1, 1]), (2, 1)))
+    with pytest.raises((MemoryError, ValueError)):
+        session.load(graph).execute(np.ones((1, 1, 1, 1), np.float32))

@@ -334,3 +334,10 @@ class TestEager:
         x = Tensor.constant(F53)
         with pytest.raises(IndexError, match="index 9 is out of range for axis 0 with size 5"):
             F.scatter_nd(x, Tensor.ones([1, 3]), Tensor.constant(np.array([[9]]))).to_numpy()
+
+
+def test_many_indices_without_coordinates_take_no_time() -> None:
+    nowhere = Tensor(np.zeros((2**40, 0), np.int64))
+    assert F.gather_nd(Tensor(np.ones((2, 0), np.float32)), nowhere).shape == (2**40, 2, 0)
+    nothing = Tensor(np.zeros((2**40, 0), np.float32))
+    assert F.scatter_nd_add(Tensor(np.zeros(0, np.float32)), nothing, nowhere).shape == (0,)
