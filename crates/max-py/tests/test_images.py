@@ -410,7 +410,7 @@ def test_a_table_that_does_not_fit_in_memory_is_refused(size: int) -> None:
 @pytest.mark.parametrize("op", [ops.avg_pool2d, ops.max_pool2d])
 @pytest.mark.parametrize("size", [2**45, 2**60])
 def test_more_windows_than_fit_in_memory_are_refused(session, op, size: int) -> None:
-    with Graph("long", input_types=[TensorType(DType.float32, [1, 1, 1, 1], DeviceRef.CPU())]) as graph:
-        graph.output(op(ops.broadcast_to(graph.inputs[0], [1, size, 1, 1]), (2, 1)))
+    with Graph("long", input_types=[tensor("float32", 1, 1, 1, 1)]) as graph:
+        graph.output(op(ops.broadcast_to(graph.inputs[0].tensor, [1, size, 1, 1]), (2, 1)))
     with pytest.raises((MemoryError, ValueError)):
         session.load(graph).execute(np.ones((1, 1, 1, 1), np.float32))
