@@ -22,6 +22,9 @@ const NARROW: usize = 64;
 /// The most inner positions that a task has where all have the same indices.
 const WIDE: usize = 4096;
 
+/// Up to this many elements of a line stay in a cache, and are updated by one task.
+const CACHED: isize = 1 << 16;
+
 /// The most tasks that share one line: each looks at all of its indices.
 const MOST_RANGES: usize = 8;
 
@@ -121,7 +124,8 @@ impl PreparedScatter {
             if outer == 0 || picks == 0 || inner == 0 {
                 return self.finder.check(memory, pool);
             }
-            if outer * inner == 1 && picks >= TASK && pool.threads() > 1 {
+            let (low, high) = self.finder.range();
+            if outer * inner == 1 && picks >= TASK && high - low > CACHED && pool.threads() > 1 {
                 return self.one_line(memory, pool);
             }
             if outer * inner == 1 || !self.finder.is_shared() {
@@ -544,6 +548,7 @@ mod tests {
     fn updates_are_applied_in_order_on_any_number_of_threads() {
         let shapes = [
             ([1, 50, 1], 40_000),
+            ([1, 70_000, 1], 40_000),
             ([1, 1, 1], 9),
             ([70, 9, 1], 1000),
             ([3, 5, 7], 40),
