@@ -23,20 +23,24 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Optional
 
+import numpy as np
 import torch
 import torch.nn.functional as tF
 from max.driver import Accelerator, Buffer
 from max.dtype import DType
 from max.engine import InferenceSession, Model
 from max.graph import DeviceRef, Graph, TensorType, TensorValue, Weight, ops
+from max.graph.quantization import QuantizationEncoding, dequantize, quantize
+from max.nn.float8_config import Float8InputScaleSpec, Float8ScaleGranularity, Float8ScaleOrigin, Float8WeightScaleSpec
+from max.nn.kernels import dynamic_scaled_matmul, matmul_static_scaled_float8
 
 GPU = DeviceRef.GPU()
 DTYPES = {torch.float32: DType.float32, torch.float16: DType.float16, torch.bfloat16: DType.bfloat16}
-DTYPES |= {torch.int64: DType.int64}
+DTYPES |= {torch.int64: DType.int64, torch.float8_e4m3fn: DType.float8_e4m3fn}
 SHORT = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 # How much results may differ, relative to the largest element.
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2, torch.float8_e4m3fn: 3e-2}
 
 # Larger than any cache: inputs rotate through this many bytes, so that none is read from a cache.
 CACHE = 256 << 20
@@ -137,7 +141,7 @@ class Bench:
         sets = [first] + [case.inputs() for _ in range(min(8, CACHE // max(size, 1)) if case.rotate else 0)]
         model = self.load(case.name, case.ours, first)
         torch.cuda.synchronize()
-        buffers = itertools.cycle([[Buffer.from_dlpack(x) for x in inputs] for inputs in sets])
+        buffers = itertools.cycle([[buffer_of(x) for x in inputs] for inputs in sets])
         # Results are kept as long as inputs rotate, so that each one gets different memory.
         kept: dict[str, list[Any]] = {}
 
@@ -155,7 +159,7 @@ class Bench:
         if self.compile and case.compile:
             torch._dynamo.reset()
             sides["compiled"] = ring("compiled", torch.compile(case.torch), itertools.cycle(sets))
-        error = difference(model.execute(*[Buffer.from_dlpack(x) for x in first])[0], case.torch(*first))
+        error = difference(model.execute(*map(buffer_of, first))[0], case.torch(*first))
         tolerance = case.tolerance or TOLERANCE[first[0].dtype]
         times = self.times(sides)
         self.add(
@@ -191,6 +195,13 @@ class Bench:
         if row.differs:
             row.note += f" RESULTS DIFFER: {row.error:.1e}"
         print(f"{row.name:34}{''.join(cells)}  {row.note}", flush=True)
+
+
+def buffer_of(x: torch.Tensor) -> Buffer:
+    """The same memory as a buffer; float8 is handed over as bytes."""
+    if x.dtype == torch.float8_e4m3fn:
+        return Buffer.from_dlpack(x.view(torch.uint8)).view(DType.float8_e4m3fn, list(x.shape))
+    return Buffer.from_dlpack(x)
 
 
 def difference(ours: Buffer, theirs: torch.Tensor) -> float:
@@ -340,6 +351,68 @@ def matmul(bench: Bench) -> None:
             flops=flops,
         )
     )
+
+
+@workload
+def float8(bench: Bench) -> None:
+    """Float8 matmuls `a @ b.T` with scales of tensors and of rows, in bf16."""
+    inputs = Float8InputScaleSpec(Float8ScaleGranularity.COLWISE, Float8ScaleOrigin.DYNAMIC, DType.float32)
+    weights = Float8WeightScaleSpec(Float8ScaleGranularity.ROWWISE, DType.float32)
+
+    def rowwise(a: TensorValue, b: TensorValue, x: TensorValue, y: TensorValue) -> TensorValue:
+        return dynamic_scaled_matmul(a, b, ops.transpose(x, 0, 1), y, inputs, weights)
+
+    def theirs(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y = y.t() if y.ndim else y
+        return torch._scaled_mm(a, b.t(), scale_a=x, scale_b=y, out_dtype=torch.bfloat16)
+
+    def operands(m: int, n: int, k: int, rows: bool) -> list[torch.Tensor]:
+        a, b = (randn(count, k).to(torch.float8_e4m3fn) for count in (m, n))
+        shapes = [(m, 1), (n, 1)] if rows else [(), ()]
+        return [a, b, *(torch.rand(shape, device="cuda") + 0.5 for shape in shapes)]
+
+    for m, n, k in ((4096, 4096, 4096), (8192, 8192, 8192), (16, 8192, 8192)):
+        for name, ours, rows in (("tensor", matmul_static_scaled_float8, False), ("row", rowwise, True)):
+            make = lambda m=m, n=n, k=k, rows=rows: operands(m, n, k, rows)  # noqa: E731
+            title = f"float8 {m}x{n}x{k}, a scale per {name}"
+            bench.case(Case(title, ours, theirs, make, flops=2 * m * n * k, compile=False))
+
+
+@workload
+def quantized(bench: Bench) -> None:
+    """Products with quantized weights, several captured together so that none stays in a cache, beside PyTorch's with bf16."""
+    n, k, copies = 14336, 4096, 8
+    names = [f"w{number}" for number in range(copies)]
+    dense = [randn(n, k, dtype=torch.bfloat16) for _ in names]
+    for encoding in (getattr(QuantizationEncoding, name) for name in ("Q4_0", "Q4_K", "Q6_K", "Q8_0")):
+        bytes_per_row = k // encoding.elements_per_block * encoding.block_size
+        values = np.random.default_rng(0).normal(size=(256, k)).astype(np.float32)
+        blocks = Buffer.from_numpy(np.tile(quantize(encoding, values), (n // 256, 1))).to(bench.device)
+        weights = {name: blocks.copy() for name in names}
+        wide = torch.tensor(dequantize(encoding, quantize(encoding, values)), device="cuda")
+        for rows in (1, 4, 16, 512):
+            x = randn(rows, k, dtype=torch.bfloat16)
+
+            def ours(x: TensorValue, encoding: QuantizationEncoding = encoding, size: int = bytes_per_row) -> list[Any]:
+                places = [Weight(name, DType.uint8, [n, size], GPU, quantization_encoding=encoding) for name in names]
+                return [ops.qmatmul(encoding, None, x, weight) for weight in places]
+
+            model = bench.load(f"{encoding.name} {rows}", ours, [x], weights_registry=weights)
+            inputs = buffer_of(x)
+            result = torch.from_dlpack(model.execute(inputs)[-1])[:, :256].float()
+            exact = x.float() @ wide.T
+            error = ((result - exact).abs().max() / exact.abs().max()).item()
+            model.capture(1, inputs)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                kept = [tF.linear(x, w) for w in dense]
+            sides = {"ours": lambda: model.replay(1, inputs), "torch": graph.replay}
+            times = {name: time / copies for name, time in bench.times(sides).items()}
+            title = f"{encoding.name} {rows}x{k} @ {n}x{k}"
+            size = n * bytes_per_row if rows <= 16 else 0.0
+            flops = 0.0 if rows <= 16 else 2.0 * rows * n * k
+            bench.add(Row(title, times["ours"], times["torch"], None, size, flops, error=error, differs=error > 0.03))
+            del kept
 
 
 @workload

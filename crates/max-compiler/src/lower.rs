@@ -12,6 +12,7 @@ mod group;
 mod heavy;
 mod indexed;
 mod nested;
+mod quantized;
 mod sort;
 mod together;
 mod transfer;
@@ -116,7 +117,7 @@ pub(super) struct Lowering<'a> {
     segments: Vec<(Vec<Fact<NodeId>>, usize)>,
     /// The highest group that reads each node: another reader may join it.
     readers: HashMap<NodeId, usize>,
-    /// Weights and constants of a 16-bit float type whose cast to float32 a value is.
+    /// The narrow floats whose cast to a wider type a value is, where matmuls can read them as they are.
     narrow: HashMap<ValueId, View>,
     /// The concats whose results only another concat uses.
     inner: HashMap<ValueId, OpId>,
@@ -319,12 +320,14 @@ impl<'a> Lowering<'a> {
                 Ok(())
             }
             OpKind::Matmul(_) => self.matmul(id, op),
+            OpKind::QMatmul(q) => self.qmatmul(id, op, q),
             OpKind::Attention(a) => self.attention(id, op, a),
             OpKind::Conv2d(c) => self.conv2d(id, op, c),
             OpKind::Gather(g) => self.gather(id, op, g.axis),
             OpKind::GatherNd(g) => self.gather_nd(id, op, g.batch_dims),
             OpKind::Scatter(s) => self.scatter(id, op, s),
             OpKind::ScatterNd(s) => self.scatter_nd(id, op, s.combine),
+            OpKind::Dequantize(d) => self.dequantize(id, op, d),
             OpKind::Cumsum(c) => self.cumsum(id, op, c),
             OpKind::Sort(s) => self.sort(id, op, s),
             OpKind::Pool(p) => self.pool(id, op, p),
@@ -351,15 +354,9 @@ impl<'a> Lowering<'a> {
             }
             OpKind::Collect(c) => self.collective(id, op, c),
             OpKind::Cast(c) => {
-                let source = self.views[op.operands[0].0 as usize].clone();
-                if let (DType::Float32, Some(view)) = (c.dtype, source) {
-                    let Node { dtype, source, .. } = self.node(view.node);
-                    let fixed = matches!(source, Source::Weight(_) | Source::Constant(_));
-                    if fixed && matches!(dtype, DType::BFloat16 | DType::Float16) {
-                        self.narrow.insert(op.results[0], view);
-                    }
-                }
-                self.elementwise(id, op)
+                self.elementwise(id, op)?;
+                self.widened(op, c.dtype);
+                Ok(())
             }
             OpKind::ShapeToTensor(_)
             | OpKind::Scalar(_)

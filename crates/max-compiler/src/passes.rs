@@ -11,6 +11,7 @@ mod dead_code;
 mod fold;
 mod identities;
 mod merge_matmuls;
+mod positions;
 mod recognize;
 mod regions;
 mod rewrite;
@@ -53,6 +54,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("fold", Pass::Exact(fold::fold)),
     ("regions", Pass::Exact(regions::regions)),
     ("identities", Pass::Exact(identities::identities)),
+    ("positions", Pass::Exact(positions::positions)),
     ("cse", Pass::Exact(cse::cse)),
     ("recognize", Pass::Rounding(recognize::recognize)),
     ("attention", Pass::Rounding(attention::attention)),

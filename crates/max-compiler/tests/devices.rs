@@ -18,6 +18,39 @@ fn check(graph: &str, expected: Expect) {
     expected.assert_eq(&program(graph, true).to_string());
 }
 
+/// Both operands stay float8 for the GPU's instructions, and the scales are part of the step.
+#[test]
+fn scaled_float8_is_one_step() {
+    check(
+        r#"graph "g"(%0: float8_e4m3fn[m, 64]@gpu:0, %1: float8_e4m3fn[32, 64]@gpu:0, %2: float32[]@gpu:0, %3: float32[]@gpu:0) {
+          %4 = cast(%0) {dtype = "float32"} : float32[m, 64]@gpu:0
+          %5 = permute(%1) {dims = [1, 0]} : float8_e4m3fn[64, 32]@gpu:0
+          %6 = cast(%5) {dtype = "float32"} : float32[64, 32]@gpu:0
+          %7 = matmul(%4, %6) : float32[m, 32]@gpu:0
+          %8 = mul(%7, %2) : float32[m, 32]@gpu:0
+          %9 = mul(%8, %3) : float32[m, 32]@gpu:0
+          %10 = cast(%9) {dtype = "bfloat16"} : bfloat16[m, 32]@gpu:0
+          return %10
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: bfloat16[m, 32] on gpu:0 output 0
+              s1: float32[] on gpu:0 input 2
+              s2: float32[] on gpu:0 input 3
+              s3: float8_e4m3fn[m, 64] on gpu:0 input 0
+              s4: float8_e4m3fn[32, 64] on gpu:0 input 1
+              0 matmul+mul+mul+cast on gpu:0: matmul s3 [64, 1] x s4 [1, 64] k 64 over [m, 32]
+                r0 = product float32
+                r1 = load float32 s1 [0, 0]
+                r2 = mul r0 r1
+                r3 = load float32 s2 [0, 0]
+                r4 = mul r2 r3
+                r5 = cast r4 bfloat16
+                store bfloat16 s0 [32, 1] r5
+        "#]],
+    );
+}
+
 #[test]
 fn a_graph_on_two_devices() {
     check(

@@ -370,6 +370,32 @@ fn two_axes_are_resampled_together() {
 }
 
 #[test]
+fn blocks_are_decoded_in_rows_that_are_apart_but_not_turned() {
+    check(
+        r#"graph "g"(%0: uint8[n, 60], %1: uint8[40, n]) {
+          %2 = slice(%0) {starts = [0, 20], sizes = [n, 40], steps = [1, 1]} : uint8[n, 40]
+          %3 = dequantize(%2) {encoding = "q4_1"} : float32[n, 64]
+          %4 = permute(%1) {dims = [1, 0]} : uint8[n, 40]
+          %5 = dequantize(%4) {encoding = "q4_1"} : float32[n, 64]
+          return %3, %5
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: uint8[n, 60] input 0
+              s1: float32[n, 64] output 0
+              s2: uint8[n, 40] temporary 1..2
+              s3: uint8[40, n] input 1
+              s4: float32[n, 64] output 1
+              0 dequantize: dequantize q4_1 s0 + 20 [60, 1] into s1 [64, 1]
+              1 dequantize: loop over [n, 40]
+                r0 = load uint8 s3 [1, n]
+                store uint8 s2 [40, 1] r0
+              2 dequantize: dequantize q4_1 s2 [40, 1] into s4 [64, 1]
+        "#]],
+    );
+}
+
+#[test]
 fn a_temporary_takes_over_memory_that_is_read_for_the_last_time() {
     check(
         r#"graph "g"(%0: float32[n, n]) {
@@ -445,6 +471,45 @@ fn positions_are_computed_where_they_are_used() {
                 r4 = load float32 s5 [8, 1]
                 r5 = select r3 r4 r2
                 store float32 s4 [8, 1] r5
+        "#]],
+    );
+}
+
+/// Float8 operands are read as they are, one of them computed, and the scales join the product.
+#[test]
+fn scaled_float8_is_not_widened_in_memory() {
+    check(
+        r#"graph "g"(%0: float32[m, 64], %1: float8_e4m3fn[32, 64], %2: float32[m, 1], %3: float32[]) {
+          %4 = cast(%0) {dtype = "float8_e4m3fn"} : float8_e4m3fn[m, 64]
+          %5 = cast(%4) {dtype = "float32"} : float32[m, 64]
+          %6 = permute(%1) {dims = [1, 0]} : float8_e4m3fn[64, 32]
+          %7 = cast(%6) {dtype = "float32"} : float32[64, 32]
+          %8 = matmul(%5, %7) : float32[m, 32]
+          %9 = mul(%8, %2) : float32[m, 32]
+          %10 = mul(%9, %3) : float32[m, 32]
+          %11 = cast(%10) {dtype = "bfloat16"} : bfloat16[m, 32]
+          return %11
+        }"#,
+        expect![[r#"
+            program "g"
+              s0: float8_e4m3fn[m, 64] temporary 0..1
+              s1: float32[m, 64] input 0
+              s2: bfloat16[m, 32] output 0
+              s3: float32[m, 1] input 2
+              s4: float32[] input 3
+              s5: float8_e4m3fn[32, 64] input 1
+              0 cast+cast: loop over [m, 64]
+                r0 = load float32 s1 [64, 1]
+                r1 = cast r0 float8_e4m3fn
+                store float8_e4m3fn s0 [64, 1] r1
+              1 matmul+mul+mul+cast: matmul s0 [64, 1] x s5 [1, 64] k 64 over [m, 32]
+                r0 = product float32
+                r1 = load float32 s3 [1, 0]
+                r2 = mul r0 r1
+                r3 = load float32 s4 [0, 0]
+                r4 = mul r2 r3
+                r5 = cast r4 bfloat16
+                store bfloat16 s2 [32, 1] r5
         "#]],
     );
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Error, Result};
+use crate::{Error, Result, small_float};
 
 /// The family of an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,6 +12,14 @@ enum Family {
     Signed,
     Unsigned,
     Float,
+}
+
+/// The numbers of a float type: the bits of the significand, the implicit one included, and the smallest and largest
+/// positive number. The smallest one is a power of two that all others are multiples of.
+struct Reals {
+    precision: u32,
+    smallest: f64,
+    largest: f64,
 }
 
 macro_rules! dtypes {
@@ -35,6 +43,15 @@ macro_rules! dtypes {
 dtypes! {
     /// True or false, one byte each.
     Bool = 1, "bool", Bool, 8;
+    // The codes of these four are numbers that no documented dtype has.
+    /// 8-bit float: 8 exponent bits and no others; powers of two and NaN.
+    Float8E8M0FNU = 62, "float8_e8m0fnu", Float, 8;
+    /// 6-bit float: 3 exponent bits, no infinities, no NaN.
+    Float6E3M2FN = 63, "float6_e3m2fn", Float, 6;
+    /// 4-bit float: 2 exponent bits, no infinities, no NaN.
+    Float4E2M1FN = 64, "float4_e2m1fn", Float, 4;
+    /// 6-bit float: 2 exponent bits, no infinities, no NaN.
+    Float6E2M3FN = 65, "float6_e2m3fn", Float, 6;
     /// 8-bit float: 4 exponent bits, no infinities.
     Float8E4M3FN = 66, "float8_e4m3fn", Float, 8;
     /// 8-bit float: 4 exponent bits, no infinities, no negative zero.
@@ -89,9 +106,14 @@ impl DType {
             .ok_or_else(|| Error::value(format!("{code} is not the code of a dtype")))
     }
 
-    /// The size of one element in bytes.
+    /// The size of one element in bytes; an element of fewer than eight bits has a byte of its own.
     pub const fn size_in_bytes(self) -> usize {
-        self.row().2 / 8
+        self.row().2.div_ceil(8)
+    }
+
+    /// The number of bits of one element that have a meaning.
+    pub const fn size_in_bits(self) -> usize {
+        self.row().2
     }
 
     /// The alignment of one element in bytes.
@@ -104,8 +126,13 @@ impl DType {
         self.row().1 == Family::Float
     }
 
-    /// Whether it is one of the four 8-bit floats.
+    /// Whether it is one of the five 8-bit floats.
     pub fn is_float8(self) -> bool {
+        self.is_float() && self.size_in_bits() == 8
+    }
+
+    /// Whether it is a float of at most eight bits, which has one byte.
+    pub fn is_small_float(self) -> bool {
         self.is_float() && self.size_in_bytes() == 1
     }
 
@@ -129,30 +156,47 @@ impl DType {
         self.row().1 == Family::Unsigned
     }
 
-    /// The number of significand bits, the implicit one included, of a float; the value bits of an integer.
-    fn precision(self) -> u32 {
+    /// The numbers of a float type.
+    fn reals(self) -> Option<Reals> {
+        let reals = |precision, smallest, largest| Some(Reals { precision, smallest, largest });
         match self {
-            DType::Bool => 1,
-            DType::Float8E4M3FN | DType::Float8E4M3FNUZ => 4,
-            DType::Float8E5M2 | DType::Float8E5M2FNUZ => 3,
-            DType::BFloat16 => 8,
-            DType::Float16 => 11,
-            DType::Float32 => 24,
-            DType::Float64 => 53,
-            int => self.size_in_bytes() as u32 * 8 - u32::from(int.is_signed_integral()),
+            DType::Float16 => reals(11, 2f64.powi(-24), 65504.0),
+            DType::BFloat16 => reals(8, 2f64.powi(-133), f64::from(f32::from_bits(0x7f7f_0000))),
+            DType::Float32 => reals(24, 2f64.powi(-149), f64::from(f32::MAX)),
+            DType::Float64 => reals(53, f64::from_bits(1), f64::MAX),
+            _ => {
+                let format = small_float::format(self)?;
+                reals(format.fraction + 1, f64::from(format.smallest()), f64::from(format.largest()))
+            }
         }
+    }
+
+    /// The bits that an integer has for its value.
+    fn value_bits(self) -> u32 {
+        self.size_in_bits() as u32 - u32::from(self.is_signed_integral())
     }
 
     /// Whether every value of `self` is also a value of `wide`.
     pub fn fits(self, wide: DType) -> bool {
-        if self == wide || self == DType::Bool {
+        if self == wide {
             return true;
         }
         match (self.row().1, wide.row().1) {
-            (Family::Unsigned, Family::Unsigned | Family::Signed)
-            | (Family::Signed, Family::Signed)
-            | (Family::Unsigned | Family::Signed, Family::Float) => self.precision() <= wide.precision(),
-            (Family::Float, Family::Float) => self.size_in_bytes() < wide.size_in_bytes(),
+            // Every type has a one, and all but one have a zero.
+            (Family::Bool, _) => wide != DType::Float8E8M0FNU,
+            (Family::Unsigned, Family::Unsigned | Family::Signed) | (Family::Signed, Family::Signed) => {
+                self.value_bits() <= wide.value_bits()
+            }
+            (Family::Unsigned | Family::Signed, Family::Float) => {
+                wide.reals().is_some_and(|reals| self.value_bits() <= reals.precision)
+            }
+            (Family::Float, Family::Float) => {
+                let zeros = |dtype| small_float::format(dtype).is_none_or(|f| f.has_negative_zero());
+                let Some((a, b)) = self.reals().zip(wide.reals()) else { return false };
+                let numbers =
+                    a.precision <= b.precision && a.smallest >= b.smallest && a.largest <= b.largest;
+                numbers && (zeros(wide) || !zeros(self))
+            }
             _ => false,
         }
     }
@@ -191,6 +235,7 @@ impl FromStr for DType {
 mod tests {
     use super::DType::*;
     use super::*;
+    use crate::Element;
 
     #[test]
     fn names_and_codes_round_trip() {
@@ -236,5 +281,34 @@ mod tests {
         for (a, b) in bad {
             assert!(a.promote(b).unwrap_err().message().contains("Unsafe cast"), "{a} + {b}");
         }
+    }
+
+    #[test]
+    fn small_floats_fit_where_every_value_does() {
+        for &narrow in DType::ALL.iter().filter(|dtype| dtype.is_small_float()) {
+            for &wide in DType::ALL.iter().filter(|dtype| dtype.is_float()) {
+                let all = crate::dispatch!(narrow, A => crate::dispatch!(wide, B => (0..=u8::MAX).all(|bits| {
+                    let value = bytemuck::cast::<u8, A>(bits).to_f64();
+                    let back = B::from_f64(value).to_f64();
+                    back.to_bits() == value.to_bits() || back.is_nan() && value.is_nan()
+                })));
+                assert_eq!(narrow.fits(wide), all, "{narrow} in {wide}");
+            }
+        }
+        assert!(Float8E8M0FNU.fits(BFloat16) && !Float8E8M0FNU.fits(Float16));
+        assert!(
+            Float4E2M1FN.fits(Float6E2M3FN) && Float4E2M1FN.fits(Float8E4M3FN) && Float4E2M1FN.fits(Float16)
+        );
+        assert!(Bool.fits(Float4E2M1FN) && !Bool.fits(Float8E8M0FNU) && !Int8.fits(Float6E2M3FN));
+    }
+
+    #[test]
+    fn elements_of_a_few_bits_have_a_byte() {
+        let sizes = |dtype: DType| [dtype.size_in_bits(), dtype.size_in_bytes(), dtype.align()];
+        assert_eq!(sizes(Float4E2M1FN), [4, 1, 1]);
+        assert_eq!(sizes(Float6E3M2FN), [6, 1, 1]);
+        assert_eq!(sizes(Float8E8M0FNU), [8, 1, 1]);
+        assert_eq!(sizes(Float64), [64, 8, 8]);
+        assert!(Float8E8M0FNU.is_float8() && !Float4E2M1FN.is_float8() && Float4E2M1FN.is_small_float());
     }
 }

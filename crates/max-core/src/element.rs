@@ -3,8 +3,10 @@
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
-use crate::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use crate::scalar::{FloatLane, Lane};
+use crate::small_float::{
+    self, F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Special,
+};
 use crate::{DType, Error, Result};
 
 /// A boolean element: one byte, where any value but zero is true.
@@ -123,6 +125,10 @@ macro_rules! narrow {
 narrow! {
     f16 = Float16;
     bf16 = BFloat16;
+    F4E2M1FN = Float4E2M1FN;
+    F6E2M3FN = Float6E2M3FN;
+    F6E3M2FN = Float6E3M2FN;
+    F8E8M0FNU = Float8E8M0FNU;
     F8E4M3FN = Float8E4M3FN;
     F8E4M3FNUZ = Float8E4M3FNUZ;
     F8E5M2 = Float8E5M2;
@@ -167,12 +173,28 @@ macro_rules! dispatch {
             Bool = $crate::Bool,
             Int8 = i8, Int16 = i16, Int32 = i32, Int64 = i64,
             UInt8 = u8, UInt16 = u16, UInt32 = u32, UInt64 = u64,
-            Float8E4M3FN = $crate::float8::F8E4M3FN, Float8E4M3FNUZ = $crate::float8::F8E4M3FNUZ,
-            Float8E5M2 = $crate::float8::F8E5M2, Float8E5M2FNUZ = $crate::float8::F8E5M2FNUZ,
             Float16 = $crate::f16, BFloat16 = $crate::bf16, Float32 = f32, Float64 = f64)
     };
     (@ $dtype:expr, $T:ident, $body:expr, $($variant:ident = $type:ty),*) => {
-        match $dtype { $($crate::DType::$variant => { type $T = $type; $body })* }
+        $crate::dispatch_small!($dtype, $T => $body, $($crate::DType::$variant => { type $T = $type; $body })*)
+    };
+}
+
+/// Matches a dtype with one arm for the floats of at most eight bits, in which `T` stands for the Rust type, and others
+/// as usual: `dispatch_small!(dtype, T => body, _ => other)`.
+#[macro_export]
+macro_rules! dispatch_small {
+    ($dtype:expr, $T:ident => $body:expr, $($others:tt)+) => {
+        $crate::dispatch_small!(@ $dtype, $T, $body, { $($others)+ },
+            Float4E2M1FN = F4E2M1FN, Float6E2M3FN = F6E2M3FN, Float6E3M2FN = F6E3M2FN,
+            Float8E8M0FNU = F8E8M0FNU, Float8E4M3FN = F8E4M3FN, Float8E4M3FNUZ = F8E4M3FNUZ,
+            Float8E5M2 = F8E5M2, Float8E5M2FNUZ = F8E5M2FNUZ)
+    };
+    (@ $dtype:expr, $T:ident, $body:expr, { $($others:tt)+ }, $($variant:ident = $type:ident),*) => {
+        match $dtype {
+            $($crate::DType::$variant => { type $T = $crate::small_float::$type; $body })*
+            $($others)+
+        }
     };
 }
 
@@ -218,23 +240,28 @@ impl Number {
                 "Unsafe cast: {self} {why} {dtype}; insert an explicit cast, or use another dtype"
             ))
         };
-        match self {
-            Number::Bool(b) => Ok(T::from_i128(i128::from(b))),
+        // Where nothing is infinite or NaN, the result does not show that a number is out of range.
+        let largest = small_float::format(dtype)
+            .filter(|format| format.special == Special::Nothing)
+            .map_or(f64::INFINITY, |format| f64::from(format.largest()));
+        let holds = |value: f64, element: T| value.abs() <= largest && element.to_f64().is_finite();
+        let (element, fits) = match self {
+            Number::Bool(b) => {
+                let element = T::from_i128(i128::from(b));
+                (element, holds(f64::from(u8::from(b)), element))
+            }
             Number::Int(i) => {
                 let element = T::from_i128(i);
-                let fits =
-                    if dtype.is_integral() { element.to_i128() == i } else { element.to_f64().is_finite() };
-                if fits { Ok(element) } else { Err(unsafe_cast("is out of the range of")) }
+                let same = element.to_i128() == i;
+                (element, if dtype.is_integral() { same } else { holds(i as f64, element) })
             }
-            Number::Float(_) if !dtype.is_float() => Err(unsafe_cast("is a float and cannot become")),
+            Number::Float(_) if !dtype.is_float() => return Err(unsafe_cast("is a float and cannot become")),
             Number::Float(f) => {
                 let element = T::from_f64(f);
-                if f.is_finite() && !element.to_f64().is_finite() {
-                    return Err(unsafe_cast("is out of the range of"));
-                }
-                Ok(element)
+                (element, holds(f, element) || !f.is_finite() && largest.is_infinite())
             }
-        }
+        };
+        if fits { Ok(element) } else { Err(unsafe_cast("is out of the range of")) }
     }
 }
 
@@ -286,5 +313,14 @@ mod tests {
         assert!(Number::Float(1e6).to_element::<f16>().is_err());
         assert!(Number::Float(f64::INFINITY).to_element::<f16>().is_ok());
         assert_eq!(Number::Int(16777217).to_element::<f32>(), Ok(16777216.0));
+        assert_eq!(Number::Int(6).to_element::<F4E2M1FN>(), Ok(F4E2M1FN(7)));
+        for bad in [-6.5, f64::INFINITY, f64::NAN] {
+            assert!(Number::Float(bad).to_element::<F4E2M1FN>().is_err(), "{bad}");
+        }
+        assert!(Number::Float(f64::NAN).to_element::<F8E8M0FNU>().is_ok());
+        assert!(Number::Int(100).to_element::<F6E3M2FN>().is_err());
+        for bad in [Number::Bool(false), Number::Int(0), Number::Float(-1.0)] {
+            assert!(bad.to_element::<F8E8M0FNU>().is_err(), "{bad} is no power of two");
+        }
     }
 }

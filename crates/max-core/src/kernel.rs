@@ -14,6 +14,7 @@
 mod attention;
 mod check;
 mod conv;
+mod dequantize;
 mod gather;
 mod indexed;
 mod irfft;
@@ -21,6 +22,7 @@ mod map;
 mod matmul;
 mod print;
 mod put;
+mod qmatmul;
 mod resample;
 mod roi_align;
 mod scan;
@@ -33,12 +35,14 @@ mod window;
 pub use attention::Attention;
 pub use check::Level;
 pub use conv::Conv2d;
+pub use dequantize::Dequantize;
 pub use gather::Gather;
 pub use indexed::Indexed;
 pub use irfft::{Irfft, Normalization};
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
 pub use put::{Put, PutBound, put_start};
+pub use qmatmul::{Experts, Projection, QMatmul};
 pub use resample::Resample;
 pub use roi_align::{Bins, Coordinate, Region, RoiAlign, Sample, Sampling};
 pub use scan::Scan;
@@ -102,7 +106,7 @@ pub enum Reduction {
 
 /// One instruction of a loop. It defines the register of its own position; a store defines none.
 ///
-/// Registers have dtypes. Narrow floats (f16, bf16, float8) are held as f32 in registers: they are widened when loaded
+/// Registers have dtypes. Narrow floats (f16, bf16 and smaller) are held as f32 in registers: they are widened when loaded
 /// and rounded when stored or cast.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Instr<D> {
@@ -228,8 +232,10 @@ kernels! {
     Loop "loop",
     Matmul "matmul",
     Matmuls "matmul",
+    QMatmul "qmatmul",
     Attention "attention",
     Conv2d "conv2d",
+    Dequantize "dequantize",
     Gather "gather",
     Irfft "irfft" host only,
     RoiAlign "roi_align",

@@ -11,7 +11,6 @@ pub mod dim;
 pub mod dtype;
 pub mod element;
 pub mod error;
-pub mod float8;
 pub mod kernel;
 pub mod layout;
 pub mod memory;
@@ -21,6 +20,7 @@ pub mod resample;
 pub mod scalar;
 pub mod shape;
 pub mod signature;
+pub mod small_float;
 pub mod types;
 
 pub use bytes::HostBytes;

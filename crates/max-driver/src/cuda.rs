@@ -23,7 +23,7 @@ mod strided;
 mod version;
 mod watch;
 
-pub use blas::{Activation, Compute, Gemm, GemmAddresses, GemmPlan, Matrix};
+pub use blas::{Activation, Compute, Gemm, GemmAddresses, GemmPlan, Matrix, Scaling};
 pub use compile::{Function, Source};
 pub use event::Event;
 pub use gpu::Gpu;

@@ -33,6 +33,8 @@ pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
 pub const FLAG_READ_ONLY: u64 = 1 << 0;
 /// Set in `flags` if the producer made a copy for the consumer.
 pub const FLAG_COPIED: u64 = 1 << 1;
+/// Set in `flags` if elements of fewer than eight bits have a byte each; without it they are packed.
+pub const FLAG_PADDED: u64 = 1 << 2;
 
 /// Where a tensor lives: a type of device by its published number, and which device of that type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,8 +174,12 @@ impl From<DType> for DLDataType {
             DType::Float8E4M3FNUZ => 11,
             DType::Float8E5M2 => 12,
             DType::Float8E5M2FNUZ => 13,
+            DType::Float8E8M0FNU => 14,
+            DType::Float6E2M3FN => 15,
+            DType::Float6E3M2FN => 16,
+            DType::Float4E2M1FN => 17,
         };
-        DLDataType { code, bits: dtype.size_in_bytes() as u8 * 8, lanes: 1 }
+        DLDataType { code, bits: dtype.size_in_bits() as u8, lanes: 1 }
     }
 }
 
@@ -256,6 +262,10 @@ mod tests {
         refused(2, 32, 4, "4 lanes");
         refused(0, 4, 1, "int (code 0) with 4 bits");
         refused(200, 8, 1, "code 200");
+        refused(17, 8, 1, "with 8 bits");
+        assert_eq!(DLDataType::from(DType::Float4E2M1FN), DLDataType { code: 17, bits: 4, lanes: 1 });
+        assert_eq!(DLDataType::from(DType::Float6E2M3FN), DLDataType { code: 15, bits: 6, lanes: 1 });
+        assert_eq!(DLDataType::from(DType::Float8E8M0FNU), DLDataType { code: 14, bits: 8, lanes: 1 });
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod host;
 mod memory;
 mod mmap;
 mod pool;
+pub mod resident;
 mod spec;
 mod stream;
 mod virtual_device;

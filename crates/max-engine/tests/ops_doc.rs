@@ -24,11 +24,11 @@ const HEAD: &str = "\
 Every op of `max.graph.ops`, under the same name in `max.experimental.functional` and, with a few exceptions, in Rust as
 `max::graph::ops`. This page is made from their declarations by a test, which fails when it is out of date.
 
-- **dtypes**: *float* is float16, bfloat16, float32 and float64, *float8* all of its kinds, *int* all eight integer types.
+- **dtypes**: *float* is float16, bfloat16, float32 and float64, *small float* the eight floats of at most eight bits,
+  *int* all eight integer types.
 - **runs as**: *view* means that no element is moved; *loop* is fused with what comes before and after it; `matmul + loop`
   means a kernel in whose final loop the ops that follow are computed; other kernels write their results to memory.
-- **GPU**: whether it runs on an NVIDIA GPU. What does not is an error that names the op and the device; so are some kernels
-  that compute with float8 there.
+- **GPU**: whether it runs on an NVIDIA GPU. What does not is an error that names the op and the device.
 
 In examples `x`, `y` and so on are tensors of the given types.
 
@@ -78,15 +78,46 @@ const OTHERS: &[(&str, &str, &str)] = &[
 
 /// Op functions that are no op of their own in Python: parts of others, or methods of values.
 const PARTS: &[&str] = &[
+    "activate",
+    "affine_group_norm",
+    "affine_layer_norm",
     "all",
     "any",
+    "apply_penalties_to_logits",
+    "convolution",
+    "embedding",
+    "flash_attention",
+    "float8_e4m3fnuz",
+    "float8_linear",
+    "gated",
     "gelu_quick",
     "gelu_tanh",
+    "grouped_matmul",
+    "grouped_scaled_matmul",
+    "linear",
+    "merge_ragged_tensors",
+    "mixture",
+    "moe_create_indices",
+    "quantize_dynamic_float8",
+    "quantize_static_float8",
+    "quantized_linear",
+    "quantized_matmul",
+    "ragged_flash_attention",
     "rebind_filter",
     "reduce_max",
     "reduce_min",
+    "rope",
+    "rope_table",
+    "scaled_matmul",
+    "scatter_set_constant",
+    "sgmv",
+    "sgmv_lora",
+    "shard",
     "stdev",
+    "swish_glu",
     "tensor",
+    "topk_fused_sampling",
+    "update_frequency_data",
     "var",
 ];
 
@@ -182,6 +213,7 @@ fn python(json: &Json, next_input: &mut dyn FnMut() -> String) -> String {
             Some(("dtype", "$")) => "DType.float32".into(),
             Some(("dtype", name)) => format!("DType.{name}"),
             Some(("device", _)) => "DeviceRef.CPU()".into(),
+            Some(("encoding", name)) => format!("QuantizationEncoding.{name}"),
             Some((_, name)) => format!("\"{name}\""),
             None if text.contains('[') => next_input(),
             None => format!("\"{text}\""),
@@ -195,17 +227,18 @@ fn dtype_names(found: &BTreeSet<DType>) -> String {
     type Belongs = fn(DType) -> bool;
     let all = |belongs: Belongs| DType::ALL.iter().copied().filter(move |&dtype| belongs(dtype));
     let groups: [(&str, Belongs); 4] = [
-        ("float", |dtype| dtype.is_float() && !dtype.is_float8()),
-        ("float8", |dtype| dtype.is_float8()),
+        ("float", |dtype| dtype.is_float() && !dtype.is_small_float()),
+        ("small float", |dtype| dtype.is_small_float()),
         ("int", |dtype| dtype.is_integral() && dtype != DType::Bool),
         ("bool", |dtype| dtype == DType::Bool),
     ];
     let mut names = Vec::new();
     for (name, belongs) in groups {
-        let here: Vec<DType> = all(belongs).filter(|dtype| found.contains(dtype)).collect();
-        match here.len() == all(belongs).count() {
-            true => names.push(name.to_owned()),
-            false => names.extend(here.iter().map(DType::to_string)),
+        let (here, missing): (Vec<DType>, Vec<DType>) = all(belongs).partition(|dtype| found.contains(dtype));
+        match missing[..] {
+            [] => names.push(name.to_owned()),
+            [one] if here.len() > 4 => names.push(format!("{name} except {one}")),
+            _ => names.extend(here.iter().map(DType::to_string)),
         }
     }
     names.join(", ")

@@ -4,9 +4,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use max_core::kernel::{Normalization, Pooling};
+use max_core::quantization::Storage;
 use max_core::{
     ConvInputLayout, Coordinates, DType, DeviceRef, Dim, Error, FilterLayout, Interpolation, Parameter,
-    Parameters, Result, Shape, Type, bail,
+    Parameters, QuantizationEncoding, Result, Shape, Type, bail,
 };
 
 use crate::custom::CustomOp;
@@ -133,10 +134,12 @@ attr_types! {
     FilterLayout: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     Coordinates: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     Interpolation: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
+    QuantizationEncoding: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     Pooling: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     Option<FilterLayout>: self => Attr::Str(self.map_or("", FilterLayout::name).into()),
         Attr::Str(s) => if s.is_empty() { Some(None) } else { s.parse().ok().map(Some) };
     Normalization: self => Attr::Str(self.name().into()), Attr::Str(s) => s.parse().ok();
+    Storage: self => Attr::Str(self.to_string()), Attr::Str(s) => s.parse().ok();
     HostTensor: self => Attr::Tensor(self.clone()), Attr::Tensor(t) => Some(t);
     Vec<Type>: self => Attr::Types(self.clone()), Attr::Types(t) => Some(t);
     Arc<CustomOp>: self => Attr::Custom(self.clone()), Attr::Custom(op) => Some(op);

@@ -334,11 +334,15 @@ impl Graph {
         }
     }
 
-    /// Adds a weight; adding the same weight again returns the same value.
+    /// Adds a weight; adding the same weight again returns the same value. Of a shard, the whole is added.
     #[track_caller]
     pub fn add_weight(&self, weight: &Weight) -> Result<TensorValue> {
+        if weight.whole().is_some() {
+            let _scope = self.enter();
+            return weight.value();
+        }
         located("add_weight", Location::caller(), || {
-            self.weight_value(weight.name(), weight.tensor_type(), weight.identity(), false)
+            self.weight_value(&weight.name(), weight.tensor_type(), weight.identity(), false)
         })
     }
 

@@ -15,20 +15,29 @@ pub mod conv3d;
 pub mod conv_transpose;
 pub mod cumsum;
 pub mod custom;
+pub mod dequantize;
 pub mod elementwise;
+pub mod experts;
 pub mod fence;
+pub mod flash_attention;
+pub mod float8;
 pub mod fold;
 pub mod gather;
 pub mod group_norm;
 pub mod index;
 pub mod irfft;
+pub mod layer;
 pub mod layer_norm;
+pub mod lora;
 pub mod masked_scatter;
 pub mod matmul;
+pub mod moe;
 pub mod pad;
 pub mod permute;
 pub mod pool;
 pub mod print;
+pub mod qmatmul;
+pub mod ragged;
 pub mod random;
 pub mod rebind;
 pub mod reduce;
@@ -37,13 +46,17 @@ pub mod resample;
 pub mod reshape;
 pub mod rms_norm;
 pub mod roi_align;
+pub mod rope;
+pub mod sampling;
 pub mod scatter;
 pub mod select;
+pub mod shard;
 pub mod slice;
 pub mod softmax;
 pub mod sort;
 pub mod split;
 pub mod suppress;
+pub mod swish_glu;
 pub mod transfer;
 pub mod window;
 
@@ -63,20 +76,35 @@ pub use conv_transpose::{ConvTransposeOptions, conv2d_transpose};
 pub use conv3d::{Conv3dOptions, conv3d};
 pub use cumsum::cumsum;
 pub use custom::{custom, inplace_custom};
+pub use dequantize::dequantize;
 pub use elementwise::*;
+pub use experts::moe_create_indices;
 pub use fence::fence;
+pub use flash_attention::{MaskVariant, flash_attention, ragged_flash_attention};
+pub use float8::{
+    float8_e4m3fnuz, grouped_matmul, grouped_scaled_matmul, quantize_dynamic_float8, quantize_static_float8,
+    scaled_matmul,
+};
 pub use fold::fold;
 pub use gather::{gather, gather_nd};
 pub use group_norm::group_norm;
 pub use index::range;
 pub use irfft::irfft;
+pub use layer::{
+    activate, affine_group_norm, affine_layer_norm, convolution, embedding, float8_linear, gated, linear,
+    quantized_linear,
+};
 pub use layer_norm::layer_norm;
+pub use lora::{sgmv, sgmv_lora};
 pub use masked_scatter::masked_scatter;
 pub use matmul::{matmul, outer};
+pub use moe::mixture;
 pub use pad::pad;
 pub use permute::{permute, transpose};
 pub use pool::{avg_pool2d, max_pool2d};
 pub use print::print;
+pub use qmatmul::{qmatmul, quantized_matmul};
+pub use ragged::merge_ragged_tensors;
 pub use random::{random_gaussian, random_set_seed, random_uniform, seed_type};
 pub use rebind::{rebind, rebind_filter};
 pub use reduce::{Axes, all, any, argmax, argmin, mean, prod, reduce_max, reduce_min, stdev, sum, var};
@@ -85,16 +113,22 @@ pub use resample::{InterpolationMode, resize, resize_bicubic, resize_linear, res
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use rms_norm::rms_norm;
 pub use roi_align::roi_align;
+pub use rope::{Positions, RopeScaling, rope, rope_table};
+pub use sampling::{
+    apply_penalties_to_logits, scatter_set_constant, topk_fused_sampling, update_frequency_data,
+};
 pub use scatter::{
     scatter, scatter_add, scatter_max, scatter_min, scatter_mul, scatter_nd, scatter_nd_add, scatter_nd_max,
     scatter_nd_min, scatter_nd_mul,
 };
 pub use select::where_;
+pub use shard::{Sharding, ShardingStrategy, shard};
 pub use slice::slice_tensor;
 pub use softmax::{logsoftmax, softmax};
 pub use sort::{argsort, bottom_k, nonzero, top_k};
 pub use split::{chunk, split};
 pub use suppress::non_maximum_suppression;
+pub use swish_glu::swish_glu;
 pub use transfer::transfer_to;
 pub use window::{band_part, hann_window};
 
@@ -119,20 +153,29 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         conv_transpose::OP_FUNCTIONS,
         cumsum::OP_FUNCTIONS,
         custom::OP_FUNCTIONS,
+        dequantize::OP_FUNCTIONS,
         elementwise::OP_FUNCTIONS,
+        experts::OP_FUNCTIONS,
         fence::OP_FUNCTIONS,
+        flash_attention::OP_FUNCTIONS,
+        float8::OP_FUNCTIONS,
         fold::OP_FUNCTIONS,
         gather::OP_FUNCTIONS,
         group_norm::OP_FUNCTIONS,
         index::OP_FUNCTIONS,
         irfft::OP_FUNCTIONS,
+        layer::OP_FUNCTIONS,
         layer_norm::OP_FUNCTIONS,
+        lora::OP_FUNCTIONS,
         masked_scatter::OP_FUNCTIONS,
         matmul::OP_FUNCTIONS,
+        moe::OP_FUNCTIONS,
         pad::OP_FUNCTIONS,
         permute::OP_FUNCTIONS,
         pool::OP_FUNCTIONS,
         print::OP_FUNCTIONS,
+        qmatmul::OP_FUNCTIONS,
+        ragged::OP_FUNCTIONS,
         random::OP_FUNCTIONS,
         rebind::OP_FUNCTIONS,
         reduce::OP_FUNCTIONS,
@@ -142,12 +185,16 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         rms_norm::OP_FUNCTIONS,
         scatter::OP_FUNCTIONS,
         roi_align::OP_FUNCTIONS,
+        rope::OP_FUNCTIONS,
+        sampling::OP_FUNCTIONS,
         select::OP_FUNCTIONS,
+        shard::OP_FUNCTIONS,
         slice::OP_FUNCTIONS,
         softmax::OP_FUNCTIONS,
         sort::OP_FUNCTIONS,
         split::OP_FUNCTIONS,
         suppress::OP_FUNCTIONS,
+        swish_glu::OP_FUNCTIONS,
         transfer::OP_FUNCTIONS,
         window::OP_FUNCTIONS,
     ];

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use max_core::kernel::Normalization;
+use max_core::quantization::Storage;
 use max_core::{
     BufferType, ConvInputLayout, DType, DeviceRef, Dim, Error, FilterLayout, Number, Parameter, Parameters,
-    Result, Shape, TensorType, Type, bail, dispatch,
+    QuantizationConfig, QuantizationEncoding, Result, Shape, TensorType, Type, bail, dispatch,
 };
 
 use crate::custom::{CustomOp, CustomRef};
@@ -138,12 +139,14 @@ from_arg! {
     f64, "a float" { Arg::Number(Number::Int(i)) => Ok(i as f64), Arg::Number(Number::Float(f)) => Ok(f) }
     bool, "a bool" { Arg::Number(Number::Bool(b)) => Ok(b) }
     String, "a string" { Arg::Str(s) => Ok(s) }
+    Storage, "how quantized rows are stored" { Arg::Str(s) => s.parse() }
     DType, "a DType or the name of one" { Arg::DType(d) => Ok(d), Arg::Str(name) => name.parse() }
     DeviceRef, "a device or the name of one" { Arg::Device(d) => Ok(d), Arg::Str(name) => name.parse() }
     TensorType, "a TensorType" { Arg::Type(Type::Tensor(t)) => Ok(t) }
     BufferType, "a BufferType" { Arg::Type(Type::Buffer(t)) => Ok(t) }
     Type, "a Type" { Arg::Type(t) => Ok(t) }
     Vec<Type>, "a list of types" { Arg::List(list) => list.into_iter().map(Type::from_arg).collect() }
+    Vec<String>, "a list of strings" { Arg::List(list) => list.into_iter().map(String::from_arg).collect() }
     Graph, "a graph" { Arg::Graph(g) => Ok(g) }
     BufferValue, "a buffer" { Arg::Value(v) => v.buffer() }
     Dim, "an int, a name or a Dim" {
@@ -178,10 +181,12 @@ from_arg! {
             Parameters::new(named.collect::<Result<_>>()?)
         }
     }
+    Vec<f64>, "a list of floats" { Arg::List(list) => list.into_iter().map(f64::from_arg).collect() }
     Vec<i64>, "a list of ints" { Arg::List(list) => list.into_iter().map(i64::from_arg).collect() }
     ConvInputLayout, "the name of a layout" { Arg::Str(s) => s.parse() }
     FilterLayout, "the name of a layout" { Arg::Str(s) => s.parse() }
     Normalization, "the name of a normalization" { Arg::Str(s) => s.parse() }
+    QuantizationEncoding, "a QuantizationEncoding or the name of one" { Arg::Str(s) => s.parse() }
     Bound, "an int, a Dim or a scalar tensor" {
         Arg::None => Ok(Bound::Natural),
         Arg::Number(Number::Int(i)) => integer(i).map(|i| Bound::Dim(Dim::Static(i))),
@@ -259,6 +264,23 @@ fn integer(i: i128) -> Result<i64> {
 fn slice_index([start, stop, step]: [Arg; 3], out_dim: Option<Dim>) -> Result<Index> {
     let step = Option::<i64>::from_arg(step)?.unwrap_or(1);
     Ok(Index::Slice { start: Bound::from_arg(start)?, stop: Bound::from_arg(stop)?, step, out_dim })
+}
+
+impl FromArg for QuantizationConfig {
+    fn from_arg(arg: Arg) -> Result<QuantizationConfig> {
+        let Arg::List(fields) = arg else { return arg.wrong("a QuantizationConfig") };
+        let Ok([method, bits, group_size, desc_act, sym]) = <[Arg; 5]>::try_from(fields) else {
+            bail!(type_, "expected the five fields of a QuantizationConfig");
+        };
+        let bits = i64::from_arg(bits)?;
+        Ok(QuantizationConfig {
+            quant_method: String::from_arg(method)?,
+            bits: u32::try_from(bits).map_err(|_| Error::value(format!("{bits} is not a number of bits")))?,
+            group_size: i64::from_arg(group_size)?,
+            desc_act: bool::from_arg(desc_act)?,
+            sym: bool::from_arg(sym)?,
+        })
+    }
 }
 
 impl<T: FromArg> FromArg for Option<T> {

@@ -20,7 +20,7 @@ mod weight;
 use std::ops::Range;
 
 use max_core::kernel::{Access, Attention};
-use max_core::{DType, Element, Result, bail};
+use max_core::{DType, Element, Result, bail, dispatch_small};
 
 use crate::matmul::{Cut, DEPTH, Ending, Micro, Operand, count};
 use crate::scratch::{bytes, pieces, with};
@@ -168,18 +168,13 @@ fn is_double(dtype: DType) -> bool {
 
 /// The function for a float dtype.
 fn floats(dtype: DType) -> Result<unsafe fn(&PreparedAttention, &[Memory], &Pool)> {
-    use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
-    Ok(match dtype {
+    Ok(dispatch_small!(dtype, N => run::<N>,
         DType::Float64 => run::<f64>,
         DType::Float32 => run::<f32>,
         DType::Float16 => run::<max_core::f16>,
         DType::BFloat16 => run::<max_core::bf16>,
-        DType::Float8E4M3FN => run::<F8E4M3FN>,
-        DType::Float8E4M3FNUZ => run::<F8E4M3FNUZ>,
-        DType::Float8E5M2 => run::<F8E5M2>,
-        DType::Float8E5M2FNUZ => run::<F8E5M2FNUZ>,
         _ => bail!(internal, "attention of {dtype} is not supported"),
-    })
+    ))
 }
 
 /// # Safety

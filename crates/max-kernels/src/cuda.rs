@@ -9,6 +9,8 @@
 mod attention;
 mod conv;
 mod custom;
+mod decode;
+mod dequantize;
 mod epilogue;
 mod gather;
 mod indexed;
@@ -17,6 +19,7 @@ mod matmul;
 #[cfg(test)]
 mod nvrtc;
 mod put;
+mod qmatmul;
 mod record;
 mod resample;
 mod roi_align;
@@ -135,6 +138,7 @@ impl Prepared {
                         c: gemm.c.as_ref().map_or(0, address),
                         d: address(&gemm.d),
                         bias: gemm.bias.as_ref().map_or(0, address),
+                        scales: gemm.scales.each_ref().map(|scale| scale.as_ref().map_or(0, address)),
                         workspace: gemm.workspace.as_ref().map_or(0, address),
                     };
                     // SAFETY: as above.
@@ -216,6 +220,8 @@ struct GemmCall {
     c: Option<Address>,
     d: Address,
     bias: Option<Address>,
+    /// The factors of `a` and of `b`.
+    scales: [Option<Address>; 2],
     workspace: Option<Address>,
     alpha: f64,
     beta: f64,
@@ -230,12 +236,14 @@ impl Plan {
             Kernel::Matmuls(k) => k.all.iter().try_for_each(|k| self.matmul(k)),
             Kernel::Attention(k) => self.attention(k),
             Kernel::Conv2d(k) => self.conv2d(k),
+            Kernel::Dequantize(k) => self.dequantize(k),
             Kernel::Gather(k) => self.gather(k),
             Kernel::RoiAlign(k) => self.roi_align(k),
             Kernel::Scan(k) => self.scan(k),
             Kernel::Scatter(k) => self.scatter(k),
             Kernel::Sort(k) => self.sort(k),
             Kernel::Put(k) => self.put(k),
+            Kernel::QMatmul(k) => self.qmatmul(k),
             Kernel::Window(k) => self.window(k),
             Kernel::Resample(k) => self.resample(k),
             Kernel::Irfft(_) | Kernel::Suppress(_) => bail!(

@@ -9,6 +9,7 @@ mod cache;
 mod conv;
 pub mod cuda;
 pub mod custom;
+mod dequantize;
 mod gather;
 mod indexed;
 mod irfft;
@@ -18,6 +19,7 @@ mod matmul;
 mod memory;
 mod pool;
 mod put;
+mod qmatmul;
 mod register;
 mod resample;
 mod roi_align;
@@ -79,8 +81,10 @@ kinds! {
     Loop => loops::PreparedLoop,
     Matmul => matmul::PreparedMatmuls,
     Matmuls => matmul::PreparedMatmuls,
+    QMatmul => qmatmul::PreparedQMatmul,
     Attention => attention::PreparedAttention,
     Conv2d => conv::PreparedConv,
+    Dequantize => dequantize::PreparedDequantize,
     Gather => gather::PreparedGather,
     Irfft => irfft::PreparedIrfft,
     RoiAlign => roi_align::PreparedRoiAlign,

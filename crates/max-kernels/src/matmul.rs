@@ -18,13 +18,14 @@ mod pack;
 
 use std::ops::Range;
 
-use max_core::kernel::{Access, Matmul, Slot};
+use max_core::kernel::{Access, Instr, Matmul, Slot};
 use max_core::scalar::Lane;
+use max_core::small_float::{F8E4M3FN, F8E5M2};
 use max_core::{DType, Result, bail, bf16, dispatch, f16};
 
 use block::{Ahead, Right, multiply};
 pub use constant::Constant;
-use constant::Place;
+pub(crate) use constant::Place;
 pub(crate) use ending::{Ending, Places};
 use form::{Dots, Form, Plain, Widened};
 use micro::Dot;
@@ -107,6 +108,11 @@ impl Operand {
         Operand { places: Places::new(access, batch), strides, size: size.map(|size| size as usize) }
     }
 
+    /// The bytes of an element.
+    pub(crate) fn element(&self) -> usize {
+        self.places.element()
+    }
+
     /// The transposed matrices.
     pub(crate) fn transposed(mut self) -> Operand {
         self.strides.reverse();
@@ -180,7 +186,14 @@ impl PreparedMatmul {
             bail!(internal, "a matmul of {lhs} and {rhs} where {left} and {right} are expected");
         }
         count(&[&k.batch[..], &[k.m, k.n]].concat())?;
-        let (dtype, right) = (left, Operand::new(&k.rhs, &k.batch, [k.k, k.n]));
+        let right = Operand::new(&k.rhs, &k.batch, [k.k, k.n]);
+        // The sums of float8 operands are wanted with more bits than these have.
+        let dtype = k.epilogue.code.iter().find_map(|instr| match instr {
+            Instr::Product(wide) if left.is_float8() && (wide.is_half() || *wide == DType::Float32) => {
+                Some(*wide)
+            }
+            _ => None,
+        });
         let one = right.places.repeat() && k.k > 0 && k.n > 0;
         Ok(PreparedMatmul {
             batch: count(&k.batch)?,
@@ -188,7 +201,7 @@ impl PreparedMatmul {
             left: Operand::new(&k.lhs, &k.batch, [k.m, k.k]),
             right,
             whole: one.then(|| (k.rhs.slot, Place::new(&k.rhs, [k.k, k.n], left))),
-            ending: Ending::new(&k.epilogue, dtype)?,
+            ending: Ending::new(&k.epilogue, dtype.unwrap_or(left))?,
         })
     }
 
@@ -212,7 +225,13 @@ fn choose([left, right]: [DType; 2]) -> Result<Run> {
     Ok(match (left, right) {
         (DType::Float32, DType::BFloat16) => run::<Widened<bf16, f32>>,
         (DType::Float32, DType::Float16) => run::<Widened<f16, f32>>,
+        (DType::Float32, DType::Float8E4M3FN) => run::<Widened<F8E4M3FN, f32>>,
+        (DType::Float32, DType::Float8E5M2) => run::<Widened<F8E5M2, f32>>,
+        (DType::BFloat16, DType::Float8E4M3FN) => run::<Widened<F8E4M3FN, bf16>>,
+        (DType::BFloat16, DType::Float8E5M2) => run::<Widened<F8E5M2, bf16>>,
         _ if left != right => bail!(internal, "a matmul of {left} and {right}"),
+        (DType::Float8E4M3FN, _) => run::<Widened<F8E4M3FN>>,
+        (DType::Float8E5M2, _) => run::<Widened<F8E5M2>>,
         (DType::BFloat16, _) => dots::<bf16>(run::<Widened<bf16>>),
         (DType::Float16, _) => run::<Widened<f16>>,
         (DType::Int8, _) => dots::<i8>(run::<Plain<i8>>),

@@ -29,6 +29,28 @@ pub fn copy_bandwidth(pool: &Pool) -> f64 {
     rates[0].max(rates[1])
 }
 
+/// Bytes read per second from an array that fits in no cache.
+pub fn read_bandwidth(pool: &Pool) -> f64 {
+    const LEN: usize = 1 << 25;
+    const PIECE: usize = 1 << 16;
+    let from = vec![1f32; LEN];
+    let read = |task: usize| {
+        black_box(sum(&from[task * PIECE..][..PIECE]));
+    };
+    size_of_val(&from[..]) as f64 / seconds(|| pool.run(LEN / PIECE, &read))
+}
+
+/// Enough sums for the compiler to keep up with any memory.
+fn sum(values: &[f32]) -> [u32; 32] {
+    let mut sums = [0u32; 32];
+    for values in values.chunks_exact(sums.len()) {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum ^= value.to_bits();
+        }
+    }
+    sums
+}
+
 /// Float32 operations per second, where a multiply-add counts as two.
 pub fn peak_flops(pool: &Pool) -> f64 {
     const STEPS: usize = 1 << 18;

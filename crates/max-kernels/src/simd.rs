@@ -8,7 +8,10 @@
 #[cfg_attr(not(target_arch = "x86_64"), path = "simd/baseline.rs")]
 mod arch;
 
-pub(crate) use arch::{Isa, Vector, fence, prefetch, stream_line, versions};
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+
+pub(crate) use arch::{Isa, Vector, fence, prefetch, prefetch_near, stream_line, versions};
 
 /// The size of a cache line, the unit of streaming stores.
 pub(crate) const LINE: usize = 64;

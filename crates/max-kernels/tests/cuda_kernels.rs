@@ -3,6 +3,8 @@
 //! All cases are prepared together, as programs do it, and run twice: both runs must give the same bits. Every failure
 //! is reported, not only the first.
 
+#[path = "cuda_kernels/bandwidth.rs"]
+mod bandwidth;
 #[path = "cuda_kernels/case.rs"]
 mod case;
 #[path = "cuda_kernels/conv.rs"]
@@ -12,6 +14,8 @@ mod gather;
 mod gpu;
 #[path = "cuda_kernels/matmul.rs"]
 mod matmul;
+#[path = "cuda_kernels/qmatmul.rs"]
+mod qmatmul;
 #[path = "cuda_kernels/scatter.rs"]
 mod scatter;
 #[path = "cuda_kernels/sort.rs"]
@@ -49,6 +53,28 @@ fn kernels_match_the_cpu() {
     failures.extend(gather::unaligned_memory(&device));
     let shown = failures.iter().take(40).map(String::as_str).collect::<Vec<_>>().join("\n\n");
     assert!(failures.is_empty(), "{} failures\n{shown}", failures.len());
+}
+
+#[test]
+fn quantized_products_match_their_definition() {
+    let Some(device) = gpu() else { return };
+    let failures = qmatmul::failures(&device);
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
+}
+
+/// Their definition gives numbers, with or without a GPU.
+#[test]
+fn quantized_products_are_numbers() {
+    let wrong = qmatmul::without_numbers();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// Prints how fast weights are read: `cargo test --release -p max-kernels --test cuda_kernels -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn qmatmul_bandwidth() {
+    let Some(device) = gpu() else { return };
+    bandwidth::report(&device).unwrap();
 }
 
 /// All cases are valid kernels, with or without a GPU.

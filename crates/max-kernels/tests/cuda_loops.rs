@@ -11,7 +11,7 @@ mod random;
 
 use gpu::gpu;
 use max_core::kernel::{Kernel, Level, Loop};
-use max_core::{DType, Element, Result, dispatch};
+use max_core::{DType, Element, Result, dispatch, small_float};
 use max_driver::{Buffer, CPU, Device};
 use max_kernels::cuda::{self, Options, Prepared};
 use max_kernels::{Memory, Pool};
@@ -156,9 +156,7 @@ fn near(dtype: DType, got: f64, expected: f64, slack: f64) -> bool {
         DType::Float32 => 1e-6,
         DType::Float16 => 1e-3,
         DType::BFloat16 => 8e-3,
-        DType::Float8E5M2 | DType::Float8E5M2FNUZ => 0.25,
-        _ if dtype.is_float8() => 0.125,
-        _ => 0.0,
+        _ => small_float::format(dtype).map_or(0.0, |format| 1.0 / f64::from(1 << format.fraction)),
     };
     (got.is_nan() && expected.is_nan())
         || got == expected

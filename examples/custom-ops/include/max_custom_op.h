@@ -17,6 +17,10 @@ extern "C" {
 /* The types of elements. */
 enum {
     MAX_BOOL = 1,
+    MAX_FLOAT8_E8M0FNU = 62,
+    MAX_FLOAT6_E3M2FN = 63,
+    MAX_FLOAT4_E2M1FN = 64,
+    MAX_FLOAT6_E2M3FN = 65,
     MAX_FLOAT8_E4M3FN = 66,
     MAX_FLOAT8_E4M3FNUZ = 67,
     MAX_FLOAT8_E5M2 = 68,

@@ -1,8 +1,10 @@
 //! Ops with kernels of their own. Where a kernel ends in a loop, its result goes into the loop of its group, which later
 //! ops may extend; other kernels write their results to memory.
 
-use max_core::kernel::{Access, Attention, Conv2d, Instr, Kernel, Loop, Matmul, Resample, Scan, Window};
-use max_core::{DeviceRef, Dim, Result, Shape, Type, bail};
+use max_core::kernel::{
+    Access, Attention, Conv2d, Dequantize, Instr, Kernel, Loop, Matmul, Resample, Scan, Window,
+};
+use max_core::{DType, DeviceRef, Dim, Result, Shape, Type, bail};
 use max_graph::ir::Op;
 use max_graph::{OpId, ValueId, ops};
 
@@ -14,13 +16,18 @@ use crate::program::{Claim, CustomCall};
 impl Lowering<'_> {
     pub(super) fn matmul(&mut self, id: OpId, op: &Op) -> Result<()> {
         let device = self.device(op.results[0])?;
-        let lhs = self.stored(op.operands[0], device)?;
+        let mut lhs = self.stored(op.operands[0], device)?;
         let mut rhs = self.stored(op.operands[1], device)?;
-        // A weight that is only widened for the matmul is read as it is.
-        if device.is_cpu()
-            && let Some(narrow) = self.narrow.get(&op.operands[1])
-        {
-            rhs = narrow.clone();
+        // What is only widened for the matmul is read as it is: a right operand, or both if these are float8.
+        let narrow = [0, 1].map(|at| self.narrow.get(&op.operands[at]).cloned());
+        let float8 = |view: &View| Some(self.node(view.node).dtype).filter(|dtype| dtype.is_float8());
+        match narrow {
+            [Some(left), Some(right)] if float8(&left).is_some() && float8(&left) == float8(&right) => {
+                lhs = self.on(None, left, device)?;
+                rhs = self.on(None, right, device)?;
+            }
+            [_, Some(right)] if device.is_cpu() => rhs = right,
+            _ => {}
         }
         let space = self.array(op.results[0])?.1;
         let ([batch @ .., m, n], Some(k)) = (&space[..], lhs.layout.shape.last()) else {
@@ -36,6 +43,28 @@ impl Lowering<'_> {
             epilogue: Loop::empty(vec![]),
         };
         self.fused(id, op, kernel, None)
+    }
+
+    /// Remembers the narrow floats that a cast widens: weights and constants of 16 bits, and float8 in memory that is not
+    /// written again. On a GPU there are matmuls of two float8 operands only.
+    pub(super) fn widened(&mut self, op: &Op, to: DType) {
+        let Some(view) = self.views[op.operands[0].0 as usize].clone() else { return };
+        let node = self.node(view.node);
+        let fixed = matches!(node.source, Source::Weight(_) | Source::Constant(_));
+        let lasts = match node.source {
+            Source::Input(at) => matches!(self.body.type_of(self.body.block.arguments[at]), Type::Tensor(_)),
+            Source::Group(..) => node.buffer.is_none(),
+            _ => fixed,
+        };
+        let half = fixed && node.dtype.is_half() && to == DType::Float32;
+        let float8 = lasts
+            && matches!(node.dtype, DType::Float8E4M3FN | DType::Float8E5M2)
+            && matches!(to, DType::Float32 | DType::BFloat16);
+        if half || float8 {
+            // A matmul may still use it, after all uses that are counted.
+            self.nodes[view.node.0 as usize].pending += 1;
+            self.narrow.insert(op.results[0], view);
+        }
     }
 
     pub(super) fn attention(
@@ -111,6 +140,38 @@ impl Lowering<'_> {
             outer,
             size,
             inner,
+        };
+        self.standalone(id, op, kernel, results)
+    }
+
+    pub(super) fn dequantize(
+        &mut self,
+        id: OpId,
+        op: &Op,
+        decode: &ops::dequantize::Dequantize,
+    ) -> Result<()> {
+        let device = self.device(op.results[0])?;
+        let source = self.stored(op.operands[0], device)?;
+        let Some((bytes, outer)) = source.layout.shape.split_last() else {
+            bail!(internal, "blocks without an axis")
+        };
+        let (axis, rows, bytes) = (outer.len(), Shape::from(outer).num_elements()?, bytes.clone());
+        let flat = [rows.clone(), bytes.clone()];
+        // Rows may be apart, but blocks are contiguous.
+        let dense = |layout: &Layout| layout.strides[1] == Dim::Static(1);
+        let source = match source.layout.reshape(&flat)?.filter(dense) {
+            Some(layout) => View { layout, ..source },
+            None => View { node: self.copy(Some(id), &source)?, layout: Layout::contiguous(&flat)? },
+        };
+        let results = self.results(op)?;
+        let [_, elements, _] = self.around(results[0], axis)?;
+        let kernel = Dequantize {
+            encoding: decode.encoding,
+            source: self.access(&source, &flat),
+            out: self.flat(results[0], [&rows, &elements])?,
+            rows,
+            bytes,
+            elements,
         };
         self.standalone(id, op, kernel, results)
     }
@@ -217,7 +278,7 @@ impl Lowering<'_> {
 
     /// A group that starts with the result of a kernel, which later ops may continue in its final loop. The kernel may
     /// have the axes of the result in another order.
-    fn fused(
+    pub(super) fn fused(
         &mut self,
         id: OpId,
         op: &Op,

@@ -1,7 +1,7 @@
 //! Matmuls of one left operand become one step: the projections of a layer are a single launch, whichever weights they
 //! have and whatever follows each of them, and nothing is copied.
 
-use max_core::kernel::{Kernel, Matmuls};
+use max_core::kernel::{Kernel, Matmuls, QMatmul};
 use max_core::{Dim, Result, bail};
 
 use super::finish::Parts;
@@ -28,13 +28,13 @@ pub(super) fn together(parts: &Parts) -> Vec<Vec<usize>> {
         }
         let mut own = vec![number];
         match (&group.work, open) {
-            (Work::Kernel(Kernel::Matmul(_)), Some(leader))
+            (Work::Kernel(Kernel::Matmul(_) | Kernel::QMatmul(_)), Some(leader))
                 if steps[leader].len() < MOST && joins(parts, leader, group) =>
             {
                 steps[leader].append(&mut own);
             }
             // On a GPU every matmul is a launch, or several.
-            (Work::Kernel(Kernel::Matmul(_)), _) => {
+            (Work::Kernel(Kernel::Matmul(_) | Kernel::QMatmul(_)), _) => {
                 open = (parts.fuse && group.device.is_cpu()).then_some(number);
             }
             (Work::Kernel(Kernel::Loop(_)) | Work::Print(..) | Work::Transfer { .. }, _) => {}
@@ -48,9 +48,17 @@ pub(super) fn together(parts: &Parts) -> Vec<Vec<usize>> {
 /// Whether a matmul has the left operand of another, and everything else that it reads is there before that one runs.
 fn joins(parts: &Parts, leader: usize, group: &Group) -> bool {
     let other = &parts.groups[leader];
-    let (Work::Kernel(Kernel::Matmul(k)), Work::Kernel(Kernel::Matmul(first))) = (&group.work, &other.work)
-    else {
-        return false;
+    let (Work::Kernel(kernel), Work::Kernel(first)) = (&group.work, &other.work) else { return false };
+    let alike = match (kernel, first) {
+        (Kernel::Matmul(k), Kernel::Matmul(first)) => {
+            (&k.lhs, &k.batch, &k.m, k.rhs.dtype) == (&first.lhs, &first.batch, &first.m, first.rhs.dtype)
+        }
+        (Kernel::QMatmul(k), Kernel::QMatmul(first)) => {
+            let integers = |k: &QMatmul<Dim, NodeId>| k.all.iter().all(|p| p.storage.is_integers());
+            (&k.lhs, &k.batch, &k.m, &k.experts, integers(k))
+                == (&first.lhs, &first.batch, &first.m, &first.experts, integers(first))
+        }
+        _ => false,
     };
     let is_there = |read: &NodeId| {
         let Node { source, .. } = &parts.nodes[read.0 as usize];
@@ -63,11 +71,7 @@ fn joins(parts: &Parts, leader: usize, group: &Group) -> bool {
         || group.regs.iter().any(|(node, _)| {
             parts.nodes[node.0 as usize].home.as_ref().is_some_and(|(home, _)| is_buffer(home))
         });
-    group.device == other.device
-        && !writes_buffer
-        && (&k.lhs, k.rhs.dtype) == (&first.lhs, first.rhs.dtype)
-        && (&k.batch, &k.m) == (&first.batch, &first.m)
-        && std::iter::once(&k.rhs.slot).chain(loads).all(is_there)
+    group.device == other.device && !writes_buffer && alike && kernel.reads().chain(loads).all(is_there)
 }
 
 /// The kernels of groups that share a step as one, if there are any.
@@ -75,10 +79,22 @@ pub(super) fn launched(mut kernels: Vec<Kernel<Dim, NodeId>>) -> Result<Option<K
     if kernels.len() <= 1 {
         return Ok(kernels.pop());
     }
-    let matmul = |kernel| match kernel {
-        Kernel::Matmul(k) => Ok(k),
-        other => bail!(internal, "a {} shares a step", other.kind()),
-    };
-    let all = kernels.into_iter().map(matmul).collect::<Result<_>>()?;
-    Ok(Some(Matmuls { all }.into()))
+    let mut all = kernels.into_iter();
+    Ok(match all.next() {
+        Some(Kernel::QMatmul(mut first)) => {
+            for kernel in all {
+                let Kernel::QMatmul(k) = kernel else { bail!(internal, "a {} shares a step", kernel.kind()) };
+                first.all.extend(k.all);
+            }
+            Some(first.into())
+        }
+        first => {
+            let matmul = |kernel| match kernel {
+                Kernel::Matmul(k) => Ok(k),
+                other => bail!(internal, "a {} shares a step", other.kind()),
+            };
+            let all = first.into_iter().chain(all).map(matmul).collect::<Result<_>>()?;
+            Some(Matmuls { all }.into())
+        }
+    })
 }

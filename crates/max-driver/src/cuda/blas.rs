@@ -1,6 +1,7 @@
 //! Matmuls by cuBLASLt.
 //!
-//! Everything is row-major here: `d = activation(alpha * a x b + beta * c + bias)`, for a batch of matrices. The
+//! Everything is row-major here: `d = activation(alpha * a x b + beta * c + bias)`, for a batch of matrices, with float8
+//! operands maybe scaled. The
 //! library is column-major, so it is asked for the transposed result, `b` times `a`: rows in memory are columns to it,
 //! and a bias along a row becomes a bias along a column, the only kind it supports. `lt` has the bindings,
 //! `column_major` translates a matmul for the library.
@@ -61,6 +62,17 @@ pub enum Activation {
     GeluTanh,
 }
 
+/// The float32 factors of float8 operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scaling {
+    /// There are none.
+    None,
+    /// One of each operand; an address of zero stands for a factor of one.
+    Whole,
+    /// One of each row of `a`, and one of each column of `b`.
+    Vectors,
+}
+
 /// A matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gemm {
@@ -86,6 +98,8 @@ pub struct Gemm {
     pub bias: bool,
     /// The function applied last.
     pub activation: Activation,
+    /// The factors of the operands.
+    pub scaling: Scaling,
 }
 
 /// The addresses of the matrices of a matmul.
@@ -101,6 +115,8 @@ pub struct GemmAddresses {
     pub d: u64,
     /// The bias, if there is one; a multiple of 16.
     pub bias: u64,
+    /// The factors of `a` and of `b`, where there are any.
+    pub scales: [u64; 2],
     /// At least [`GemmPlan::workspace_bytes`] bytes; a multiple of 256.
     pub workspace: u64,
 }
@@ -120,8 +136,15 @@ struct Chosen {
     c: Option<MatrixLayout>,
     d: MatrixLayout,
     choice: Choice,
-    /// The address of the bias in the description. It is locked until the matmul is enqueued.
-    bias: Mutex<u64>,
+    /// The addresses of the bias and of the factors in the description. They are locked until the matmul is enqueued.
+    pointers: Mutex<Pointers>,
+}
+
+/// Addresses in a description.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pointers {
+    bias: u64,
+    scales: [u64; 2],
 }
 
 /// The library's handle and the plans made so far, for one GPU.
@@ -176,7 +199,7 @@ impl Gpu {
         let Some(shapes) = Shapes::of(gemm) else { return Ok(None) };
         let _entered = self.enter()?;
         let handle = self.blas.handle(library)?;
-        let description = types.description(library, gemm)?;
+        let Some(description) = types.description(library, gemm)? else { return Ok(None) };
         let layout = |matrix: &Matrix, (shape, leading): ([i64; 2], i64)| {
             let number = type_number(matrix.dtype).unwrap_or(-1);
             MatrixLayout::new(library, number, shape, leading, (shapes.batch, matrix.batch_stride))
@@ -219,10 +242,10 @@ impl Gpu {
         library.check(status, "cublasLtMatmulAlgoGetHeuristic")?;
         let offers = offers.iter().take(count.max(0) as usize);
         let choice = offers.copied().find(|offer| offer.state == 0);
-        let bias = Mutex::new(BIAS_ALIGNMENT);
+        let pointers = Mutex::new(Pointers { bias: BIAS_ALIGNMENT, scales: [BIAS_ALIGNMENT; 2] });
         Ok(choice.map(|choice| {
             let (gpu, gemm) = (self, *gemm);
-            GemmPlan(Arc::new(Chosen { gpu, library, gemm, description, b, a, c, d, choice, bias }))
+            GemmPlan(Arc::new(Chosen { gpu, library, gemm, description, b, a, c, d, choice, pointers }))
         }))
     }
 
@@ -273,7 +296,7 @@ impl GemmPlan {
         let _entered = gpu.enter()?;
         let handle = gpu.blas.handle(plan.library)?;
         let (alpha, beta) = (plan.scalar(alpha)?, plan.scalar(beta)?);
-        let _bias = if plan.gemm.bias { Some(plan.set_bias(at.bias)?) } else { None };
+        let _pointers = plan.set_pointers(at)?;
         let (c, c_layout) = plan.c.as_ref().map_or((at.d, &plan.d), |layout| (at.c, layout));
         // SAFETY: the descriptors are alive, the factors are read before the call returns, and the caller guarantees
         // the memory.
@@ -314,13 +337,16 @@ impl Chosen {
 
     /// Checks the alignment that was planned for: a misaligned read in a kernel would destroy the whole context.
     fn check_alignment(&self, at: &GemmAddresses) -> Result<()> {
-        let Gemm { a, b, c, d, bias, .. } = &self.gemm;
+        let Gemm { a, b, c, d, bias, scaling, .. } = &self.gemm;
+        let scales = if *scaling == Scaling::None { 1 } else { size_of::<f32>() as u64 };
         for (name, address, alignment) in [
             ("a", at.a, u64::from(a.alignment)),
             ("b", at.b, u64::from(b.alignment)),
             ("c", at.c, c.map_or(1, |c| c.alignment.into())),
             ("d", at.d, u64::from(d.alignment)),
             ("the bias", at.bias, if *bias { BIAS_ALIGNMENT } else { 1 }),
+            ("the factors of a", at.scales[0], scales),
+            ("the factors of b", at.scales[1], scales),
             ("the workspace", at.workspace, if self.choice.workspace_bytes > 0 { 256 } else { 1 }),
         ] {
             if !address.is_multiple_of(alignment) {
@@ -333,14 +359,26 @@ impl Chosen {
         Ok(())
     }
 
-    /// Writes the address of the bias into the description, which no other thread uses until the guard is dropped.
-    fn set_bias(&self, address: u64) -> Result<MutexGuard<'_, u64>> {
-        let mut bias = self.bias.lock().unwrap_or_else(PoisonError::into_inner);
-        if *bias != address {
-            self.description.set(matmul::BIAS_POINTER, address)?;
-            *bias = address;
+    /// Writes the addresses of the bias and the factors, if there are any, into the description, which no other thread uses
+    /// until the guard is dropped.
+    fn set_pointers(&self, at: &GemmAddresses) -> Result<Option<MutexGuard<'_, Pointers>>> {
+        let Gemm { bias, scaling, .. } = self.gemm;
+        let is_scaled = scaling != Scaling::None;
+        if !bias && !is_scaled {
+            return Ok(None);
         }
-        Ok(bias)
+        let mut pointers = self.pointers.lock().unwrap_or_else(PoisonError::into_inner);
+        if bias && pointers.bias != at.bias {
+            self.description.set(matmul::BIAS_POINTER, at.bias)?;
+            pointers.bias = at.bias;
+        }
+        if is_scaled && pointers.scales != at.scales {
+            // The library's first operand is `b`.
+            self.description.set(matmul::SCALES_OF_A, at.scales[1])?;
+            self.description.set(matmul::SCALES_OF_B, at.scales[0])?;
+            pointers.scales = at.scales;
+        }
+        Ok(Some(pointers))
     }
 
     #[cold]

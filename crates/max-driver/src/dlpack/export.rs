@@ -4,7 +4,9 @@ use std::ffi::c_void;
 
 use max_core::{Result, bail};
 
-use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_COPIED, FLAG_READ_ONLY, VERSION};
+use super::{
+    DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_COPIED, FLAG_PADDED, FLAG_READ_ONLY, VERSION,
+};
 use crate::Buffer;
 
 /// An exported tensor and everything it points to; the deleter frees it as a whole.
@@ -16,13 +18,21 @@ struct Exported<M> {
 }
 
 /// A tensor for a consumer of the protocol before version 1, which frees it by its deleter. That version cannot express
-/// "read-only", so read-only buffers are refused.
+/// "read-only" or "padded", so read-only buffers and elements of fewer than eight bits are refused.
 pub fn export(buffer: &Buffer) -> Result<*mut DLManagedTensor> {
     if buffer.is_read_only() {
         bail!(
             value,
             "the read-only {buffer:?} can only be exported to consumers of DLPack 1.0 or later, which can be told \
              not to write; export a copy of it"
+        );
+    }
+    if is_padded(buffer) {
+        bail!(
+            value,
+            "{buffer:?} has a byte for each element of {}, which can only be exported to consumers of DLPack 1.1 or \
+             later; export a view of it as uint8",
+            buffer.dtype()
         );
     }
     leak(buffer, |dl_tensor, manager_ctx| DLManagedTensor { dl_tensor, manager_ctx, deleter: Some(delete) })
@@ -32,7 +42,8 @@ pub fn export(buffer: &Buffer) -> Result<*mut DLManagedTensor> {
 /// this consumer alone.
 pub fn export_versioned(buffer: &Buffer, copied: bool) -> Result<*mut DLManagedTensorVersioned> {
     let read_only = if buffer.is_read_only() { FLAG_READ_ONLY } else { 0 };
-    let flags = read_only | if copied { FLAG_COPIED } else { 0 };
+    let padded = if is_padded(buffer) { FLAG_PADDED } else { 0 };
+    let flags = read_only | padded | if copied { FLAG_COPIED } else { 0 };
     leak(buffer, |dl_tensor, manager_ctx| DLManagedTensorVersioned {
         version: VERSION,
         manager_ctx,
@@ -40,6 +51,11 @@ pub fn export_versioned(buffer: &Buffer, copied: bool) -> Result<*mut DLManagedT
         flags,
         dl_tensor,
     })
+}
+
+/// Whether elements have fewer bits than their bytes.
+fn is_padded(buffer: &Buffer) -> bool {
+    buffer.dtype().size_in_bits() < 8
 }
 
 /// Allocates a tensor; `managed` assembles it.

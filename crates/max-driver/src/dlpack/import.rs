@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use max_core::{DType, Error, Result, bail};
 
-use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY, VERSION};
+use super::{DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_PADDED, FLAG_READ_ONLY, VERSION};
 use crate::buffer::MAX_RANK;
 use crate::{Access, Buffer, Device};
 
@@ -22,7 +22,7 @@ pub unsafe fn import(tensor: *mut DLManagedTensor) -> Result<Buffer> {
     // SAFETY: the owner keeps the tensor.
     let tensor = unsafe { owner.0.as_ref() }.dl_tensor;
     // SAFETY: as the caller promises.
-    unsafe { adopt(tensor, Access::ReadWrite, owner) }
+    unsafe { adopt(tensor, 0, owner) }
 }
 
 /// A tensor of version 1 as a buffer, without a copy; read-only if the producer says so. The tensor is consumed even if
@@ -43,9 +43,8 @@ pub unsafe fn import_versioned(tensor: *mut DLManagedTensorVersioned) -> Result<
     // SAFETY: the owner keeps the tensor, and its version is known.
     let managed = unsafe { owner.0.as_ref() };
     let (tensor, flags) = (managed.dl_tensor, managed.flags);
-    let access = if flags & FLAG_READ_ONLY == 0 { Access::ReadWrite } else { Access::ReadOnly };
     // SAFETY: as the caller promises.
-    unsafe { adopt(tensor, access, owner) }
+    unsafe { adopt(tensor, flags, owner) }
 }
 
 /// Makes a buffer over a tensor after checking everything it states.
@@ -53,9 +52,17 @@ pub unsafe fn import_versioned(tensor: *mut DLManagedTensorVersioned) -> Result<
 /// # Safety
 ///
 /// The tensor follows the protocol, and its memory, shape and strides are alive until the owner is dropped.
-unsafe fn adopt<M: Managed>(tensor: DLTensor, access: Access, owner: Consumed<M>) -> Result<Buffer> {
+unsafe fn adopt<M: Managed>(tensor: DLTensor, flags: u64, owner: Consumed<M>) -> Result<Buffer> {
+    let access = if flags & FLAG_READ_ONLY == 0 { Access::ReadWrite } else { Access::ReadOnly };
     let device = Device::try_from(tensor.device)?;
     let dtype = DType::try_from(tensor.dtype)?;
+    if dtype.size_in_bits() < 8 && flags & FLAG_PADDED == 0 {
+        bail!(
+            value,
+            "a DLPack tensor of packed {dtype} cannot be imported: elements have a byte each here; export its bytes \
+             as uint8"
+        );
+    }
     let rank = usize::try_from(tensor.ndim).ok().filter(|&rank| rank <= MAX_RANK);
     let Some(rank) = rank else {
         bail!(value, "a DLPack tensor with {} axes cannot be imported", tensor.ndim);
@@ -218,6 +225,11 @@ mod tests {
 
     #[test]
     fn what_a_producer_says_is_honoured() {
+        let (buffer, _) = produce(|p| {
+            p.tensor.dl_tensor.dtype = DType::Float4E2M1FN.into();
+            p.tensor.flags = FLAG_PADDED;
+        });
+        assert_eq!(buffer.unwrap().dtype(), DType::Float4E2M1FN);
         let (buffer, _) = produce(|p| p.tensor.flags = FLAG_READ_ONLY);
         assert_eq!(buffer.unwrap().fill(Number::Int(1)).unwrap_err().kind(), ErrorKind::Value);
         let (buffer, _) = produce(|p| {
@@ -245,6 +257,7 @@ mod tests {
             assert!(error.message().contains(words), "{error}");
             assert_eq!(deleted.load(Ordering::SeqCst), 1);
         };
+        refused(&|p| p.tensor.dl_tensor.dtype = DType::Float4E2M1FN.into(), "packed float4_e2m1fn");
         refused(&|p| p.tensor.version.major = 2, "version 2.1");
         refused(&|p| p.tensor.dl_tensor.device = DLDevice { device_type: 2, device_id: 300 }, "CUDA:300");
         refused(&|p| p.tensor.dl_tensor.device = DLDevice { device_type: 2, device_id: -1 }, "CUDA:-1");
@@ -265,8 +278,13 @@ mod tests {
     fn buffers_go_out_and_come_back() {
         for &dtype in DType::ALL {
             let buffer = Buffer::new(dtype, &[2, 3], &Device::cpu()).unwrap();
-            // SAFETY: a fresh tensor, consumed once.
-            let again = unsafe { import(export(&buffer).unwrap()) }.unwrap();
+            let again = match dtype.size_in_bits() < 8 {
+                // SAFETY: a fresh tensor, consumed once.
+                true => unsafe { import_versioned(export_versioned(&buffer, false).unwrap()) },
+                // SAFETY: as above.
+                false => unsafe { import(export(&buffer).unwrap()) },
+            };
+            let again = again.unwrap();
             // SAFETY: as above.
             let versioned = unsafe { import_versioned(export_versioned(&buffer, true).unwrap()) }.unwrap();
             let ptr = buffer.data_ptr();
@@ -303,6 +321,22 @@ mod tests {
         assert!(again.as_ref().unwrap().is_read_only());
         drop(again);
         assert_eq!(Arc::strong_count(&counted), 1);
+    }
+
+    #[test]
+    fn small_elements_have_a_byte_each() {
+        let small = Buffer::zeros(DType::Float6E3M2FN, &[3], &Device::cpu()).unwrap();
+        assert!(export(&small).unwrap_err().message().contains("a byte for each element of float6_e3m2fn"));
+        let tensor = export_versioned(&small, false).unwrap();
+        // SAFETY: alive until it is consumed, once.
+        let again = unsafe {
+            assert_eq!((*tensor).flags, FLAG_PADDED);
+            import_versioned(tensor)
+        };
+        assert_eq!(
+            (again.as_ref().unwrap().dtype(), again.as_ref().unwrap().shape()),
+            (DType::Float6E3M2FN, &[3][..])
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use max_core::DType::{self, BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Float64, Int8, Int32};
 use max_core::{Element, ErrorKind, dispatch};
-use max_driver::cuda::{Activation, Compute, Gemm, GemmAddresses, Gpu, Matrix};
+use max_driver::cuda::{Activation, Compute, Gemm, GemmAddresses, Gpu, Matrix, Scaling};
 use max_driver::{Buffer, Device};
 
 use super::{address, download, gpu, upload};
@@ -120,6 +120,7 @@ fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
         compute: case.compute,
         bias: case.bias,
         activation: case.activation,
+        scaling: Scaling::None,
     };
     let Some(plan) = gpu.gemm(&gemm).unwrap_or_else(|error| panic!("{case:?}: {error}")) else {
         return false;
@@ -131,6 +132,7 @@ fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
         c: c.as_ref().map_or(0, Placed::address),
         d: d.address(),
         bias: if case.bias { address(&bias_buffer) } else { 0 },
+        scales: [0; 2],
         workspace: address(&workspace),
     };
     let [alpha, beta] = case.factors;
@@ -301,13 +303,14 @@ fn float32_stays_float32() {
         compute: Compute::F32,
         bias: false,
         activation: Activation::None,
+        scaling: Scaling::None,
     };
     let results = [Compute::F32, Compute::TF32].map(|compute| {
         let plan = gpu.gemm(&Gemm { compute, ..gemm }).unwrap().unwrap();
         let workspace =
             Buffer::uninit_pooled(DType::UInt8, &[plan.workspace_bytes().max(1)], &device).unwrap();
         let (a, b, d_at, workspace_at) = (address(&a), address(&b), address(&d), address(&workspace));
-        let at = GemmAddresses { a, b, c: 0, d: d_at, bias: 0, workspace: workspace_at };
+        let at = GemmAddresses { a, b, c: 0, d: d_at, bias: 0, scales: [0; 2], workspace: workspace_at };
         let stream = device.default_stream();
         for (wrong, beta) in [(GemmAddresses { d: d_at + 4, ..at }, 0.0), (at, 1.0)] {
             // SAFETY: it never starts.
@@ -356,6 +359,7 @@ fn long_sums_have_the_same_bits_twice() {
             compute: Compute::F32,
             bias: false,
             activation: Activation::None,
+            scaling: Scaling::None,
         };
         let plan = gpu.gemm(&gemm).unwrap().unwrap();
         let workspace =
@@ -363,7 +367,7 @@ fn long_sums_have_the_same_bits_twice() {
         let run = || {
             let d = upload(dtype, &vec![0.0; m * n], &device);
             let (a, b, d_at, workspace) = (address(&a), address(&b), address(&d), address(&workspace));
-            let at = GemmAddresses { a, b, c: 0, d: d_at, bias: 0, workspace };
+            let at = GemmAddresses { a, b, c: 0, d: d_at, bias: 0, scales: [0; 2], workspace };
             // SAFETY: the matrices are as large as the matmul says.
             unsafe { plan.run(&device.default_stream(), &at, 1.0, 0.0) }.unwrap();
             download(&d)

@@ -19,10 +19,10 @@ use crate::options::Options;
 use graphs::Ready;
 use peer::Peer;
 use report::{Report, Timed};
-use rows::Kernel;
+use rows::{Kernel, Work};
 
 /// The words that choose kernels: groups of rows.
-pub const GROUPS: [&str; 4] = ["matmul", "conv", "attention", "sweep"];
+pub const GROUPS: [&str; 5] = ["matmul", "quantized", "conv", "attention", "sweep"];
 
 const ROUNDS: usize = 3;
 
@@ -63,7 +63,7 @@ fn time(
 ) -> Result<(f64, Times), String> {
     let mut ready = Ready::new(session, kernel).map_err(|e| e.to_string())?;
     if let Some(peer) = &mut peer {
-        agree(ready.sum().map_err(|e| e.to_string())?, peer.prepare(kernel)?)?;
+        agree(kernel, ready.sum().map_err(|e| e.to_string())?, peer.prepare(kernel)?)?;
     }
     let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { ROUNDS });
     let turn = Duration::from_millis(if options.quick { 10 } else { 30 });
@@ -81,10 +81,12 @@ fn time(
     Ok((lowest(ours), theirs.into_iter().map(|(name, times)| (name, lowest(times))).collect()))
 }
 
-/// Whether the sums of magnitudes of both sides' results agree, up to the rounding of short floats.
-fn agree(ours: f64, theirs: f64) -> Result<(), String> {
+/// Whether the sums of magnitudes of both sides' results agree, up to the rounding of short floats and
+/// of weights.
+fn agree(kernel: &Kernel, ours: f64, theirs: f64) -> Result<(), String> {
     let apart = (ours - theirs).abs() / ours.abs().max(theirs.abs()).max(f64::MIN_POSITIVE);
-    if apart <= 0.01 {
+    let allowed = if matches!(kernel.work, Work::Quantized { .. }) { 0.1 } else { 0.01 };
+    if apart <= allowed {
         Ok(())
     } else {
         Err(format!("the results sum up to {ours} here and to {theirs} in PyTorch"))

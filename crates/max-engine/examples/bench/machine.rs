@@ -11,6 +11,8 @@ pub struct Machine {
     pub threads: usize,
     /// Bytes read and written per second by a memory copy.
     pub bandwidth: f64,
+    /// Bytes read per second.
+    pub read: f64,
     /// float32 operations per second.
     pub flops: f64,
 }
@@ -19,8 +21,8 @@ impl Machine {
     /// Measures the best that a number of threads can do.
     pub fn measure(threads: usize) -> Machine {
         let pool = Pool::new(threads);
-        let (bandwidth, flops) = (roofline::copy_bandwidth(&pool), roofline::peak_flops(&pool));
-        Machine { cpu: cpu(), threads, bandwidth, flops }
+        let (bandwidth, read) = (roofline::copy_bandwidth(&pool), roofline::read_bandwidth(&pool));
+        Machine { cpu: cpu(), threads, bandwidth, read, flops: roofline::peak_flops(&pool) }
     }
 }
 
@@ -28,10 +30,10 @@ impl Machine {
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let threads = if self.threads == 1 { "thread" } else { "threads" };
-        let (copy, peak) = (self.bandwidth / 1e9, self.flops / 1e9);
+        let (copy, read, peak) = (self.bandwidth / 1e9, self.read / 1e9, self.flops / 1e9);
         write!(
             f,
-            "{}, {} {threads}: copy bandwidth {copy:.1} GB/s, peak {peak:.1} GFLOP/s in float32",
+            "{}, {} {threads}: copy bandwidth {copy:.1} GB/s, read bandwidth {read:.1} GB/s, peak {peak:.1} GFLOP/s in float32",
             self.cpu, self.threads
         )
     }

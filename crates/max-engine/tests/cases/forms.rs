@@ -2,13 +2,17 @@
 //! every position.
 
 use max_core::kernel::Normalization;
-use max_core::{Bindings, DType, DeviceRef, Dim, Element, Result, Shape, TensorType, dispatch};
+use max_core::quantization::Storage;
+use max_core::{
+    Bindings, DType, DeviceRef, Dim, Element, QuantizationConfig, QuantizationEncoding, Result, Shape,
+    TensorType, dispatch,
+};
 use max_graph::ops::InterpolationMode;
 use max_graph::ops::conv::ConvOptions;
 use max_graph::ops::conv_transpose::ConvTransposeOptions;
 use max_graph::ops::conv3d::Conv3dOptions;
 use max_graph::ops::slice::Index;
-use max_graph::{Graph, HostTensor, TensorValue, Value, ops};
+use max_graph::{Graph, HostTensor, Operand, TensorValue, Value, ops};
 
 use crate::gpu::Tolerance;
 
@@ -25,6 +29,17 @@ pub struct KernelForm {
 
 const FLOATS: &[DType] = &[DType::Float32, DType::BFloat16, DType::Float64];
 const ALL: &[DType] = &[DType::Float32, DType::BFloat16, DType::Float64, DType::Int32, DType::UInt8];
+
+/// Bytes of blocks are numbers of these.
+const BYTES: &[DType] = &[DType::UInt8, DType::Int32];
+
+/// Numbers as bytes whose float16 are finite.
+fn as_bytes(x: &TensorValue) -> Result<TensorValue> {
+    match x.dtype() {
+        DType::UInt8 => Ok(x.clone()),
+        _ => ops::cast(ops::mul(x, 40), DType::UInt8),
+    }
+}
 
 /// Every form in every dtype.
 pub fn forms() -> Vec<KernelForm> {
@@ -96,6 +111,26 @@ pub fn forms() -> Vec<KernelForm> {
     form!("matmul, both turned", FLOATS, [["k", "m"], ["n", "k"]], [m = 7, k = 130, n = 65], |x| {
         ops::matmul(ops::transpose(&x[0], 0, 1), ops::transpose(&x[1], 0, 1))
     });
+    form!(
+        "float8 weights",
+        &[DType::Float32, DType::BFloat16],
+        [["m", "k"], ["n", "k"]],
+        [m = 5, k = 130, n = 65],
+        |x| {
+            let weight = ops::cast(ops::cast(&x[1], DType::Float8E4M3FN), x[1].dtype())?;
+            ops::matmul(&x[0], ops::transpose(weight, 0, 1))
+        }
+    );
+    form!(
+        "scaled float8",
+        &[DType::Float32],
+        [["m", "k"], ["n", "k"], ["m", "1"], ["n", "1"]],
+        [m = 33, k = 130, n = 65],
+        |x| {
+            let [a, b] = [0, 1].map(|at| ops::cast(&x[at], DType::Float8E5M2));
+            ops::scaled_matmul(a, b, &x[2], &x[3], vec![], DType::Float32)
+        }
+    );
     form!("thin matmul", ALL, [["m", "k"], ["k", "n"]], [m = 2, k = 1030, n = 200], |x| ops::matmul(
         &x[0], &x[1]
     ));
@@ -241,6 +276,63 @@ pub fn forms() -> Vec<KernelForm> {
         let all = || Index::from(..);
         ops::buffer_store_slice(buffer.clone(), &x[1], vec![all(), Index::Tensor(place), all()])?;
         ops::buffer_load(buffer)
+    });
+    form!("blocks", BYTES, [["a", "b", "36"]], [a = 5, b = 9], |x| {
+        ops::dequantize(QuantizationEncoding::Q4_0, as_bytes(&x[0])?)
+    });
+    form!("many blocks", BYTES, [["a", "b"]], [a = 3, b = 21_000], |x| {
+        ops::dequantize(QuantizationEncoding::Q6_K, as_bytes(&x[0])?)
+    });
+    form!("blocks in a part of rows", BYTES, [["a", "b", "90"]], [a = 7, b = 5], |x| {
+        let part = ops::slice_tensor(&x[0], (Index::from(..), .., 20..80i64));
+        ops::dequantize(QuantizationEncoding::Q4_1, as_bytes(&part?)?)
+    });
+    form!("turned blocks", BYTES, [["34", "a"]], [a = 70], |x| {
+        ops::dequantize(QuantizationEncoding::Q8_0, ops::permute(as_bytes(&x[0])?, vec![1, 0]))
+    });
+    form!("product with blocks", BYTES, [["a", "b", "64"], ["m", "36"]], [a = 5, b = 9, m = 40], |x| {
+        let lhs = ops::cast(&x[0], DType::Float32);
+        let product = ops::qmatmul(QuantizationEncoding::Q4_0, None, lhs, vec![as_bytes(&x[1])?]);
+        ops::add(ops::mul(product, 0.5), 1)
+    });
+    form!("product with turned codes", BYTES, [["a", "32"], ["18", "m"]], [a = 70, m = 40], |x| {
+        let config = QuantizationConfig {
+            quant_method: "gptq".into(),
+            bits: 4,
+            group_size: 32,
+            desc_act: false,
+            sym: true,
+        };
+        let lhs = ops::cast(&x[0], DType::Float32);
+        ops::qmatmul(QuantizationEncoding::GPTQ, Some(config), lhs, vec![as_bytes(&x[1])?])
+    });
+    form!(
+        "products of experts",
+        BYTES,
+        [["a", "64"], ["e", "m", "68"], ["g"]],
+        [a = 20, e = 3, m = 17, g = 2],
+        |x| {
+            let lhs = ops::cast(&x[0], DType::Float32)?;
+            let storage = Storage::Blocks(QuantizationEncoding::Q8_0);
+            // Groups without rows: where there is no row or no matrix, none can have any.
+            let none = ops::cast(ops::mul(&x[2], 0), DType::Int32)?;
+            let starts = ops::pad(&none, vec![1i64, 0], "constant", 0)?;
+            let ids = ops::sub(&none, 1)?;
+            let (starts, ids) = (Operand::from(starts), Operand::from(ids));
+            ops::quantized_matmul(lhs, as_bytes(&x[1])?, storage, None, Some(starts), Some(ids))
+        }
+    );
+    form!("products of floats", BYTES, [["a", "40"], ["m", "40"]], [a = 9, m = 33], |x| {
+        let lhs = ops::cast(&x[0], DType::Float32);
+        let rhs = ops::cast(&x[1], DType::BFloat16);
+        ops::quantized_matmul(
+            lhs,
+            rhs,
+            Storage::Floats { dtype: DType::BFloat16, group: 0 },
+            None,
+            None,
+            None,
+        )
     });
     form!("scan of rows", ALL, [["a", "b"]], [a = 70, b = 9], |x| ops::cumsum(&x[0], 1, true, true));
     form!("gather along rows", ALL, [["a", "b"], ["p"]], [a = 5, b = 9, p = 70], |x| {

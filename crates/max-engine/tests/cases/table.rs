@@ -31,6 +31,7 @@ fn group(name: &str) -> Vec<DType> {
     match name {
         "float" => vec![Float32, Float64],
         "half" => vec![Float16, BFloat16],
+        "small" => DType::ALL.iter().copied().filter(|dtype| dtype.is_small_float()).collect(),
         "int" => vec![Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64],
         other => vec![other.parse().unwrap()],
     }

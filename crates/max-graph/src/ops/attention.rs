@@ -1,4 +1,4 @@
-//! Scaled dot-product attention. No op function records it: the compiler fuses it from its parts.
+//! Scaled dot-product attention. `flash_attention` records it, and the compiler fuses it from its parts.
 
 use max_core::scalar::FloatLane;
 use max_core::{Bool, DType, Element, Result, Shape, Type, bail, dispatch};

@@ -82,7 +82,7 @@ impl FromArg for Data {
 /// any float; the floats that NumPy arrays cannot have are made from other floats.
 fn converts(from: DType, to: DType) -> bool {
     let unchosen = matches!(from, DType::Float64 | DType::Int64);
-    let unavailable = to == DType::BFloat16 || to.is_float8();
+    let unavailable = to == DType::BFloat16 || to.is_small_float();
     from == to || to.is_float() && (unchosen || unavailable && from.is_float())
 }
 

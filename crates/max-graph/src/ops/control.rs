@@ -80,7 +80,7 @@ pub fn while_loop<P: Into<Operands>, B: Into<Operands>>(
 /// Runs a graph that was made with [`Graph::new`] as part of the current one. The names of its weights get a prefix.
 #[track_caller]
 pub fn call(graph: &Graph, args: impl Into<Operands>, prefix: &str) -> Result<Vec<Value>> {
-    call_of(graph.clone(), args, prefix.to_string())
+    call_of(graph.clone(), args, prefix.to_string(), Vec::new())
 }
 
 /// A graph nested in another, built by a function of its inputs.
@@ -146,8 +146,8 @@ op_fns! {
         record(While { regions: vec![region] }, &operands)
     }
 
-    /// Runs a graph as part of the current one.
-    pub fn call_of(graph: Graph, args: Operands, prefix: String) -> Vec<Value> as "call" {
+    /// Runs a graph as part of the current one. The names of its weights get a prefix, except some that stay as they are.
+    pub fn call_of(graph: Graph, args: Operands, prefix: String, unprefixed: Vec<String>) -> Vec<Value> as "call" {
         let (caller, callee) = (Graph::current()?, graph.callee()?);
         let mut operands = args.into_values()?;
         let inputs = callee.region.body().block.arguments.len() - callee.weights.len();
@@ -155,6 +155,7 @@ op_fns! {
             bail!(value, "graph '{}': Expected {inputs} args, got {}", graph.name(), operands.len());
         }
         for (name, ty, identity) in &callee.weights {
+            let prefix = if unprefixed.contains(name) { "" } else { &prefix };
             let identity = if prefix.is_empty() { *identity } else { 0 };
             let weight = caller.weight_value(&format!("{prefix}{name}"), ty, identity, true)?;
             operands.push(weight.into());

@@ -320,7 +320,7 @@ impl Pool {
         match self.pooling {
             Pooling::Max => {
                 let least = if T::DTYPE == DType::Bool { 0.0 } else { f64::NEG_INFINITY };
-                T::from_lane(elements.map(T::to_lane).fold(T::from_f64(least).to_lane(), Lane::max))
+                T::from_lane(elements.map(T::to_lane).fold(T::Lane::splat(least), Lane::max))
             }
             Pooling::Mean | Pooling::MeanInside => {
                 T::from_f64(elements.map(T::to_f64).sum::<f64>() / count.max(1) as f64)

@@ -45,7 +45,7 @@ op_fns! {
         if rois.rank() != 2 {
             bail!(value, "roi_align expects rank-2 rois [M, 5], got rank {}", rois.rank());
         }
-        if !input.dtype().is_float() || input.dtype().is_float8() || rois.dtype() == DType::Bool {
+        if !input.dtype().is_float() || input.dtype().is_small_float() || rois.dtype() == DType::Bool {
             bail!(value, "roi_align needs an input of floats and rois of numbers; got {} and {}", input.dtype(), rois.dtype());
         }
         let size = |name: &str, size: i64| match usize::try_from(size) {
@@ -83,7 +83,7 @@ impl Operation for RoiAlign {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>> {
         let [input, rois] = tensors(operands)?;
         let coordinates = if input.dtype == DType::Float64 { DType::Float64 } else { DType::Float32 };
-        if !input.dtype.is_float() || input.dtype.is_float8() || rois.dtype != coordinates {
+        if !input.dtype.is_float() || input.dtype.is_small_float() || rois.dtype != coordinates {
             bail!(value, "roi_align of a {} input and {} rois", input.dtype, rois.dtype);
         }
         if input.device != rois.device {

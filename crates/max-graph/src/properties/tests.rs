@@ -49,7 +49,7 @@ fn structured_ops() {
         region @2 \"body\"(%0: bool[]) {
           return %0
         }
-        graph \"g\"(%60: &float32[n, 4], %61: bool[], %0: float32[n, 4], %1: int32[n, 4], %2: int64[], %3: bool[n, 4], %4: float32[4], %5: float32[2, h, h, 1], %6: int64[2], %7: float32[3, 3, 1, 2]) {
+        graph \"g\"(%60: &float32[n, 4], %61: bool[], %0: float32[n, 4], %1: int32[n, 4], %2: int64[], %3: bool[n, 4], %4: float32[4], %5: float32[2, h, h, 1], %6: int64[2], %7: float32[3, 3, 1, 2], %8: uint8[n, 36]) {
           %10 = attention(%0, %0, %0) {scale = 1.0, causal = false, window = 0} : float32[n, 4]
           %11 = broadcast_to(%0) {shape = [3, n, 4]} : float32[3, n, 4]
           %12 = broadcast_to(%4) {shape = [n + -1, 4]} : float32[n + -1, 4]
@@ -67,6 +67,8 @@ fn structured_ops() {
           %18 = constant_external() {name = \"s\", dtype = \"float32\", shape = [k], device = \"cpu:0\", layout = \"\"} : float32[k]
           %19 = conv2d(%5, %7) {stride = [1, 1], dilation = [1, 1], padding = [0, 0, 0, 0], groups = 1, input_layout = \"NHWC\", filter_layout = \"RSCF\"} : float32[2, h + -2, h + -2, 2]
           %48 = cumsum(%0) {axis = 0, exclusive = false, reverse = false} : float32[n, 4]
+          %150 = dequantize(%8) {encoding = \"q4_0\"} : float32[n, 64]
+          %151 = qmatmul(%150, %8) {storage = \"q4_0\", grouped = false} : float32[n, n]
           %90 = pool2d(%5) {pooling = \"max\", window = [3, 3], stride = [1, 1], dilation = [1, 1], padding = [1, 1, 1, 1], ceil = false} : float32[2, h, h, 1]
           %91 = pool2d(%5) {pooling = \"mean\", window = [3, h], stride = [1, 1], dilation = [1, 1], padding = [0, 0, 0, 0], ceil = false} : float32[2, h + -2, 1, 1]
           %92 = resample(%5) {axis = 1, sizes = [4, h * 2], interpolation = \"linear\", coordinates = \"half_pixel\"} : float32[2, 4, h * 2, 1]
@@ -150,6 +152,8 @@ fn structured_ops() {
         constant_external() -> float32[k]: source, never folds, checks
         conv2d(float32[2, h, h, 1], float32[3, 3, 1, 2]) -> float32[2, h + -2, h + -2, 2]: kernel, folds approximately, checks, heavy
         cumsum(float32[n, 4]) -> float32[n, 4]: whole, folds approximately
+        dequantize(uint8[n, 36]) -> float32[n, 64]: kernel, folds exactly
+        qmatmul(float32[n, 64], uint8[n, 36]) -> float32[n, n]: kernel, never folds, heavy
         pool2d(float32[2, h, h, 1]) -> float32[2, h, h, 1]: kernel, folds exactly, heavy
         pool2d(float32[2, h, h, 1]) -> float32[2, h + -2, 1, 1]: kernel, folds approximately, checks, heavy
         resample(float32[2, h, h, 1]) -> float32[2, 4, h * 2, 1]: whole, folds approximately, checks, heavy

@@ -48,7 +48,7 @@ impl Plan {
             return self.matmul(&matmul);
         }
         let dtype = k.input.dtype;
-        if dtype.is_float8() {
+        if dtype.is_small_float() {
             let [height, width, channels] = k.input_size;
             let input = self.copy(&k.input, &[k.out[0], height, width, channels], DType::BFloat16)?;
             let shape = [k.filter_size[0], k.filter_size[1], k.depth, k.out[3]];

@@ -13,11 +13,13 @@ mod text;
 mod words;
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use max_core::kernel::{Instr, Loop};
-use max_core::{DType, Error, Result, bail};
+use max_core::{DType, Error, Result, bail, small_float};
 use max_driver::cuda::{Function, Gpu, Source};
 
+use super::text::{SMALL_FLOATS, arguments};
 use super::{Call, Plan, PlannedLaunch};
 use crate::loops::settle;
 use mapping::Mapping;
@@ -26,7 +28,13 @@ use split::split;
 pub(super) use words::memory_type;
 
 /// The declarations that all functions share.
-pub(super) const PRELUDE: &str = include_str!("prelude.cuh");
+pub(super) static PRELUDE: LazyLock<String> = LazyLock::new(|| {
+    let formats = DType::ALL.iter().filter_map(|&dtype| Some((dtype, small_float::format(dtype)?)));
+    let list: String = formats
+        .map(|(dtype, format)| format!(" F({}, {})", memory_type(dtype), arguments(&format)))
+        .collect();
+    [SMALL_FLOATS, "#define SMALL_FLOATS(F)", &list, "\n", include_str!("prelude.cuh")].concat()
+});
 
 /// The most parameters that a function takes.
 const MOST_PARAMS: usize = 500;
@@ -95,14 +103,14 @@ fn source(code: String) -> Source {
     let hash = code.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
     let name = format!("loop_{hash:032x}");
     let code = code.replacen(text::NAME, &name, 1);
-    Source { name, prelude: Cow::Borrowed(PRELUDE), code }
+    Source { name, prelude: Cow::Borrowed(PRELUDE.as_str()), code }
 }
 
 /// The functions of sources, in order.
 pub(super) fn compile(gpu: &'static Gpu, sources: &[Source]) -> Result<Vec<Function>> {
     let mut functions: Vec<Option<Function>> = Vec::with_capacity(sources.len());
     for source in sources {
-        functions.push(match source.prelude == PRELUDE {
+        functions.push(match source.prelude == PRELUDE.as_str() {
             true => prebuilt::function(gpu, source)?,
             false => None,
         });

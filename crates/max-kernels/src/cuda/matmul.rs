@@ -4,7 +4,7 @@
 //! data. Here it is carried out: a matmul that cannot run as it is becomes one that can, by copying its operands, by
 //! splitting it into several matmuls, or as a matmul into scratch memory and a loop, and is planned again.
 
-mod fused;
+pub(super) mod fused;
 mod method;
 mod own;
 mod shape;
@@ -14,7 +14,7 @@ mod thin;
 
 use max_core::kernel::{Access, Instr, Loop, Matmul, Reg};
 use max_core::{DType, Result};
-use max_driver::cuda::{Activation, Compute};
+use max_driver::cuda::{Activation, Compute, Scaling};
 
 use super::epilogue::of_zeros;
 use super::{Address, GemmCall, Plan, PlannedLaunch, SCRATCH};
@@ -22,7 +22,7 @@ use method::{LibraryGemm, MatmulMethod, decide};
 pub(super) use shape::row_major;
 use shape::simplify;
 
-/// The dtypes of operand copies that can represent every float8.
+/// The dtypes of operand copies that can represent every small float.
 const WIDENED: [Option<DType>; 2] = [Some(DType::BFloat16); 2];
 
 impl Plan {
@@ -54,8 +54,11 @@ impl Plan {
         if let Some(dtype) = rhs {
             copied.rhs = self.copy(&k.rhs, &shape([k.k, k.n]), dtype)?;
         }
+        // A product in the type of the operands is rounded less often now; a wider one stays what it is.
         for instr in &mut copied.epilogue.code {
-            if let Instr::Product(dtype) = instr {
+            if let Instr::Product(dtype) = instr
+                && *dtype == k.lhs.dtype
+            {
                 *dtype = copied.lhs.dtype;
             }
         }
@@ -87,9 +90,13 @@ impl Plan {
 
     /// Adds a matmul into scratch memory, and the epilogue as a loop.
     fn through_scratch(&mut self, k: &Matmul<i64>) -> Result<()> {
-        let from = k.lhs.dtype;
-        // Float8 has too few bits for what an epilogue may still do with it.
-        let dtype = if from.is_float8() { DType::Float32 } else { from };
+        let product = |instr: &Instr<i64>| match instr {
+            Instr::Product(dtype) => Some(*dtype),
+            _ => None,
+        };
+        let from = k.epilogue.code.iter().find_map(product).unwrap_or(k.lhs.dtype);
+        // A small float has too few bits for what an epilogue may still do with it.
+        let dtype = if from.is_small_float() { DType::Float32 } else { from };
         let shape = &k.epilogue.shape;
         let (strides, count) = row_major(shape)?;
         let result = Access { slot: SCRATCH, dtype, offset: self.scratch(dtype, count)?, strides };
@@ -111,7 +118,8 @@ impl Plan {
         }
         let Some(plan) = self.gpu.gemm(&gemm)? else {
             return match library.bias.is_none() && library.residual.is_none() {
-                true if gemm.a.dtype.is_float8() => self.with_copies(k, WIDENED),
+                _ if gemm.scaling != Scaling::None => self.through_scratch(k),
+                true if gemm.a.dtype.is_small_float() => self.with_copies(k, WIDENED),
                 true if gemm.activation == Activation::None => self.own_matmul(k, &library.store),
                 _ => self.through_scratch(k),
             };
@@ -124,6 +132,7 @@ impl Plan {
             c: library.residual.as_ref().map(Address::of),
             d: Address::of(&library.store),
             bias: library.bias.as_ref().map(Address::of),
+            scales: library.scales.each_ref().map(|scale| scale.as_ref().map(Address::of)),
             workspace,
             alpha: 1.0,
             beta: if library.residual.is_some() { 1.0 } else { 0.0 },

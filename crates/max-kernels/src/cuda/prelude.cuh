@@ -1,5 +1,6 @@
 // What generated functions are made of: the types of elements in memory, the arithmetic of lanes, and reductions.
-// No headers are included: whatever is not of the language itself is a builtin of the compiler.
+// No headers are included: whatever is not of the language itself is a builtin of the compiler. SMALL_FLOATS(F) expands
+// to F(name, format) for all floats of at most eight bits.
 
 typedef unsigned long long u64;
 typedef long long i64;
@@ -7,10 +8,9 @@ typedef long long i64;
 // Elements in memory that registers hold in another type. Native types are their own.
 struct f16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
-struct e4m3fn { unsigned char bits; };
-struct e4m3fnuz { unsigned char bits; };
-struct e5m2 { unsigned char bits; };
-struct e5m2fnuz { unsigned char bits; };
+#define SMALL_FLOAT(NAME, ...) struct NAME { unsigned char bits; };
+SMALL_FLOATS(SMALL_FLOAT)
+#undef SMALL_FLOAT
 struct boolean { unsigned char bits; };
 
 namespace lane {
@@ -131,60 +131,11 @@ float min(float a, float b) { return a < b || a != a ? a : b; }
 
 // ---- Narrow floats: widened when they are loaded, rounded to nearest even when they are stored.
 
-// A format with fewer exponent bits than float: bits of the fraction, bias, largest magnitude, what exceeds it.
-template <int FRACTION, int BIAS, unsigned MAX, unsigned OVERFLOW> struct Format {
-    static float widen(unsigned magnitude) {
-        // The exponent moves by a product, which makes subnormal numbers normal.
-        return __uint_as_float(magnitude << (23 - FRACTION)) * __uint_as_float((254u - BIAS) << 23);
-    }
-    static unsigned narrow(float value) {
-        unsigned bits = __float_as_uint(value) & 0x7fffffffu;
-        const int shift = 23 - FRACTION;
-        unsigned half = (1u << (shift - 1)) - 1 + ((bits >> shift) & 1);
-        unsigned normal = (bits - ((127u - BIAS) << 23) + half) >> shift;
-        // Below the normal numbers: in the sum with this power of two, the last place is that of the format.
-        float unit = __uint_as_float((127u + 24 - BIAS - FRACTION) << 23);
-        unsigned subnormal = __float_as_uint(__fadd_rn(__uint_as_float(bits), unit)) - __float_as_uint(unit);
-        unsigned finite = bits < ((128u - BIAS) << 23) ? subnormal : normal;
-        return finite > MAX ? OVERFLOW : finite;
-    }
-};
-
-#define SIGNED_FLOAT8(NAME, FORMAT, MAX, INFINITE)                                              \
-    float widen(NAME x) {                                                                       \
-        unsigned magnitude = x.bits & 0x7fu;                                                    \
-        unsigned value = __float_as_uint(FORMAT::widen(magnitude));                             \
-        if (magnitude > MAX) value = 0x7fffffffu;                                               \
-        if (INFINITE && magnitude == 0x7cu) value = 0x7f800000u;                                \
-        return __uint_as_float(value | (unsigned)(x.bits & 0x80u) << 24);                       \
-    }                                                                                           \
-    void put(NAME& memory, float x) {                                                           \
-        unsigned magnitude = x != x ? 0x7fu : FORMAT::narrow(x);                                \
-        memory.bits = (unsigned char)(magnitude | ((__float_as_uint(x) >> 24) & 0x80u));        \
-    }
-#define UNSIGNED_FLOAT8(NAME, FORMAT)                                                           \
-    float widen(NAME x) {                                                                       \
-        unsigned value = __float_as_uint(FORMAT::widen(x.bits & 0x7fu));                        \
-        value |= (unsigned)(x.bits & 0x80u) << 24;                                              \
-        return __uint_as_float(x.bits == 0x80u ? 0x7fffffffu : value);                          \
-    }                                                                                           \
-    void put(NAME& memory, float x) {                                                           \
-        unsigned magnitude = FORMAT::narrow(x);                                                 \
-        unsigned sign = (__float_as_uint(x) >> 24) & 0x80u;                                     \
-        unsigned bits = magnitude == 0 ? 0 : magnitude > 0x7fu ? 0x80u : magnitude | sign;      \
-        memory.bits = (unsigned char)(x != x ? 0x80u : bits);                                   \
-    }
-
-typedef Format<3, 7, 0x7e, 0x7f> E4m3fn;
-typedef Format<2, 15, 0x7b, 0x7c> E5m2;
-typedef Format<3, 8, 0x7f, 0x80> E4m3fnuz;
-typedef Format<2, 16, 0x7f, 0x80> E5m2fnuz;
-SIGNED_FLOAT8(e4m3fn, E4m3fn, 0x7eu, false)
-SIGNED_FLOAT8(e5m2, E5m2, 0x7bu, true)
-UNSIGNED_FLOAT8(e4m3fnuz, E4m3fnuz)
-UNSIGNED_FLOAT8(e5m2fnuz, E5m2fnuz)
-#undef SIGNED_FLOAT8
-#undef UNSIGNED_FLOAT8
+#define SMALL_FLOAT(NAME, ...)                                                                  \
+    float widen(NAME x) { return Small<__VA_ARGS__>::widen(x.bits); }                           \
+    void put(NAME& memory, float x) { memory.bits = Small<__VA_ARGS__>::narrow(x); }
+SMALL_FLOATS(SMALL_FLOAT)
+#undef SMALL_FLOAT
 
 float widen(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
 void put(bf16& memory, float x) {

@@ -18,9 +18,6 @@ impl Plan {
         if k.out.dtype != dtype || (dtype == DType::Bool && !nearest) || k.size.iter().any(|&size| size < 1) {
             bail!(internal, "invalid resampling: {k:?}");
         }
-        if dtype.is_float8() && !nearest {
-            bail!(not_implemented, "interpolation of {dtype} on a GPU is not implemented; cast it first");
-        }
         let shape = [k.outer, k.count[0], k.count[1], k.inner];
         let (_, results) = row_major(&shape)?;
         if shape.contains(&0) {
@@ -112,7 +109,7 @@ mod tests {
         let mut sources = Vec::new();
         for &interpolation in Interpolation::ALL {
             let nearest = interpolation.is_nearest();
-            let others = |dtype: &&DType| nearest || (**dtype != DType::Bool && !dtype.is_float8());
+            let others = |dtype: &&DType| nearest || **dtype != DType::Bool;
             let dtypes = DType::ALL.iter().filter(others);
             sources.extend(dtypes.map(|&dtype| source(dtype, interpolation, Coordinates::HalfPixel)));
             let rules = Coordinates::ALL.iter().skip(1);

@@ -16,7 +16,7 @@ impl Plan {
     pub(super) fn roi_align(&mut self, k: &RoiAlign<i64>) -> Result<()> {
         let ([m, five], [rows, columns]) = (k.regions, k.bins);
         let coordinates = if k.out.dtype == DType::Float64 { DType::Float64 } else { DType::Float32 };
-        let float = k.out.dtype.is_float() && !k.out.dtype.is_float8();
+        let float = k.out.dtype.is_float() && !k.out.dtype.is_small_float();
         if five != 5 || k.source.dtype != k.out.dtype || k.rois.dtype != coordinates || !float {
             bail!(internal, "regions of {} by {five} {} into {}", k.source.dtype, k.rois.dtype, k.out.dtype);
         }

@@ -143,7 +143,7 @@ fn source(mode: Mode, combine: Combine, dtype: DType, indices: DType, axes: usiz
     }
     code.push_str(indexed::TEXT);
     code.push_str(include_str!("scatter/scatter.cu"));
-    Source { name, prelude: PRELUDE.into(), code }
+    Source { name, prelude: PRELUDE.as_str().into(), code }
 }
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
                 modes.map(|mode| source(mode, Combine::Add, DType::Float32, indices, 2))
             }));
         sources.push(source(Mode::Rows, Combine::Max, DType::BFloat16, DType::Int32, 0));
-        let whole = |source: Source| Source { code: format!("{PRELUDE}{}", source.code), ..source };
+        let whole = |source: Source| Source { code: format!("{}{}", *PRELUDE, source.code), ..source };
         nvrtc::check(&sources.into_iter().map(whole).collect::<Vec<_>>());
     }
 }

@@ -206,6 +206,8 @@ fn source(function: Function, dtype: DType, descending: bool) -> Source {
     };
     let kind = match dtype {
         DType::Bool => "BOOL",
+        // Without a sign, and with NaN at the top.
+        DType::Float8E8M0FNU => "UNSIGNED",
         _ if dtype.is_float() => "FLOAT",
         _ if dtype.is_signed_integral() => "SIGNED",
         _ => "UNSIGNED",
@@ -217,13 +219,16 @@ fn source(function: Function, dtype: DType, descending: bool) -> Source {
         DType::BFloat16 => "(((x) & 0x7fff) > 0x7f80)",
         DType::Float8E4M3FN => "(((x) & 0x7f) == 0x7f)",
         DType::Float8E5M2 => "(((x) & 0x7f) > 0x7c)",
-        _ => "((x) == 0x80)",
+        DType::Float8E4M3FNUZ | DType::Float8E5M2FNUZ => "((x) == 0x80)",
+        _ => "false",
     };
+    let unused = (8 * dtype.size_in_bytes() - dtype.size_in_bits()).to_string();
     let word = |given: bool| if given { "true" } else { "false" };
     let words = [
         ("BITS", bits),
         ("KIND", kind),
         ("IS_NAN(x)", nan),
+        ("UNUSED", &unused),
         ("DESCENDING", word(descending)),
         ("WIDE", if is_wide(dtype) { "1" } else { "0" }),
     ];

@@ -4,16 +4,22 @@
 use std::fmt::Write;
 
 use max_core::DType;
+use max_core::small_float::{self, Format, Special};
 use max_driver::cuda::Source;
 
 /// The type of elements of a dtype in memory, and how they are converted to the type of sums and back.
 struct ElementFormat {
     memory: &'static str,
-    load: &'static str,
-    store: &'static str,
+    load: String,
+    store: String,
 }
 
 fn element_format(dtype: DType) -> ElementFormat {
+    if let Some(format) = small_float::format(dtype) {
+        let small = format!("Small<{}>", arguments(&format));
+        let (load, store) = (format!("{small}::widen(x)"), format!("{small}::narrow(x)"));
+        return ElementFormat { memory: "unsigned char", load, store };
+    }
     let (memory, load, store) = match dtype {
         DType::Float64 => ("double", "x", "x"),
         DType::Float32 => ("float", "x", "x"),
@@ -27,10 +33,25 @@ fn element_format(dtype: DType) -> ElementFormat {
         DType::UInt16 => ("unsigned short", "x", "x"),
         DType::UInt32 => ("unsigned int", "x", "x"),
         DType::UInt64 => ("unsigned long long", "x", "x"),
-        // These functions only move float8 and never compute with it.
         _ => ("unsigned char", "x", "x"),
     };
-    ElementFormat { memory, load, store }
+    ElementFormat { memory, load: load.into(), store: store.into() }
+}
+
+/// The conversions of small floats.
+pub(super) const SMALL_FLOATS: &str = include_str!("small_float.cuh");
+
+/// The arguments that `Small` takes for a format.
+pub(super) fn arguments(format: &Format) -> String {
+    let Format { bits, fraction, bias, max, special } = *format;
+    let special = match special {
+        Special::Infinity => "INFINITE",
+        Special::Nan => "WITH_NAN",
+        Special::NanForNegativeZero => "NAN_FOR_NEGATIVE_ZERO",
+        Special::Nothing => "FINITE",
+        Special::Scale => "SCALE",
+    };
+    format!("{bits}, {fraction}, {bias}, {max}, {}, {special}", format.overflow())
 }
 
 /// The type of elements of a dtype in memory.
@@ -52,6 +73,9 @@ fn sum_type(dtype: DType) -> &'static str {
 /// dtype is summed in, and `STEP(x, y, sum)` multiplies and adds.
 pub(super) fn typed(name: &str, dtypes: &[(&str, DType)], words: &[(&str, &str)], text: &str) -> Source {
     let mut code = String::from(CONVERSIONS);
+    if dtypes.iter().any(|(_, dtype)| dtype.is_small_float()) {
+        code.push_str(SMALL_FLOATS);
+    }
     let first = dtypes.first().map_or(DType::Float32, |(_, dtype)| *dtype);
     let step = match first {
         DType::Float64 => "fma(x, y, sum)",

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use max_core::kernel::Access;
+use max_core::quantization::Storage;
 use max_core::{DType, HostBytes};
+use max_driver::resident::{page_out, prefer_large_pages};
 
 use crate::scratch::{Line, Lines};
 
@@ -18,20 +20,42 @@ pub struct Constant {
 
 /// Where a matrix is in the bytes of a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(crate) struct Place {
     dtype: DType,
     offset: i64,
     strides: [i64; 2],
     size: [i64; 2],
-    /// The dtype of the left operand, on which the packed form depends too.
-    left: DType,
+    /// How many such matrices there are, and the distance between them.
+    matrices: [i64; 2],
+    packing: Packing,
+}
+
+/// What the packed form of a matrix depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Packing {
+    /// The dtype of the left operand.
+    Matmul(DType),
+    /// How its rows are stored.
+    Quantized(Storage),
 }
 
 impl Place {
     /// The matrix of an access, with `size` rows and columns.
     pub(super) fn new(access: &Access<i64>, size: [i64; 2], left: DType) -> Place {
         let [.., down, along] = access.strides[..] else { unreachable!("a matrix has two strides") };
-        Place { dtype: access.dtype, offset: access.offset, strides: [down, along], size, left }
+        let (dtype, offset, matrices) = (access.dtype, access.offset, [1, 0]);
+        Place { dtype, offset, strides: [down, along], size, matrices, packing: Packing::Matmul(left) }
+    }
+
+    /// Quantized matrices of an access, one or more, with `size` rows and columns.
+    pub(crate) fn quantized(
+        access: &Access<i64>,
+        matrices: Option<i64>,
+        size: [i64; 2],
+        storage: Storage,
+    ) -> Place {
+        let matrices = matrices.map_or([1, 0], |count| [count, access.strides[0]]);
+        Place { matrices, packing: Packing::Quantized(storage), ..Place::new(access, size, access.dtype) }
     }
 }
 
@@ -40,12 +64,18 @@ impl Place {
 struct Packed {
     key: Key,
     /// Keeps the bytes alive, so that no others can have its key.
-    _bytes: HostBytes,
+    _bytes: [HostBytes; 2],
     lines: OnceLock<Option<Lines>>,
 }
 
-/// What is packed: the address and the length of the bytes, and the matrix in them.
-type Key = (usize, usize, Place);
+/// What is packed: the address and the length of the bytes, and the matrix in them; the same for its scales, if they are
+/// packed with it.
+type Key = (Part, Option<Part>);
+type Part = (usize, usize, Place);
+
+fn part(bytes: &HostBytes, place: Place) -> Part {
+    (bytes.as_ptr() as usize, bytes.len(), place)
+}
 
 /// The copies in use.
 static ALL: Mutex<Option<HashMap<Key, Weak<Packed>>>> = Mutex::new(None);
@@ -70,18 +100,36 @@ impl Constant {
         lines: usize,
         fill: impl FnOnce(*mut u8),
     ) -> Option<*const u8> {
-        let copy = self.copy(place);
+        let copy = self.copy(place, None);
         let packed =
             if wanted { Some(copy.lines.get_or_init(|| pack(lines, fill))) } else { copy.lines.get() };
         packed?.as_ref().map(Lines::ptr)
     }
 
+    /// As [`Constant::packed`], for matrices whose scales may be in another constant, and that are always wanted.
+    pub(crate) fn packed_with(
+        &self,
+        place: Place,
+        scales: Option<(&Constant, Place)>,
+        lines: usize,
+        fill: impl FnOnce(*mut u8),
+    ) -> Option<*const u8> {
+        let fill = |to: *mut u8| {
+            fill(to);
+            // Whatever multiplies by them reads the packed form from now on.
+            page_out(&self.bytes);
+        };
+        self.copy(place, scales).lines.get_or_init(|| pack(lines, fill)).as_ref().map(Lines::ptr)
+    }
+
     /// The copy of a matrix, which may not be packed yet.
-    fn copy(&self, place: Place) -> Arc<Packed> {
-        let same = |copy: &&Arc<Packed>| copy.key.2 == place;
+    fn copy(&self, place: Place, scales: Option<(&Constant, Place)>) -> Arc<Packed> {
+        let others = scales.map(|(constant, place)| part(&constant.bytes, place));
+        let same = |copy: &&Arc<Packed>| copy.key.0.2 == place && copy.key.1 == others;
         let known = self.copies.read().unwrap_or_else(PoisonError::into_inner).iter().find(same).cloned();
         known.unwrap_or_else(|| {
-            let copy = Packed::of(&self.bytes, place);
+            let scales = scales.map(|(constant, place)| (&constant.bytes, place));
+            let copy = Packed::of(&self.bytes, place, scales);
             self.copies.write().unwrap_or_else(PoisonError::into_inner).push(copy.clone());
             copy
         })
@@ -95,14 +143,15 @@ impl Constant {
 }
 
 impl Packed {
-    fn of(bytes: &HostBytes, place: Place) -> Arc<Packed> {
-        let key = (bytes.as_ptr() as usize, bytes.len(), place);
+    fn of(bytes: &HostBytes, place: Place, scales: Option<(&HostBytes, Place)>) -> Arc<Packed> {
+        let key = (part(bytes, place), scales.map(|(bytes, place)| part(bytes, place)));
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.get_or_insert_default();
         if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
             return known;
         }
-        let copy = Arc::new(Packed { key, _bytes: bytes.clone(), lines: OnceLock::new() });
+        let kept = [bytes, scales.map_or(bytes, |(bytes, _)| bytes)].map(HostBytes::clone);
+        let copy = Arc::new(Packed { key, _bytes: kept, lines: OnceLock::new() });
         all.insert(key, Arc::downgrade(&copy));
         copy
     }
@@ -125,6 +174,7 @@ fn pack(lines: usize, fill: impl FnOnce(*mut u8)) -> Option<Lines> {
         return None;
     }
     let mut packed = Lines::new(lines)?;
+    prefer_large_pages(packed.ptr_mut(), lines.saturating_mul(size_of::<Line>()));
     fill(packed.ptr_mut());
     Some(packed)
 }
@@ -157,7 +207,7 @@ mod tests {
         assert_eq!(b.packed(down, true, 1, |_| unreachable!()), Some(packed));
         assert_eq!(b.packed(along, false, 1, |_| unreachable!()), None);
         assert_eq!((a.packed_bytes(), b.packed_bytes()), (64, 64));
-        let key = b.copy(down).key;
+        let key = b.copy(down, None).key;
         drop((a, b));
         assert!(ALL.lock().unwrap().as_ref().is_some_and(|all| !all.contains_key(&key)));
     }

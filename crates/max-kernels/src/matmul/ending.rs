@@ -30,6 +30,11 @@ impl Places {
         }
     }
 
+    /// The bytes of an element.
+    pub(crate) fn element(&self) -> usize {
+        self.element
+    }
+
     /// Whether all indices have the same place.
     pub(crate) fn repeat(&self) -> bool {
         self.axes.iter().all(|&(size, stride)| size == 1 || stride == 0)

@@ -1,8 +1,10 @@
 //! How matmuls of a type are computed: the types that operands are packed as, and the kernels.
 
+use std::any::TypeId;
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
+use max_core::small_float::{F8E4M3FN, F8E5M2};
 use max_core::{Element, bf16, f16};
 
 use super::micro::{DEPTH, Dot, Kernels, Micro, Narrow};
@@ -86,6 +88,8 @@ where
 /// The left operand, of type `L` in memory, in f32; the right one as in memory and widened in registers.
 pub(crate) struct Widened<T, L = T>(PhantomData<(T, L)>);
 
+static ONE: f32 = 1.0;
+
 /// Elements that are only moved, as bits.
 pub(crate) trait Bits: Element {
     /// A type of the same size that is its own lane type.
@@ -95,7 +99,7 @@ pub(crate) trait Bits: Element {
 macro_rules! bits {
     ($($type:ident $bits:ident)*) => {$(impl Bits for $type { type Bits = $bits; })*};
 }
-bits!(bf16 u16 f16 u16 i16 u16 u16 u16 i8 u8 u8 u8);
+bits!(bf16 u16 f16 u16 F8E4M3FN u8 F8E5M2 u8 i16 u16 u16 u16 i8 u8 u8 u8);
 
 impl<T: Narrow + Bits + 'static, L: Element<Lane = f32> + 'static> Form for Widened<T, L> {
     type LeftElement = L;
@@ -111,8 +115,21 @@ impl<T: Narrow + Bits + 'static, L: Element<Lane = f32> + 'static> Form for Wide
         T::kernels_for(Isa::best())
     }
     unsafe fn pack_left(to: *mut f32, stride: usize, matrix: Matrix<L>) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { pack(to, stride, matrix) }
+        let Matrix { start, strides: [down, along], size: [rows, columns] } = matrix;
+        if along != 1 || TypeId::of::<L>() != TypeId::of::<T>() {
+            // SAFETY: guaranteed by the caller.
+            return unsafe { pack(to, stride, matrix) };
+        }
+        let kernels = Self::kernels();
+        let whole = columns - columns % kernels.lanes;
+        for i in 0..rows {
+            // SAFETY: guaranteed by the caller; both types are the same. A row times one is the row, widened in registers.
+            unsafe {
+                let (from, to) = (start.offset(i as isize * down).cast::<T>(), to.add(i * stride));
+                kernels.thin[0](1, ((&raw const ONE), 1), (from, 0), whole, (to, 0));
+                (whole..columns).for_each(|j| to.add(j).write(from.add(j).read_unaligned().to_lane()));
+            }
+        }
     }
     unsafe fn pack_right(to: *mut T, panel: usize, matrix: Matrix<T>) {
         // SAFETY: guaranteed by the caller; bits have the size of their type.

@@ -1,8 +1,8 @@
 //! Matmuls against plain loops: every bit, for every type, layout and number of threads.
 
-use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use max_core::kernel::{Instr, Kernel, Loop, Matmuls, Reg, Slot};
 use max_core::scalar::{Lane, NumericOp};
+use max_core::small_float::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use max_core::{Bool, DType, Element, bf16, f16};
 use max_driver::Buffer;
 
@@ -462,6 +462,73 @@ fn matmuls_have_one_dtype_and_do_not_read_each_other() {
     assert!(loads.contains("in a different way"), "{loads}");
 }
 
+/// Every float8 in a right operand is widened to its value, by the kernels of every instruction set.
+#[test]
+fn all_of_float8_is_widened() {
+    fn check<T: micro::Narrow>() {
+        let all: Vec<T> = (0..=255u8).map(|bits| bytemuck::cast(bits)).collect();
+        for isa in Isa::available() {
+            let kernels = T::kernels_for(isa);
+            let mut sums = vec![0f32; 256];
+            // SAFETY: there is a row of one element, and 256 columns, a multiple of the lanes of any kernel.
+            unsafe {
+                kernels.thin[0](1, ([1f32].as_ptr(), 1), (all.as_ptr(), 256), 256, (sums.as_mut_ptr(), 256))
+            };
+            for (element, sum) in all.iter().zip(sums) {
+                let expected = element.to_lane();
+                assert!(
+                    sum == expected || sum.is_nan() && expected.is_nan(),
+                    "{isa:?} {} {sum} {expected}",
+                    T::DTYPE
+                );
+            }
+        }
+    }
+    check::<F8E4M3FN>();
+    check::<F8E5M2>();
+}
+
+/// Float8 on both sides, or bfloat16 on the left: sums in float32, as of the same operands in float32.
+#[test]
+fn products_of_float8_are_wide() {
+    fn check<L: Element, R: Element>(random: &mut Random, product: DType, [m, k, n]: [i64; 3]) {
+        let (lhs, left_count) = random.access(0, L::DTYPE, &[m, k], true);
+        let (rhs, right_count) = random.access(1, R::DTYPE, &[k, n], true);
+        let (x, y) = (random.elements::<L>(left_count), random.elements::<R>(right_count));
+        let wide = |x: f64| x as f32;
+        let (left, right): (Vec<f32>, Vec<f32>) =
+            (x.iter().map(|x| wide(x.to_f64())).collect(), y.iter().map(|y| wide(y.to_f64())).collect());
+        let run = |[left, right]: [DType; 2], x: &Buffer, y: &Buffer, product: DType| {
+            let mut epilogue = store(2, DType::Float32, &[m, n]);
+            if product != DType::Float32 {
+                epilogue.code = vec![
+                    Instr::Product(product),
+                    Instr::Cast(Reg(0), DType::Float32),
+                    Instr::Store(0, Reg(1)),
+                ];
+            }
+            let (lhs, rhs) = (Access { dtype: left, ..lhs.clone() }, Access { dtype: right, ..rhs.clone() });
+            let kernel = Kernel::Matmul(Matmul { batch: vec![], m, n, k, lhs, rhs, epilogue });
+            let out = Buffer::from(vec![77f32; (m * n) as usize]);
+            let memory = [Memory::of(x).unwrap(), Memory::of(y).unwrap(), Memory::of_mut(&out).unwrap()];
+            prepare(&kernel).unwrap().run(&memory, &Pool::new(2)).unwrap();
+            out.to_vec::<f32>().unwrap()
+        };
+        let narrow = run([L::DTYPE, R::DTYPE], &Buffer::from(x), &Buffer::from(y), product);
+        let f32s = [DType::Float32; 2];
+        let expected = run(f32s, &Buffer::from(left), &Buffer::from(right), DType::Float32);
+        // A cast of what was not rounded yet is no rounding.
+        assert_eq!(narrow, expected, "{} {} {m} {k} {n}", L::DTYPE, R::DTYPE);
+    }
+    let mut random = Random(13);
+    for size in [[1, 1, 1], [0, 3, 2], [2, 0, 3], [1, 300, 70], [17, 130, 100], [90, 600, 40]] {
+        check::<F8E4M3FN, F8E4M3FN>(&mut random, DType::Float32, size);
+        check::<F8E5M2, F8E5M2>(&mut random, DType::Float32, size);
+        check::<bf16, F8E4M3FN>(&mut random, DType::BFloat16, size);
+        check::<bf16, F8E5M2>(&mut random, DType::BFloat16, size);
+    }
+}
+
 /// A narrow right operand is widened exactly: the bits are those of its copy in f32, constant or not, for every layout.
 #[test]
 fn operands_may_have_different_dtypes() {
@@ -494,6 +561,8 @@ fn operands_may_have_different_dtypes() {
     {
         check::<bf16>(&mut random, size);
         check::<f16>(&mut random, size);
+        check::<F8E4M3FN>(&mut random, size);
+        check::<F8E5M2>(&mut random, size);
     }
     let access = |slot, dtype| Access { slot: Slot(slot), dtype, offset: 0, strides: vec![4, 1] };
     let (lhs, rhs) = (access(0, DType::Int8), access(1, DType::Float32));

@@ -1,7 +1,7 @@
 //! Resampling against plain loops in f64, for every type, layout and number of threads.
 
-use max_core::float8::F8E4M3FN;
 use max_core::kernel::{Kernel, Slot};
+use max_core::small_float::F8E4M3FN;
 use max_core::{Bool, bf16, f16};
 use max_driver::Buffer;
 

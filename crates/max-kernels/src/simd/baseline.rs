@@ -13,6 +13,11 @@ impl Isa {
     pub(crate) fn available() -> Vec<Isa> {
         vec![Isa::Baseline]
     }
+
+    /// The same with vectors of at most 32 bytes.
+    pub(crate) fn shorter(self) -> Isa {
+        self
+    }
 }
 
 /// Gives `Body::run::<FMA>`: `versions!(name: Trait, fn(arg: type, ..))` makes a function `name::<Body>(isa)`.
@@ -42,6 +47,10 @@ pub(crate) fn fence() {}
 /// Prefetches a cache line; a hint, left to the hardware here.
 #[inline(always)]
 pub(crate) fn prefetch(_: *const u8) {}
+
+/// Prefetches a cache line; a hint, left to the hardware here.
+#[inline(always)]
+pub(crate) fn prefetch_near(_: *const u8) {}
 
 /// Sixteen bytes.
 #[derive(Clone, Copy, Default)]

@@ -26,6 +26,11 @@ impl Isa {
         let present = [(Isa::Avx512, avx512), (Isa::Avx2, avx2), (Isa::Baseline, true)];
         present.into_iter().filter_map(|(isa, there)| there.then_some(isa)).collect()
     }
+
+    /// The same with vectors of at most 32 bytes, for code that the compiler vectorizes badly with longer ones.
+    pub(crate) fn shorter(self) -> Isa {
+        if self == Isa::Avx512 { Isa::Avx2 } else { self }
+    }
 }
 
 /// Compiles `Body::run::<FMA>` for each instruction set: `versions!(name: Trait, fn(arg: type, ..))` makes a function
@@ -77,6 +82,13 @@ pub(crate) fn fence() {
 pub(crate) fn prefetch(line: *const u8) {
     // SAFETY: SSE is always available, and prefetching an invalid address has no effect.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+}
+
+/// Prefetches a cache line into all caches; the address may be invalid.
+#[inline(always)]
+pub(crate) fn prefetch_near(line: *const u8) {
+    // SAFETY: SSE is always available, and prefetching an invalid address has no effect.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
 }
 
 /// Sixteen bytes.

@@ -1,7 +1,9 @@
 //! Elements as unsigned integers in the same order, and these together with positions, which makes them unique.
 
 use bytemuck::{Pod, Zeroable};
-use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
+use max_core::small_float::{
+    F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, SmallFloat, Special,
+};
 use max_core::{Bool, DType, Element, bf16, dispatch, f16};
 
 use crate::simd::{Isa, versions};
@@ -152,11 +154,33 @@ floats! {
     f32 as u32, bits => bits & !(1 << 31) > 0x7f80_0000;
     f16 as u16, bits => bits & !(1 << 15) > 0x7c00;
     bf16 as u16, bits => bits & !(1 << 15) > 0x7f80;
-    F8E4M3FN as u8, bits => bits & 0x7f == 0x7f;
-    F8E5M2 as u8, bits => bits & 0x7f > 0x7c;
-    F8E4M3FNUZ as u8, bits => bits == 0x80;
-    F8E5M2FNUZ as u8, bits => bits == 0x80;
 }
+
+/// Small floats have their sign at the top of the bits that count, if they have one.
+macro_rules! small_floats {
+    ($($type:ident)*) => {$(
+        impl Sortable for $type {
+            type Key = u8;
+            #[inline(always)]
+            fn key(self) -> u8 {
+                const SIGN: u8 = 1 << 7;
+                let (format, bits) = ($type::FORMAT, self.0 << (8 - $type::FORMAT.bits));
+                // NaN is the largest of all bits already.
+                if format.special == Special::Scale {
+                    return bits;
+                }
+                let nan = match format.special {
+                    Special::NanForNegativeZero => bits == SIGN,
+                    Special::Infinity => u32::from(bits & !SIGN) > format.overflow(),
+                    _ => u32::from(bits & !SIGN) > format.max << (8 - format.bits),
+                };
+                let key = if bits >= SIGN { !bits } else { bits + (SIGN - 1) };
+                if nan { u8::MAX } else { key }
+            }
+        }
+    )*};
+}
+small_floats!(F4E2M1FN F6E2M3FN F6E3M2FN F8E8M0FNU F8E4M3FN F8E4M3FNUZ F8E5M2 F8E5M2FNUZ);
 
 /// Some elements of a line, and memory for their keys.
 #[derive(Clone, Copy)]
@@ -267,5 +291,6 @@ mod tests {
             })*};
         }
         all!(f16 from u16, bf16 from u16, F8E4M3FN from u8, F8E4M3FNUZ from u8, F8E5M2 from u8, F8E5M2FNUZ from u8);
+        all!(F4E2M1FN from u8, F6E2M3FN from u8, F6E3M2FN from u8, F8E8M0FNU from u8);
     }
 }

@@ -3,10 +3,10 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
 use max_core::scalar::{CompareOp, LogicalOp, NumericOp, RealOp};
 use max_core::{
-    Bool, DType, Distribution, Element, Result, ScalarOp, bail, bf16, dispatch, f16, scalar_table,
+    Bool, DType, Distribution, Element, Result, ScalarOp, bail, bf16, dispatch, dispatch_small, f16,
+    scalar_table,
 };
 
 use super::lanes::{RealRegister, Register};
@@ -317,17 +317,19 @@ impl<N: Narrow> To<N> for f32 {
 }
 
 macro_rules! rounded {
-    ($($from:ident)*) => {$(
+    ($narrow:ident as $through:ident: $($from:ident)*) => {$(
         impl<N: Narrow> To<N> for $from {
             type Register = f32;
             #[inline(always)]
             fn to(self) -> f32 {
-                N::narrow_f64(self as f64).widen()
+                N::$narrow(self as $through).widen()
             }
         }
     )*};
 }
-rounded!(i8 i16 i32 i64 u8 u16 u32 u64 f64);
+// Integers of up to 16 bits are floats.
+rounded!(narrow as f32: i8 i16 u8 u16);
+rounded!(narrow_f64 as f64: i32 i64 u32 u64 f64);
 
 /// From a type to another.
 struct Cast<A, B>(PhantomData<(A, B)>);
@@ -347,18 +349,14 @@ impl<A: To<B>, B> Function for Cast<A, B> {
 pub(super) fn cast(isa: Isa, from: DType, to: DType) -> TileFn {
     macro_rules! cast {
         ($from:ty => $($($to:ident)|+ = $type:ty),*) => {
-            match to {
+            dispatch_small!(to, N => tile_fn::<Map<Cast<$from, N>>>(isa),
                 $($(DType::$to)|+ => tile_fn::<Map<Cast<$from, $type>>>(isa),)*
                 DType::Bool => tile_fn::<Map<Cast<$from, Bool>>>(isa),
-                DType::Float8E4M3FN => tile_fn::<Map<Cast<$from, F8E4M3FN>>>(isa),
-                DType::Float8E4M3FNUZ => tile_fn::<Map<Cast<$from, F8E4M3FNUZ>>>(isa),
-                DType::Float8E5M2 => tile_fn::<Map<Cast<$from, F8E5M2>>>(isa),
-                DType::Float8E5M2FNUZ => tile_fn::<Map<Cast<$from, F8E5M2FNUZ>>>(isa),
                 DType::Float16 => tile_fn::<Map<Cast<$from, f16>>>(isa),
                 DType::BFloat16 => tile_fn::<Map<Cast<$from, bf16>>>(isa),
                 DType::Float32 => tile_fn::<Map<Cast<$from, f32>>>(isa),
                 DType::Float64 => tile_fn::<Map<Cast<$from, f64>>>(isa),
-            }
+            )
         };
     }
     // Integers wrap to the same bits whether signed or not.

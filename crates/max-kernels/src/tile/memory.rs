@@ -4,8 +4,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use bytemuck::{Pod, Zeroable};
-use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
-use max_core::{Bool, DType, bf16, f16};
+use max_core::{Bool, DType, bf16, dispatch_small, f16};
 
 use super::narrow::Narrow;
 use super::{GROUP, LoadFn, StoreFn};
@@ -233,14 +232,11 @@ macro_rules! with_representation {
             Int32 | UInt32 | Float32 = Same<u32>,
             Int64 | UInt64 | Float64 = Same<u64>,
             Float16 = Widened<f16>,
-            BFloat16 = Widened<bf16>,
-            Float8E4M3FN = Widened<F8E4M3FN>,
-            Float8E4M3FNUZ = Widened<F8E4M3FNUZ>,
-            Float8E5M2 = Widened<F8E5M2>,
-            Float8E5M2FNUZ = Widened<F8E5M2FNUZ>)
+            BFloat16 = Widened<bf16>)
     };
     (@ $dtype:expr, $F:ident, $body:expr, $($($variant:ident)|+ = $form:ty),*) => {
-        match $dtype { $($(DType::$variant)|+ => { type $F = $form; $body })* }
+        dispatch_small!($dtype, N => { type $F = Widened<N>; $body },
+            $($(DType::$variant)|+ => { type $F = $form; $body })*)
     };
 }
 

@@ -1,7 +1,10 @@
 //! Conversions between narrow floats and f32, without branches, with the same results as the types' own.
 
 use max_core::element::to_odd;
-use max_core::float8::{F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
+use max_core::small_float::{
+    F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Format, SmallFloat,
+    Special,
+};
 use max_core::{Element, bf16, f16};
 
 /// A float of fewer than 32 bits: held as f32 in register tiles.
@@ -35,18 +38,18 @@ impl Narrow for bf16 {
 }
 
 /// A format with fewer exponent bits than f32.
-struct Format {
+struct Narrower {
     /// Bits of the fraction.
     fraction: u32,
     /// The bias of the exponent.
     bias: u32,
     /// The largest finite magnitude, as bits.
     max: u32,
-    /// The magnitude of what exceeds it, as bits: infinity, or NaN if there is no infinity.
+    /// The magnitude of what exceeds it, as bits.
     overflow: u32,
 }
 
-impl Format {
+impl Narrower {
     /// The value of finite magnitude bits.
     #[inline(always)]
     fn widen(&self, magnitude: u32) -> f32 {
@@ -89,53 +92,78 @@ impl Narrow for f16 {
     }
 }
 
-const F16: Format = Format { fraction: 10, bias: 15, max: 0x7bff, overflow: 0x7c00 };
+const F16: Narrower = Narrower { fraction: 10, bias: 15, max: 0x7bff, overflow: 0x7c00 };
 
-/// The 8-bit floats: with signed zeros and NaN at 0x7f, or without and NaN at 0x80 only.
-macro_rules! float8 {
-    ($($type:ident: $fraction:literal, $bias:literal, $max:literal, $overflow:literal, $nan:literal;)*) => {$(
+/// The value of a small float. Formats are constants, and so are most conditions.
+#[inline(always)]
+fn widen(format: Format, bits: u8) -> f32 {
+    let (bits, top) = (u32::from(bits), format.top());
+    if format.special == Special::Scale {
+        let normal = bits << 23;
+        let number = if bits == 0 { 1 << 22 } else { normal };
+        return f32::from_bits(if bits > format.max { f32::NAN.to_bits() } else { number });
+    }
+    let magnitude = bits & (top - 1);
+    let value = narrower(format).widen(magnitude);
+    let value = if magnitude > format.max { f32::NAN } else { value };
+    let infinite = format.special == Special::Infinity && magnitude == format.overflow();
+    let value = if infinite { f32::INFINITY } else { value };
+    let signed = f32::from_bits(value.to_bits() | ((bits & top) << (32 - format.bits)));
+    if format.special == Special::NanForNegativeZero && bits == top { f32::NAN } else { signed }
+}
+
+/// The bits of the nearest small float.
+#[inline(always)]
+fn narrow(format: Format, value: f32) -> u8 {
+    let (bits, top) = (value.to_bits(), format.top());
+    let result = match format.special {
+        Special::Scale => {
+            let rounded = bits.wrapping_add(1 << 22) >> 23;
+            let number = if bits <= 1 << 22 { 0 } else { rounded };
+            // Zero wraps; negative numbers, infinity and NaN are beyond.
+            if bits.wrapping_sub(1) >= 0x7f7f_ffff { format.overflow() } else { number }
+        }
+        special => {
+            let sign = (bits >> (32 - format.bits)) & top;
+            let magnitude = narrower(format).narrow(value);
+            let unsigned = !format.has_negative_zero() && magnitude == 0;
+            let ordered = if unsigned { 0 } else { magnitude | sign };
+            let nan = match special {
+                Special::NanForNegativeZero => top,
+                Special::Nothing => sign ^ top,
+                _ => sign | (top - 1),
+            };
+            if value.is_nan() { nan } else { ordered }
+        }
+    };
+    result as u8
+}
+
+const fn narrower(format: Format) -> Narrower {
+    Narrower { fraction: format.fraction, bias: format.bias, max: format.max, overflow: format.overflow() }
+}
+
+macro_rules! small_floats {
+    ($($type:ident)*) => {$(
         impl Narrow for $type {
             #[inline(always)]
             fn widen(self) -> f32 {
-                let bits = u32::from(self.0);
-                let magnitude = bits & 0x7f;
-                let value = $type::FORMAT.widen(magnitude);
-                let value = if magnitude > $type::FORMAT.max { f32::NAN } else { value };
-                let value = if magnitude == 0x7c && $overflow == 0x7c { f32::INFINITY } else { value };
-                let signed = f32::from_bits(value.to_bits() | ((bits & 0x80) << 24));
-                if bits == $nan { f32::NAN } else { signed }
+                widen(const { $type::FORMAT }, self.0)
             }
 
             #[inline(always)]
             fn narrow(value: f32) -> $type {
-                let magnitude = $type::FORMAT.narrow(value);
-                let sign = (value.to_bits() >> 24) & 0x80;
-                let unsigned = $nan == 0x80 && magnitude == 0;
-                let ordered = if unsigned { 0 } else { magnitude | sign };
-                $type(if value.is_nan() { $nan | sign } else { ordered } as u8)
+                $type(narrow(const { $type::FORMAT }, value))
             }
-        }
-
-        impl Own for $type {
-            const FORMAT: Format = Format { fraction: $fraction, bias: $bias, max: $max, overflow: $overflow };
         }
     )*};
 }
-
-/// The format of a type.
-trait Own {
-    const FORMAT: Format;
-}
-
-float8! {
-    F8E4M3FN: 3, 7, 0x7e, 0x7f, 0x7f;
-    F8E4M3FNUZ: 3, 8, 0x7f, 0x80, 0x80;
-    F8E5M2: 2, 15, 0x7b, 0x7c, 0x7f;
-    F8E5M2FNUZ: 2, 16, 0x7f, 0x80, 0x80;
-}
+small_floats!(F4E2M1FN F6E2M3FN F6E3M2FN F8E8M0FNU F8E4M3FN F8E4M3FNUZ F8E5M2 F8E5M2FNUZ);
 
 #[cfg(test)]
 mod tests {
+    use max_core::{DType, dispatch_small};
+
     use super::*;
 
     #[test]
@@ -185,19 +213,29 @@ mod tests {
     }
 
     #[test]
-    fn float8s_convert_like_themselves() {
-        macro_rules! check {
-            ($($type:ident)*) => {$(
-                for bits in 0..=u8::MAX {
-                    let (value, expected) = ($type(bits).widen(), $type(bits).to_f32());
-                    assert!(value.to_bits() == expected.to_bits() || value.is_nan() && expected.is_nan(), "{bits:#x}");
-                }
-                for bits in (0..=u32::MAX).step_by(1021).chain((0..=u16::MAX).map(|high| u32::from(high) << 16)) {
-                    let value = f32::from_bits(bits);
-                    assert_eq!($type::narrow(value), $type::from_f32(value), "{value:e}");
-                }
-            )*};
+    fn small_floats_convert_like_themselves() {
+        fn check<N: Narrow>() {
+            for element in (0..=u8::MAX).map(bytemuck::cast::<u8, N>) {
+                let (value, expected) = (element.widen(), element.to_f64() as f32);
+                let same = value.to_bits() == expected.to_bits() || value.is_nan() && expected.is_nan();
+                assert!(same, "{} {:?}", N::DTYPE, bytemuck::bytes_of(&element));
+            }
+            let numbers =
+                (0..=u32::MAX).step_by(1021).chain((0..=u16::MAX).map(|high| u32::from(high) << 16));
+            // Neighbours of ties, of which some are subnormal.
+            let near = (0..=u16::MAX).flat_map(|high| [1, 0xffff].map(|low| u32::from(high) << 16 | low));
+            for value in numbers.chain(near).map(f32::from_bits) {
+                let bytes = |element: N| bytemuck::bytes_of(&element)[0];
+                assert_eq!(
+                    bytes(N::narrow(value)),
+                    bytes(N::from_f64(f64::from(value))),
+                    "{} {value:e}",
+                    N::DTYPE
+                );
+            }
         }
-        check!(F8E4M3FN F8E4M3FNUZ F8E5M2 F8E5M2FNUZ);
+        for &dtype in DType::ALL {
+            dispatch_small!(dtype, N => check::<N>(), _ => ());
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Pooling against plain loops: every bit, for every type, layout and number of threads.
 
-use max_core::float8::{F8E4M3FN, F8E5M2};
 use max_core::kernel::{Access, Instr, Kernel, Reg, Slot};
 use max_core::scalar::RealOp;
+use max_core::small_float::{F8E4M3FN, F8E5M2};
 use max_core::{Bool, bf16, f16};
 use max_driver::Buffer;
 

@@ -1,7 +1,7 @@
 //! A kernel with its memory, run on both devices.
 
 use max_core::kernel::{Access, Kernel, Slot};
-use max_core::{DType, Element, Result, dispatch};
+use max_core::{DType, Element, Result, dispatch, small_float};
 use max_driver::{Buffer, CPU, Device};
 use max_kernels::cuda::{self, Options, Prepared};
 use max_kernels::{Memory, Pool};
@@ -179,9 +179,7 @@ fn near(dtype: DType, got: f64, expected: f64) -> bool {
         DType::Float32 => 1e-5,
         DType::Float16 => 4e-3,
         DType::BFloat16 => 2e-2,
-        DType::Float8E5M2 | DType::Float8E5M2FNUZ => 0.3,
-        _ if dtype.is_float8() => 0.15,
-        _ => 0.0,
+        _ => small_float::format(dtype).map_or(0.0, |format| 1.2 / f64::from(1 << format.fraction)),
     };
     (got.is_nan() && expected.is_nan())
         || got == expected

@@ -158,7 +158,7 @@ pub(crate) fn reductions() -> Vec<Case> {
     let mut cases = Vec::new();
     for &dtype in DType::ALL {
         let mut kinds = vec![Sum, Prod, Max, Min, ArgMax, ArgMin];
-        kinds.retain(|kind| *kind != Prod || !dtype.is_float8());
+        kinds.retain(|kind| *kind != Prod || !dtype.is_small_float());
         let together = if dtype == DType::Float32 { 1 } else { kinds.len() };
         for kinds in kinds.chunks(together) {
             for shape in [[40, 24], [5, 100], [3, 7]] {

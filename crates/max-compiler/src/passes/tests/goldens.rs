@@ -337,3 +337,54 @@ fn products_that_others_continue_stay_apart() {
     let third = "%6 = matmul(%0, %3) : float32[n, 1]\n%7 = mul(%4, %5) : float32[n, 1]";
     assert_eq!(products(&format!("{third}\n%8 = mul(%7, %6) : float32[n, 1]\nreturn %8")), 1);
 }
+
+#[test]
+fn parts_of_functions_of_positions() {
+    let body = graph(
+        "%0: float32[4], %1: int64[2, 3], %2: int64[], %3: int64[]",
+        "%4 = index() {shape = [100000], device = \"cpu:0\"} : int64[100000]
+         %5 = cast(%4) {dtype = \"float32\"} : float32[100000]
+         %6 = reshape(%5) {shape = [100000, 1]} : float32[100000, 1]
+         %7 = mul(%6, %0) : float32[100000, 4]
+         %8 = cos(%7) : float32[100000, 4]
+         %9 = reshape(%8) {shape = [100000, 4, 1]} : float32[100000, 4, 1]
+         %10 = sin(%7) : float32[100000, 4]
+         %11 = reshape(%10) {shape = [100000, 4, 1]} : float32[100000, 4, 1]
+         %12 = concat(%9, %11) {axis = 2} : float32[100000, 4, 2]
+         %13 = slice(%12) {starts = [7, 0, 0], sizes = [5, 4, 2], steps = [1, 1, 1]} : float32[5, 4, 2]
+         %14 = dynamic_slice(%12, %2, %3) {axis = 0, step = 1, start = true, stop = true, out_dim = `m`} : float32[m, 4, 2]
+         %15 = gather(%8, %1) {axis = 0} : float32[2, 3, 4]
+         %16 = slice(%0) {starts = [1], sizes = [2], steps = [1]} : float32[2]
+         return %13, %14, %15, %16",
+    );
+    expect![[r#"
+        graph "g"(%0: float32[4], %1: int64[2, 3], %2: int64[], %3: int64[]) {
+          %4 = index() {shape = [100000], device = "cpu:0"} : int64[100000]
+          %5 = slice(%4) {starts = [7], sizes = [5], steps = [1]} : int64[5]
+          %6 = cast(%5) {dtype = "float32"} : float32[5]
+          %7 = reshape(%6) {shape = [5, 1]} : float32[5, 1]
+          %8 = mul(%7, %0) : float32[5, 4]
+          %9 = cos(%8) : float32[5, 4]
+          %10 = reshape(%9) {shape = [5, 4, 1]} : float32[5, 4, 1]
+          %11 = sin(%8) : float32[5, 4]
+          %12 = reshape(%11) {shape = [5, 4, 1]} : float32[5, 4, 1]
+          %13 = concat(%10, %12) {axis = 2} : float32[5, 4, 2]
+          %14 = dynamic_slice(%4, %2, %3) {axis = 0, step = 1, start = true, stop = true, out_dim = `m`} : int64[m]
+          %15 = cast(%14) {dtype = "float32"} : float32[m]
+          %16 = reshape(%15) {shape = [m, 1]} : float32[m, 1]
+          %17 = mul(%16, %0) : float32[m, 4]
+          %18 = cos(%17) : float32[m, 4]
+          %19 = reshape(%18) {shape = [m, 4, 1]} : float32[m, 4, 1]
+          %20 = sin(%17) : float32[m, 4]
+          %21 = reshape(%20) {shape = [m, 4, 1]} : float32[m, 4, 1]
+          %22 = concat(%19, %21) {axis = 2} : float32[m, 4, 2]
+          %23 = gather(%4, %1) {axis = 0} : int64[2, 3]
+          %24 = cast(%23) {dtype = "float32"} : float32[2, 3]
+          %25 = reshape(%24) {shape = [2, 3, 1]} : float32[2, 3, 1]
+          %26 = mul(%25, %0) : float32[2, 3, 4]
+          %27 = cos(%26) : float32[2, 3, 4]
+          %28 = slice(%0) {starts = [1], sizes = [2], steps = [1]} : float32[2]
+          return %13, %22, %27, %28
+        }
+    "#]].assert_eq(&after("positions", &body));
+}

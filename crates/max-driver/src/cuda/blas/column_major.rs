@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use max_core::{DType, Result};
 
-use super::lt::{CublasLt, MatmulDescription, compute, epilogue, matmul, type_number};
-use super::{Activation, BIAS_ALIGNMENT, Compute, Gemm, Matrix};
+use super::lt::{CublasLt, MatmulDescription, SCALE_BY_VECTOR, compute, epilogue, matmul, type_number};
+use super::{Activation, BIAS_ALIGNMENT, Compute, Gemm, Matrix, Scaling};
 
 /// The library's compute type for a matmul, and the type of its factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,12 @@ impl Types {
                 a == b && (a.is_half() || a == Float32) && (d == a || d == Float32)
             }
         };
+        // Vectors of factors are for one matrix.
+        let scalable = match gemm.scaling {
+            Scaling::None => true,
+            Scaling::Whole => float8(a) && float8(b),
+            Scaling::Vectors => float8(a) && float8(b) && gemm.batch == 1 && capability >= (9, 0),
+        };
         let types = match gemm.compute {
             Compute::F64 => Types { compute: compute::F64, scale: Float64 },
             Compute::I32 => Types { compute: compute::I32, scale: Int32 },
@@ -43,10 +49,15 @@ impl Types {
         };
         // The library's gelu only has float32 precision.
         let exact = gemm.activation != Activation::GeluTanh || gemm.compute != Compute::F64;
-        (possible && exact).then_some(types)
+        (possible && exact && scalable).then_some(types)
     }
 
-    pub(super) fn description(self, library: &'static CublasLt, gemm: &Gemm) -> Result<MatmulDescription> {
+    /// The description of a matmul; `None` if this version of the library knows no such scales.
+    pub(super) fn description(
+        self,
+        library: &'static CublasLt,
+        gemm: &Gemm,
+    ) -> Result<Option<MatmulDescription>> {
         let scale = type_number(self.scale).unwrap_or(-1);
         let description = MatmulDescription::new(library, self.compute, scale)?;
         description.set(matmul::TRANSPOSE_A, c_int::from(gemm.b.transposed))?;
@@ -65,7 +76,18 @@ impl Types {
             // While choosing an algorithm, the library only looks at the alignment of the address.
             description.set(matmul::BIAS_POINTER, BIAS_ALIGNMENT)?;
         }
-        Ok(description)
+        if gemm.scaling == Scaling::Vectors {
+            for attribute in [matmul::SCALE_MODE_OF_A, matmul::SCALE_MODE_OF_B] {
+                if description.set(attribute, SCALE_BY_VECTOR).is_err() {
+                    return Ok(None);
+                }
+            }
+        }
+        if gemm.scaling != Scaling::None {
+            description.set(matmul::SCALES_OF_A, BIAS_ALIGNMENT)?;
+            description.set(matmul::SCALES_OF_B, BIAS_ALIGNMENT)?;
+        }
+        Ok(Some(description))
     }
 }
 

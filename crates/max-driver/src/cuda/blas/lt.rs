@@ -93,7 +93,14 @@ pub(super) mod matmul {
     pub(in super::super) const TRANSPOSE_B: i32 = 4;
     pub(in super::super) const EPILOGUE: i32 = 7;
     pub(in super::super) const BIAS_POINTER: i32 = 8;
+    pub(in super::super) const SCALES_OF_A: i32 = 17;
+    pub(in super::super) const SCALES_OF_B: i32 = 18;
+    pub(in super::super) const SCALE_MODE_OF_A: i32 = 31;
+    pub(in super::super) const SCALE_MODE_OF_B: i32 = 32;
 }
+
+/// The scale mode of one factor for each row of the first operand, or for each column of the second.
+pub(super) const SCALE_BY_VECTOR: i32 = 3;
 
 /// Attributes of a preference.
 pub(super) mod prefer {

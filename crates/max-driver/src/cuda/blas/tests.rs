@@ -21,6 +21,7 @@ fn gemm(types: [DType; 3], [m, n, k]: [i64; 3], compute: Compute) -> Gemm {
         compute,
         bias: false,
         activation: Activation::None,
+        scaling: Scaling::None,
     }
 }
 
@@ -117,6 +118,22 @@ fn float8_operands_are_contiguous_along_k() {
 }
 
 #[test]
+fn only_float8_operands_are_scaled() {
+    let of = |dtype, scaling, batch, capability| {
+        let mut gemm =
+            Gemm { scaling, batch, ..gemm([dtype, dtype, DType::BFloat16], [16; 3], Compute::F32) };
+        gemm.b.transposed = true;
+        Types::of(&gemm, capability).is_some()
+    };
+    let float8 = DType::Float8E4M3FN;
+    assert!(of(float8, Scaling::Whole, 3, (8, 9)));
+    assert!(of(float8, Scaling::Vectors, 1, (9, 0)));
+    assert!(!of(float8, Scaling::Vectors, 3, (9, 0)), "factors are of one matrix");
+    assert!(!of(float8, Scaling::Vectors, 1, (8, 9)));
+    assert!(!of(DType::BFloat16, Scaling::Whole, 1, (9, 0)));
+}
+
+#[test]
 fn the_library_takes_our_descriptors() {
     let library = match lt::library() {
         Ok(library) => library,
@@ -129,7 +146,15 @@ fn the_library_takes_our_descriptors() {
     {
         let gemm = Gemm { bias, activation, ..gemm([DType::BFloat16; 3], [16, 32, 64], Compute::F32) };
         let types = Types::of(&gemm, (9, 0)).unwrap();
-        types.description(library, &gemm).unwrap();
+        types.description(library, &gemm).unwrap().unwrap();
+    }
+    for scaling in [Scaling::Whole, Scaling::Vectors] {
+        let types = [DType::Float8E4M3FN, DType::Float8E4M3FN, DType::BFloat16];
+        let mut gemm = Gemm { scaling, ..gemm(types, [16, 32, 64], Compute::F32) };
+        gemm.b = Matrix { transposed: true, ..matrix(DType::Float8E4M3FN, 64) };
+        let known = Types::of(&gemm, (9, 0)).unwrap().description(library, &gemm).unwrap().is_some();
+        // Vectors of factors are newer than the oldest library that is supported.
+        assert!(known || scaling == Scaling::Vectors);
     }
     MatrixLayout::new(library, 14, [32, 16], 32, (3, 512)).unwrap();
     let preferences = Preferences::new(library).unwrap();

@@ -49,6 +49,9 @@ impl Ready {
     }
 }
 
+/// How many rows of weights are quantized.
+const ROWS: usize = 64;
+
 fn load(session: &InferenceSession, kernel: &Kernel, copy: usize) -> Result<(Model, Vec<Buffer>)> {
     let shapes = shapes(&kernel.work);
     let given = if kernel.constant { 1 } else { shapes.len() };
@@ -57,6 +60,14 @@ fn load(session: &InferenceSession, kernel: &Kernel, copy: usize) -> Result<(Mod
         .enumerate()
         .map(|(at, shape)| operand(kernel.dtype, shape, copy + at))
         .collect::<Result<_>>()?;
+    if let Work::Quantized { k, n, encoding, .. } = kernel.work {
+        // Some rows are quantized, and repeat.
+        let floats = operands.remove(1).elements::<f32>()?.into_owned();
+        let some = encoding.quantize(&floats[..k * n.min(ROWS)])?;
+        let row = some.len() / n.clamp(1, ROWS);
+        let bytes = some.iter().copied().cycle().take(n * row).collect();
+        operands.push(HostTensor::from_vec::<u8>([n, row], bytes)?);
+    }
     let constants = operands.split_off(given);
     let ty = |value: &HostTensor| {
         TensorType::new(value.dtype(), value.shape().iter().copied().collect::<Shape>(), DeviceRef::CPU)
@@ -108,6 +119,7 @@ fn build(work: &Work, values: &[TensorValue]) -> Result<TensorValue> {
             Some(Side::Left) => ops::matmul(ops::transpose(left, 0, 1), right),
             Some(Side::Right) => ops::matmul(left, ops::transpose(right, 0, 1)),
         },
+        (&Work::Quantized { encoding, .. }, [left, right]) => ops::qmatmul(encoding, None, left, vec![right]),
         (&Work::Conv { stride, padding, groups, .. }, [input, filter]) => {
             let options = ConvOptions {
                 stride: [stride as i64; 2],

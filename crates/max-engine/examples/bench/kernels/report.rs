@@ -27,7 +27,7 @@ impl Timed {
     }
 }
 
-const OWN: [Column; 8] = [
+const OWN: [Column; 9] = [
     Column::text("kernel", 38),
     Column::text("dtype", 8),
     Column::text("operands", 30),
@@ -36,6 +36,7 @@ const OWN: [Column; 8] = [
     Column::number("% of peak", 9),
     Column::number("GB/s", 7),
     Column::number("% of copy", 9),
+    Column::number("% of read", 9),
 ];
 
 const TORCH: [Column; 3] =
@@ -82,6 +83,7 @@ impl<'a> Report<'a> {
             format!("{:.1}", 100.0 * flops / self.machine.flops),
             format!("{:.2}", bytes / 1e9),
             format!("{:.1}", 100.0 * bytes / self.machine.bandwidth),
+            format!("{:.1}", 100.0 * bytes / self.machine.read),
         ];
         if let (Some((name, theirs)), Some(ratio)) = (timed.best(), timed.ratio()) {
             cells.extend([format!("{:.1}", theirs * 1e6), name.clone(), format!("{ratio:.2}")]);

@@ -3,6 +3,7 @@
 //! A row has a `group`, the `model` it comes from, a `layer` and `dtypes`, and one of
 //! - `matmul`: a list of `[rows, depth, columns]`; `transposed` (`left` or `right`) says which operand is stored transposed,
 //! - `conv`: `input` (NHWC), `filter` (RSCF), and `stride`, `padding` and `groups` where they differ from 1, 0 and 1,
+//! - `qmatmul`: a list of `[rows, depth, columns]` with a constant right operand in the `encodings`, beside PyTorch's float32,
 //! - `attention`: `batch`, `heads`, `queries`, `keys` and `depth`; `kv_heads` if fewer, and `causal`.
 //!
 //! With `constant` the operands after the first are constants of the graph, like the weights of a model. With `rotate`
@@ -10,7 +11,7 @@
 
 use std::fs;
 
-use max_core::DType;
+use max_core::{DType, QuantizationEncoding};
 use serde_json::{Value as Json, json};
 
 use crate::options::Options;
@@ -35,6 +36,12 @@ pub enum Work {
         k: usize,
         n: usize,
         transposed: Option<Side>,
+    },
+    Quantized {
+        m: usize,
+        k: usize,
+        n: usize,
+        encoding: QuantizationEncoding,
     },
     Conv {
         input: [usize; 4],
@@ -116,6 +123,16 @@ fn works(row: &Json) -> Option<Vec<Work>> {
         };
         return shapes.as_array()?.iter().map(product).collect();
     }
+    if let Some(shapes) = row.get("qmatmul") {
+        let mut works = vec![];
+        for (shape, encoding) in shapes.as_array()?.iter().flat_map(|shape| {
+            row.get("encodings").and_then(Json::as_array).into_iter().flatten().map(move |name| (shape, name))
+        }) {
+            let [m, k, n] = sizes(shape)?;
+            works.push(Work::Quantized { m, k, n, encoding: encoding.as_str()?.parse().ok()? });
+        }
+        return Some(works);
+    }
     if let Some(conv) = row.get("conv") {
         let number = |key: &str, default| conv.get(key).map_or(Some(default), size);
         let (input, filter) = (sizes(conv.get("input")?)?, sizes(conv.get("filter")?)?);
@@ -152,14 +169,22 @@ impl Kernel {
 
     /// How many sets of operands its runs cycle through.
     pub fn copies(&self) -> usize {
-        let bytes: usize = self.work.operands().iter().map(|shape| self.bytes_of(shape)).sum();
+        let bytes: usize = self.operand_bytes().iter().sum();
         if self.rotate { ROTATED_BYTES.div_ceil(bytes.max(1)).clamp(1, MOST_COPIES) } else { 1 }
     }
 
     /// The bytes that a run must read and write.
     pub fn bytes(&self) -> usize {
-        let operands = self.work.operands();
-        operands.iter().chain([&self.work.result()]).map(|shape| self.bytes_of(shape)).sum()
+        self.operand_bytes().iter().sum::<usize>() + self.bytes_of(&self.work.result())
+    }
+
+    /// The bytes of each operand.
+    pub fn operand_bytes(&self) -> Vec<usize> {
+        let mut bytes: Vec<usize> = self.work.operands().iter().map(|shape| self.bytes_of(shape)).collect();
+        if let Work::Quantized { k, n, encoding, .. } = self.work {
+            bytes[1] = encoding.blocks().map_or(0, |format| n * k / format.elements * format.bytes);
+        }
+        bytes
     }
 
     fn bytes_of(&self, shape: &[usize]) -> usize {
@@ -173,6 +198,7 @@ impl Kernel {
                 "work": "matmul",
                 "left": *transposed == Some(Side::Left), "right": *transposed == Some(Side::Right),
             }),
+            Work::Quantized { .. } => json!({ "work": "matmul", "left": false, "right": true }),
             Work::Conv { stride, padding, groups, .. } => {
                 json!({"work": "conv", "stride": stride, "padding": padding, "groups": groups})
             }
@@ -181,7 +207,10 @@ impl Kernel {
         request["operands"] = json!(self.work.operands());
         request["dtype"] = json!(self.dtype.to_string());
         request["constant"] = json!(self.constant);
-        request["copies"] = json!(self.copies());
+        // Weights that PyTorch has as floats are more bytes, so fewer copies exceed the cache.
+        let copies =
+            if matches!(self.work, Work::Quantized { .. }) { self.copies().min(2) } else { self.copies() };
+        request["copies"] = json!(copies);
         request
     }
 }
@@ -195,6 +224,7 @@ impl Work {
                 let right = if transposed == Some(Side::Right) { [n, k] } else { [k, n] };
                 vec![left.into(), right.into()]
             }
+            Work::Quantized { m, k, n, .. } => vec![vec![m, k], vec![n, k]],
             Work::Conv { input, filter, .. } => vec![input.into(), filter.into()],
             Work::Attention { batch, heads, kv_heads, queries, keys, depth, .. } => {
                 let cached = vec![batch, kv_heads, keys, depth];
@@ -205,7 +235,7 @@ impl Work {
 
     pub fn result(&self) -> Vec<usize> {
         match *self {
-            Work::Matmul { m, n, .. } => vec![m, n],
+            Work::Matmul { m, n, .. } | Work::Quantized { m, n, .. } => vec![m, n],
             Work::Conv {
                 input: [images, height, width, _],
                 filter: [r, s, _, filters],
@@ -224,7 +254,7 @@ impl Work {
     pub fn flops(&self) -> f64 {
         let results = self.result().iter().product::<usize>() as f64;
         let terms = match *self {
-            Work::Matmul { k, .. } => k as f64,
+            Work::Matmul { k, .. } | Work::Quantized { k, .. } => k as f64,
             Work::Conv { filter: [r, s, channels, _], .. } => (r * s * channels) as f64,
             Work::Attention { keys, causal: true, .. } => (keys + 1) as f64,
             Work::Attention { keys, .. } => 2.0 * keys as f64,
@@ -240,6 +270,7 @@ impl Work {
                 let mark = |side| if transposed == Some(side) { "'" } else { "" };
                 format!("{m}x{k}{} {k}x{n}{}", mark(Side::Left), mark(Side::Right))
             }
+            Work::Quantized { m, k, n, encoding } => format!("{m}x{k} {n}x{k} {}", encoding.name()),
             Work::Conv { stride, .. } => {
                 let stride = if stride == 1 { String::new() } else { format!(" /{stride}") };
                 crate::columns::shapes(&operands) + &stride
@@ -254,6 +285,7 @@ impl Work {
     fn shrink(&mut self) {
         let mut sizes: Vec<&mut usize> = match self {
             Work::Matmul { m, k, n, .. } => vec![m, k, n],
+            Work::Quantized { m, n, .. } => vec![m, n],
             Work::Conv { input, filter, groups, .. } => {
                 input.iter_mut().chain(filter.iter_mut()).chain([groups]).collect()
             }
@@ -276,7 +308,7 @@ mod tests {
         let groups: BTreeSet<&str> = kernels.iter().map(|kernel| &*kernel.group).collect();
         assert_eq!(groups, BTreeSet::from(GROUPS));
         for kernel in &kernels {
-            let largest = kernel.work.operands().iter().map(|shape| kernel.bytes_of(shape)).max().unwrap();
+            let largest = kernel.operand_bytes().into_iter().max().unwrap();
             assert!(largest <= 256 << 20, "{} has an operand of {largest} bytes", kernel.title());
         }
         let sweep = kernels.iter().filter(|kernel| kernel.group == "sweep").count();

@@ -12,10 +12,7 @@ pub(in crate::cuda) fn memory_type(dtype: DType) -> &'static str {
         DType::Bool => "boolean",
         DType::Float16 => "f16",
         DType::BFloat16 => "bf16",
-        DType::Float8E4M3FN => "e4m3fn",
-        DType::Float8E4M3FNUZ => "e4m3fnuz",
-        DType::Float8E5M2 => "e5m2",
-        DType::Float8E5M2FNUZ => "e5m2fnuz",
+        small if small.is_small_float() => small.name().rsplit('_').next().unwrap_or_default(),
         native => register_type(native),
     }
 }

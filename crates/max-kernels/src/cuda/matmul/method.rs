@@ -2,7 +2,7 @@
 
 use max_core::kernel::{Access, Matmul};
 use max_core::{DType, Result, bail};
-use max_driver::cuda::{Compute, Gemm, Matrix};
+use max_driver::cuda::{Compute, Gemm, Matrix, Scaling};
 
 use super::fused::{self, FusedEpilogue};
 use super::shape::{is_aligned, is_one_axis, matrix, slices, transposed};
@@ -38,6 +38,7 @@ pub(super) enum MatmulMethod {
 #[derive(Debug, PartialEq)]
 pub(super) struct LibraryGemm {
     pub(super) gemm: Gemm,
+    pub(super) scales: [Option<Access<i64>>; 2],
     pub(super) bias: Option<Access<i64>>,
     pub(super) residual: Option<Access<i64>>,
     pub(super) store: Access<i64>,
@@ -60,9 +61,17 @@ pub(super) fn decide(k: &Matmul<i64>) -> Result<MatmulMethod> {
             None => Ok(MatmulMethod::Own(fused.store)),
         };
     }
-    if dtype.is_float8() && (!fused.is_store() || fused.store.dtype != DType::Float32) {
+    let scaling = if dtype.is_small_float() {
+        let wide = fused.store.dtype == DType::Float32 || fused.store.dtype.is_half();
+        match scaling(k, &fused) {
+            Some(scaling) if fused.is_scaled_store() && wide => scaling,
+            _ => return Ok(MatmulMethod::Scratch),
+        }
+    } else if fused.is_scaled() || fused.is_rounded {
         return Ok(MatmulMethod::Scratch);
-    }
+    } else {
+        Scaling::None
+    };
     if let Some(layout) = thin_layout(k) {
         return Ok(MatmulMethod::Thin(layout, Box::new(fused)));
     }
@@ -82,7 +91,7 @@ pub(super) fn decide(k: &Matmul<i64>) -> Result<MatmulMethod> {
     let [Some(a), Some(b)] = operands else {
         return Ok(MatmulMethod::Copies(operands.map(|operand| operand.is_none())));
     };
-    if dtype.is_float8() && !multiplies_float8(k, &a, &b) {
+    if dtype.is_small_float() && !multiplies_float8(k, &a, &b) {
         return Ok(MatmulMethod::Widened);
     }
     let compute = match dtype {
@@ -102,9 +111,10 @@ pub(super) fn decide(k: &Matmul<i64>) -> Result<MatmulMethod> {
         compute,
         bias: fused.bias.is_some(),
         activation: fused.activation,
+        scaling,
     };
-    let FusedEpilogue { bias, residual, store, .. } = fused;
-    Ok(MatmulMethod::Library(Box::new(LibraryGemm { gemm, bias, residual, store })))
+    let FusedEpilogue { scales, bias, residual, store, .. } = fused;
+    Ok(MatmulMethod::Library(Box::new(LibraryGemm { gemm, scales, bias, residual, store })))
 }
 
 /// The layouts of the residual and the result, as the library takes them.
@@ -142,6 +152,24 @@ fn several_axes(k: &Matmul<i64>) -> Option<MatmulMethod> {
         return Some(MatmulMethod::Scratch);
     }
     Some(MatmulMethod::Copies([&k.lhs, &k.rhs].map(|operand| !is_one_axis(operand, &k.batch))))
+}
+
+/// How the library scales operands: each as a whole, or each of the rows of one and the columns of the other. `None` if it
+/// does not support it.
+fn scaling(k: &Matmul<i64>, fused: &FusedEpilogue) -> Option<Scaling> {
+    if !fused.is_scaled() {
+        return Some(Scaling::None);
+    }
+    let shape = &k.epilogue.shape;
+    let all = |scale: &Access<i64>| fused::repeats(scale, shape) == Some([true; 2]);
+    if fused.scales.iter().flatten().all(all) {
+        return Some(Scaling::Whole);
+    }
+    let [Some(rows), Some(columns)] = &fused.scales else { return None };
+    // The library reads vectors without gaps, of one matrix only.
+    let last = shape.len() - 1;
+    let packed = |scale: &Access<i64>, axis: usize| scale.strides[axis] == 1 && is_aligned(scale);
+    (last == 1 && packed(rows, 0) && packed(columns, 1)).then_some(Scaling::Vectors)
 }
 
 /// Whether the library may support float8 operands of this layout: contiguous along k, in whole vectors.

@@ -239,6 +239,67 @@ fn float8_goes_through_wider_types() {
     whole.dtypes().unwrap();
 }
 
+/// A float8 matmul with contiguous columns on the right, whose product in float32 is multiplied by factors with some strides
+/// and stored in a dtype.
+fn scaled(factors: &[[i64; 2]], to: DType) -> Matmul<i64> {
+    let mut k = matmul(DType::Float8E4M3FN, &[], [16, 32, 64]);
+    k.rhs.strides = vec![1, 64];
+    k.epilogue.accesses[0].dtype = to;
+    let mut code = vec![Instr::Product(F32)];
+    let mut value = Reg(0);
+    for (number, strides) in factors.iter().enumerate() {
+        let slot = 3 + number as u32;
+        k.epilogue.accesses.push(access(slot, F32, 0, strides));
+        let load = Reg(code.len() as u32);
+        code.extend([Instr::Load(1 + number as u32), Instr::Apply(NumericOp::Mul.into(), [value, load])]);
+        value = Reg(load.0 + 1);
+    }
+    if to != F32 {
+        code.push(Instr::Cast(value, to));
+        value = Reg(code.len() as u32 - 1);
+    }
+    code.push(Instr::Store(0, value));
+    k.epilogue.code = code;
+    k.epilogue.dtypes().unwrap();
+    k
+}
+
+#[test]
+fn scaled_float8_is_one_call() {
+    let slots = |gemm: &LibraryGemm| gemm.scales.each_ref().map(|scale| scale.as_ref().map(|s| s.slot.0));
+    for to in [F32, DType::BFloat16, DType::Float16] {
+        let whole = library(&scaled(&[[0, 0], [0, 0]], to));
+        assert_eq!((whole.gemm.scaling, whole.gemm.d.dtype), (Scaling::Whole, to));
+        assert_eq!(slots(&whole), [Some(3), Some(4)]);
+        let vectors = library(&scaled(&[[0, 1], [1, 0]], to));
+        assert_eq!((vectors.gemm.scaling, slots(&vectors)), (Scaling::Vectors, [Some(4), Some(3)]));
+        assert_eq!(library(&scaled(&[], to)).gemm.scaling, Scaling::None);
+    }
+    let one = library(&scaled(&[[0, 0]], DType::BFloat16));
+    assert_eq!((one.gemm.scaling, slots(&one)), (Scaling::Whole, [Some(3), None]));
+}
+
+#[test]
+fn other_factors_are_loops() {
+    // One vector, vectors with gaps, two for the rows, a matrix, and three factors.
+    for factors in
+        [&[[1, 0]][..], &[[2, 0], [0, 1]], &[[1, 0], [1, 0]], &[[32, 1], [0, 0]], &[[0, 0], [0, 0], [0, 0]]]
+    {
+        let k = scaled(factors, DType::BFloat16);
+        assert_eq!(method(&k), MatmulMethod::Scratch, "{factors:?}");
+        assert_eq!(steps(&k, 0), 1);
+    }
+    let mut odd = scaled(&[[0, 0], [0, 0]], DType::BFloat16);
+    odd.rhs.strides = vec![32, 1];
+    assert_eq!(method(&odd), MatmulMethod::Widened);
+    let mut wide = scaled(&[[0, 0], [0, 0]], DType::BFloat16);
+    (wide.lhs.dtype, wide.rhs.dtype) = (F32, F32);
+    assert_eq!(method(&wide), MatmulMethod::Scratch, "only float8 operands are scaled");
+    let mut rounded = scaled(&[], DType::BFloat16);
+    (rounded.lhs.dtype, rounded.rhs.dtype) = (F32, F32);
+    assert_eq!(method(&rounded), MatmulMethod::Scratch);
+}
+
 /// Follows a matmul through all decisions, as a plan does, and counts the steps until it can run.
 fn steps(k: &Matmul<i64>, before: usize) -> usize {
     assert!(before < 8, "no end: {k:?}");
@@ -277,7 +338,12 @@ fn steps(k: &Matmul<i64>, before: usize) -> usize {
             next.epilogue.code[0] = Instr::Product(DType::BFloat16);
         }
         MatmulMethod::Scratch => {
-            let wide = if dtype.is_float8() { F32 } else { dtype };
+            let product = k.epilogue.code.iter().find_map(|instr| match instr {
+                Instr::Product(dtype) => Some(*dtype),
+                _ => None,
+            });
+            let dtype = product.unwrap();
+            let wide = if dtype.is_small_float() { F32 } else { dtype };
             next.epilogue.accesses = vec![contiguous([k.m, k.n], wide)];
             next.epilogue.code = match wide == dtype {
                 true => vec![Instr::Product(dtype), Instr::Store(0, Reg(0))],
@@ -369,6 +435,8 @@ fn thin_functions_compile() {
             k.epilogue.accesses[0].dtype = to;
             let store = k.epilogue.accesses[0].clone();
             let fused = fused::FusedEpilogue {
+                scales: [None, None],
+                is_rounded: false,
                 bias: (at % 3 == 0).then(|| store.clone()),
                 residual: (at % 2 == 0).then(|| store.clone()),
                 activation: [Activation::None, Activation::Relu, Activation::GeluTanh][at % 3],
@@ -382,7 +450,7 @@ fn thin_functions_compile() {
 
 #[test]
 fn functions_compile() {
-    let dtypes = DType::ALL.iter().copied().filter(|dtype| !dtype.is_float8());
+    let dtypes = DType::ALL.iter().copied().filter(|dtype| !dtype.is_small_float());
     let wide = [DType::Float16, DType::BFloat16].map(|dtype| own::source(dtype, F32));
     nvrtc::check(&dtypes.map(|dtype| own::source(dtype, dtype)).chain(wide).collect::<Vec<_>>());
 }

@@ -3,7 +3,7 @@
 
 use max_core::kernel::Matmul;
 use max_core::{DType, Result};
-use max_driver::cuda::{self, Source};
+use max_driver::cuda::Source;
 
 use super::super::text::typed;
 use super::super::{Address, Call, Param, Plan, PlannedLaunch};
@@ -104,19 +104,12 @@ pub(super) fn source(k: &Matmul<i64>, layout: RightLayout, fused: &FusedEpilogue
         2 => ("2", 2),
         _ => ("4", 4),
     };
-    let flag = |on: bool| if on { "true" } else { "false" };
-    let words = [
-        ("ROWS", rows),
-        ("HAS_BIAS", flag(fused.bias.is_some())),
-        ("HAS_RESIDUAL", flag(fused.residual.is_some())),
-        ("IS_RELU", flag(fused.activation == cuda::Activation::Relu)),
-        ("IS_GELU", flag(fused.activation == cuda::Activation::GeluTanh)),
-    ];
+    let words = [&[("ROWS", rows)][..], &fused.words()].concat();
     let (name, text) = match layout {
         RightLayout::Columns => ("dots", include_str!("dots.cu")),
         RightLayout::Rows => ("strips", include_str!("strips.cu")),
     };
-    let flags: String = words[1..].iter().map(|(_, on)| if *on == "true" { '1' } else { '0' }).collect();
-    let text = [include_str!("thin.cu"), text].concat();
+    let flags = fused.flags();
+    let text = [FusedEpilogue::TEXT, include_str!("thin.cu"), text].concat();
     typed(&format!("{name}{count}_{from}_{to}_{flags}"), &[("IN", from), ("OUT", to)], &words, &text)
 }

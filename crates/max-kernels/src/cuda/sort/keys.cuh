@@ -1,5 +1,6 @@
 // Elements as unsigned keys in the same order, packed with their positions, so that no two of a line are equal.
-// BITS is the unsigned type as wide as an element, KIND what elements are, IS_NAN(x) tells the bits of NaN.
+// BITS is the unsigned type as wide as an element, KIND what elements are, IS_NAN(x) tells the bits of NaN, UNUSED is
+// the number of bits at the top that have no meaning.
 
 #define UNSIGNED 0
 #define SIGNED 1
@@ -9,7 +10,8 @@
 constexpr int WIDTH = sizeof(BITS);
 constexpr BITS SIGN = (BITS)((BITS)1 << (8 * WIDTH - 1));
 
-__device__ __forceinline__ BITS key_of(BITS x) {
+__device__ __forceinline__ BITS key_of(BITS element) {
+    const BITS x = (BITS)(element << UNUSED);
     BITS key = x;
     if (KIND == BOOL) key = x != 0;
     if (KIND == SIGNED) key = x ^ SIGN;

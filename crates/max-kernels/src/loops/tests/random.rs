@@ -92,7 +92,7 @@ impl Maker {
                 let one = u64::from_le_bytes(one);
                 self.push(Instr::Literal(Literal { dtype, bits: one }), dtype)
             }
-            1 if !dtype.is_float8() => self.push(Instr::Size(3, dtype), dtype),
+            1 if !dtype.is_small_float() => self.push(Instr::Size(3, dtype), dtype),
             3 | 4 if dtype == DType::Int64 => self.index(),
             3 if matches!(dtype, DType::Float32 | DType::Float64) => {
                 let (seed, place) = (self.any(DType::Int64), self.index());

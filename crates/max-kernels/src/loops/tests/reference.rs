@@ -2,13 +2,13 @@
 
 use max_core::kernel::{Instr, Level, Literal, Loop, Reduction};
 use max_core::scalar::{Lane, MaskLane};
-use max_core::{Bool, DType, Element, ScalarOp, dispatch};
+use max_core::{Bool, DType, Element, ScalarOp, dispatch, small_float};
 
 /// An element of a register as bits.
 type Bits = u64;
 
 fn held(dtype: DType) -> DType {
-    if dtype.is_half() || dtype.is_float8() { DType::Float32 } else { dtype }
+    if dtype.is_half() || dtype.is_small_float() { DType::Float32 } else { dtype }
 }
 
 fn get<T: Element>(bits: Bits) -> T {
@@ -188,13 +188,14 @@ pub(super) fn run(loop_: &Loop<i64>, memory: &mut [Vec<u8>], products: &[Bits]) 
 /// Whether two elements are equal up to what the order of sums may change.
 pub(super) fn close(dtype: DType, a: &[u8], b: &[u8]) -> bool {
     let tolerance = match dtype {
-        DType::Float8E5M2 | DType::Float8E5M2FNUZ => 0.3,
-        DType::Float8E4M3FN | DType::Float8E4M3FNUZ => 0.15,
         DType::BFloat16 => 1e-2,
         DType::Float16 => 2e-3,
         DType::Float32 => 1e-4,
         DType::Float64 => 1e-9,
-        _ => return a == b,
+        _ => match small_float::format(dtype) {
+            Some(format) => 1.2 / f64::from(1 << format.fraction),
+            None => return a == b,
+        },
     };
     dispatch!(dtype, T => {
         let value = |bytes: &[u8]| bytemuck::pod_read_unaligned::<T>(bytes).to_f64();

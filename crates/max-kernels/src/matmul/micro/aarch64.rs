@@ -2,6 +2,7 @@
 
 use std::arch::aarch64::*;
 
+use max_core::small_float::{F8E4M3FN, F8E5M2};
 use max_core::{Bool, bf16, f16};
 
 use super::*;
@@ -21,13 +22,19 @@ impl Widen<float32x4_t> for bf16 {
     }
 }
 
-impl Widen<float32x4_t> for f16 {
-    #[inline(always)]
-    unsafe fn widen(from: *const f16) -> float32x4_t {
-        // SAFETY: as above.
-        unsafe { vld1q_f32(from.cast::<[f16; 4]>().read_unaligned().map(f16::to_f32).as_ptr()) }
-    }
+macro_rules! one_by_one {
+    ($($narrow:ident)*) => {$(
+        impl Widen<float32x4_t> for $narrow {
+            #[inline(always)]
+            unsafe fn widen(from: *const $narrow) -> float32x4_t {
+                // SAFETY: as above.
+                unsafe { vld1q_f32(from.cast::<[$narrow; 4]>().read_unaligned().map($narrow::to_f32).as_ptr()) }
+            }
+        }
+    )*};
 }
+
+one_by_one!(f16 F8E4M3FN F8E5M2);
 
 macro_rules! floats {
     ($($lane:ident $register:ident)*) => {$(
@@ -51,7 +58,7 @@ macro_rules! narrow {
     )*};
 }
 
-narrow!(bf16 f16);
+narrow!(bf16 f16 F8E4M3FN F8E5M2);
 
 plain_lanes!(i8 i16 i32 i64 u8 u16 u32 u64 Bool);
 no_dots!(bf16 i8 u8 i16 u16);

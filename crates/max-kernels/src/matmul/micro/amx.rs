@@ -1,16 +1,9 @@
-//! Tiles of matmuls by AMX: a unit with eight registers, each a matrix of up to sixteen rows of sixty-four bytes.
-//!
-//! Its instructions multiply whole registers. They have no intrinsics in stable Rust, so they are written in assembly.
-//! A process has to ask the system once before it may use them.
+//! Tiles of matmuls by AMX.
 
 use std::arch::asm;
-use std::arch::x86_64::__cpuid_count;
-use std::sync::OnceLock;
 
 use super::{Kernels, THIN, Thin, Tile};
-
-/// The rows of a register, and the groups of four bytes in each row.
-const SIDE: usize = 16;
+use crate::simd::amx::{SIDE, Shapes, release};
 
 /// The rows and the columns of a tile of sums: two registers each way.
 const ROWS: usize = 2 * SIDE;
@@ -52,70 +45,14 @@ macro_rules! bytes {
 }
 bytes!(i8 u8);
 
-/// Whether this machine has AMX for bf16 and bytes, and the system lets this process use it.
-pub(super) fn is_there() -> bool {
-    static THERE: OnceLock<bool> = OnceLock::new();
-    *THERE.get_or_init(|| {
-        let has_xsave = std::is_x86_feature_detected!("xsave") && __cpuid_count(1, 0).ecx >> 27 & 1 == 1;
-        let wanted = 1 << 22 | 1 << 24 | 1 << 25;
-        has_xsave && __cpuid_count(7, 0).edx & wanted == wanted && is_kept() && permitted()
-    })
-}
-
-/// Whether the system saves the state of tiles.
-fn is_kept() -> bool {
-    let low: u32;
-    // SAFETY: the system has enabled the instruction, as `is_there` has checked.
-    unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack)) };
-    low >> 17 & 3 == 3
-}
-
-/// Asks Linux for permission to use tiles.
-#[cfg(target_os = "linux")]
-fn permitted() -> bool {
-    const ARCH_PRCTL: isize = 158;
-    const REQUEST: isize = 0x1023;
-    const TILE_DATA: isize = 18;
-    let mut result = ARCH_PRCTL;
-    // SAFETY: the call changes the permissions of this process and accesses no memory.
-    unsafe {
-        asm!("syscall", inout("rax") result, in("rdi") REQUEST, in("rsi") TILE_DATA,
-            out("rcx") _, out("r11") _, options(nostack));
+/// For sums of `rows` rows: registers 0 to 3 are sums, 4 and 5 rows of the left operand, 6 and 7 columns of the right one.
+const fn shapes(rows: usize) -> Shapes {
+    const fn shape(rows: usize) -> (usize, usize) {
+        (rows, if rows > 0 { 4 * SIDE } else { 0 })
     }
-    result == 0
-}
-
-#[cfg(not(target_os = "linux"))]
-fn permitted() -> bool {
-    false
-}
-
-/// The shapes of the eight registers.
-#[repr(C, align(64))]
-struct Shapes {
-    palette: u8,
-    start: u8,
-    reserved: [u8; 14],
-    bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-impl Shapes {
-    /// For sums of `rows` rows: registers 0 to 3 are sums, 4 and 5 rows of the left operand, 6 and 7 columns of the
-    /// right one.
-    const fn new(rows: usize) -> Shapes {
-        let top = if rows < SIDE { rows } else { SIDE } as u8;
-        let bottom = rows as u8 - top;
-        let mut shapes = Shapes { palette: 1, start: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
-        let all = [top, top, bottom, bottom, top, bottom, SIDE as u8, SIDE as u8];
-        let mut i = 0;
-        while i < all.len() {
-            shapes.rows[i] = all[i];
-            shapes.bytes[i] = if all[i] > 0 { 64 } else { 0 };
-            i += 1;
-        }
-        shapes
-    }
+    let top = shape(if rows < SIDE { rows } else { SIDE });
+    let bottom = shape(rows - top.0);
+    Shapes::new([top, top, bottom, bottom, top, bottom, shape(SIDE), shape(SIDE)])
 }
 
 /// One step of a tile of `R` rows, over a whole register of the depth; strides are in bytes.
@@ -182,12 +119,12 @@ unsafe fn tile<L: Sums, const R: usize>(
 ) {
     #[repr(C, align(64))]
     struct Sums([[u32; ROWS]; ROWS]);
-    let shapes = const { &Shapes::new(R) };
+    let shapes = const { &shapes(R) };
     let mut sums = Sums([[0; ROWS]; ROWS]);
     // SAFETY: guaranteed by the caller; the remainder of the depth is copied to a buffer from which whole registers can
     // be read.
     unsafe {
-        asm!("ldtilecfg [{}]", in(reg) shapes, options(nostack, readonly, preserves_flags));
+        shapes.set();
         asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem, preserves_flags));
         if R > SIDE {
             asm!("tilezero tmm2", "tilezero tmm3", options(nostack, nomem, preserves_flags));
@@ -217,7 +154,7 @@ unsafe fn tile<L: Sums, const R: usize>(
             asm!("tilestored [{} + {}*1], tmm2", in(reg) start, in(reg) apart, options(nostack, preserves_flags));
             asm!("tilestored [{} + {}*1], tmm3", in(reg) start.add(64), in(reg) apart, options(nostack, preserves_flags));
         }
-        asm!("tilerelease", options(nostack, nomem, preserves_flags));
+        release();
         for (i, row) in sums.0[..R].iter().enumerate() {
             let to = to.offset(i as isize * stride);
             for (j, &bits) in row.iter().enumerate() {

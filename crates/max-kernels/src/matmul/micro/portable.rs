@@ -1,5 +1,6 @@
 //! Machines whose vector units are left to the compiler.
 
+use max_core::small_float::{F8E4M3FN, F8E5M2};
 use max_core::{Bool, bf16, f16};
 
 use super::*;
@@ -14,7 +15,7 @@ macro_rules! narrow {
     )*};
 }
 
-narrow!(bf16 f16);
+narrow!(bf16 f16 F8E4M3FN F8E5M2);
 
 plain_lanes!(f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 Bool);
 no_dots!(bf16 i8 u8 i16 u16);

@@ -6,9 +6,11 @@ mod amx;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
+use max_core::small_float::{F8E4M3FN, F8E5M2};
 use max_core::{Bool, bf16, f16};
 
 use super::*;
+use crate::simd::amx::is_there;
 
 compiled!(tile_avx2 thin_avx2 #[target_feature(enable = "avx2,fma,f16c")]);
 compiled!(tile_avx512 thin_avx512 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma")]);
@@ -47,6 +49,51 @@ widened! {
     bf16 to __m256: |from| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))));
     f16 to __m512: |from| _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
     f16 to __m256: |from| _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
+    F8E5M2 to __m512: |from| _mm512_cvtph_ps(_mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()))));
+    F8E5M2 to __m256: |from| _mm256_cvtph_ps(_mm_slli_epi16::<8>(_mm_cvtepu8_epi16(_mm_loadl_epi64(from.cast()))));
+    F8E4M3FN to __m512: |from| widen_e4m3(_mm_loadu_si128(from.cast()));
+    F8E4M3FN to __m256: |from| widen_half_e4m3(_mm_loadl_epi64(from.cast()));
+}
+
+/// The bits of float8_e4m3fn that a float16 has too, after a shift. Exponents are lower there, by a factor of
+/// [`E4M3_FACTOR`].
+const E4M3_BITS: i16 = 0xbf80_u16.cast_signed();
+const E4M3_FACTOR: f32 = 256.0;
+
+/// What carries into the highest bit of the exponent from the bits of NaN only. With that bit, they are NaN in float16 too.
+const E4M3_CARRY: i16 = 0x80;
+const HIGHEST_EXPONENT: i16 = 0x4000;
+
+/// # Safety
+///
+/// The instructions of AVX-512 exist.
+#[inline(always)]
+unsafe fn widen_e4m3(bytes: __m128i) -> __m512 {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let shifted = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(bytes));
+        let bits = _mm256_and_si256(shifted, _mm256_set1_epi16(E4M3_BITS));
+        let carried = _mm256_add_epi16(bits, _mm256_set1_epi16(E4M3_CARRY));
+        let nan = _mm256_and_si256(carried, _mm256_set1_epi16(HIGHEST_EXPONENT));
+        let small = _mm512_cvtph_ps(_mm256_add_epi16(bits, nan));
+        _mm512_mul_ps(small, _mm512_set1_ps(E4M3_FACTOR))
+    }
+}
+
+/// # Safety
+///
+/// The instructions of AVX2 exist.
+#[inline(always)]
+unsafe fn widen_half_e4m3(bytes: __m128i) -> __m256 {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let shifted = _mm_slli_epi16::<7>(_mm_cvtepi8_epi16(bytes));
+        let bits = _mm_and_si128(shifted, _mm_set1_epi16(E4M3_BITS));
+        let carried = _mm_add_epi16(bits, _mm_set1_epi16(E4M3_CARRY));
+        let nan = _mm_and_si128(carried, _mm_set1_epi16(HIGHEST_EXPONENT));
+        let small = _mm256_cvtph_ps(_mm_add_epi16(bits, nan));
+        _mm256_mul_ps(small, _mm256_set1_ps(E4M3_FACTOR))
+    }
 }
 
 macro_rules! floats {
@@ -82,7 +129,7 @@ macro_rules! narrow {
     )*};
 }
 
-narrow!(bf16 f16);
+narrow!(bf16 f16 F8E4M3FN F8E5M2);
 
 /// Integers and bools, vectorized by the compiler.
 macro_rules! integers {
@@ -196,7 +243,7 @@ unsafe fn store_bytes(to: *mut __m128i, sums: __m512i) {
 
 impl Dot for bf16 {
     fn dots() -> Option<&'static Kernels<f32, u32, u32>> {
-        if amx::is_there() {
+        if is_there() {
             return Some(amx::kernels());
         }
         (Isa::best() == Isa::Avx512 && is_x86_feature_detected!("avx512bf16"))
@@ -208,7 +255,7 @@ macro_rules! integer_dots {
     ($($lane:ident $(: $amx:ident)?)*) => {$(
         impl Dot for $lane {
             fn dots() -> Option<&'static Kernels<$lane, u32, u32>> {
-                $(if $amx::is_there() {
+                $(if is_there() {
                     return Some($amx::kernels());
                 })?
                 (Isa::best() == Isa::Avx512 && is_x86_feature_detected!("avx512vnni"))
