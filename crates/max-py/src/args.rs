@@ -17,6 +17,7 @@ use crate::driver::{PyBuffer, PyDevice};
 use crate::error::Raise;
 use crate::graph::{PyGraph, PyValue, PyWeight};
 use crate::interrupt::call;
+use crate::quantization::PyQuantizationEncoding;
 use crate::tensor::PyTensor;
 use crate::types::{PyDType, PyDeviceRef, PyDim, PyShape, PyType};
 
@@ -273,6 +274,7 @@ fn native_arg(reader: &mut Reader, object: &Bound<'_, PyAny>) -> PyResult<Arg> {
         PyCustomOp => |op| Ok(Arg::Custom(op.0.clone()));
         PyBuffer => |b| reader.array(&b.0);
         PyGraph => |g| Ok(Arg::Graph(g.0.clone()));
+        PyQuantizationEncoding => |e| Ok(Arg::Str(e.0.name().into()));
     }
     Err(PyTypeError::new_err(format!(
         "an object of type {} cannot be an argument of an op",

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use max::engine::{read_graph_in, save_graph};
-use max::graph::registry::{self, Output};
+use max::graph::ops::ShardingStrategy;
+use max::graph::registry::{self, FromArg, Output};
 use max::graph::text::{self, Constants};
 use max::graph::{Graph, Operand, Type, Value, Weight, located};
 use max::tensor::Tensor;
@@ -59,8 +60,22 @@ impl PyWeight {
     }
 
     #[getter]
-    fn name(&self) -> &str {
-        self.0.name()
+    fn name(&self) -> String {
+        self.0.name().to_string()
+    }
+
+    fn rename(&self, name: String) {
+        self.0.rename(name);
+    }
+
+    fn shard(
+        &self,
+        strategy: &Bound<'_, PyAny>,
+        devices: Vec<PyRef<'_, PyDeviceRef>>,
+    ) -> PyResult<Vec<PyWeight>> {
+        let strategy = ShardingStrategy::from_arg(args::arg(strategy)?).raise()?;
+        let devices: Vec<_> = devices.iter().map(|device| device.0).collect();
+        Ok(self.0.shard(&strategy, &devices).raise()?.into_iter().map(PyWeight).collect())
     }
 
     #[getter]
@@ -121,7 +136,6 @@ impl PyGraph {
     }
 
     fn output(&self, py: Python<'_>, outputs: &Bound<'_, PyAny>) -> PyResult<()> {
-        use max::graph::registry::FromArg;
         let outputs = outputs.try_iter()?.map(|item| args::arg(&item?)).collect::<PyResult<Vec<_>>>()?;
         let set = || {
             let outputs = outputs.into_iter().map(Operand::from_arg).collect::<max::Result<Vec<_>>>()?;

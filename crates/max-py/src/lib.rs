@@ -11,6 +11,9 @@ mod engine;
 mod error;
 mod graph;
 mod interrupt;
+mod nn;
+mod quantization;
+mod rope;
 mod shell;
 mod tensor;
 mod types;
@@ -30,6 +33,12 @@ mod _core {
     #[pymodule_export]
     use crate::graph::{PyGraph, PyValue, PyWeight, op, op_params};
     #[pymodule_export]
+    use crate::nn::match_weights;
+    #[pymodule_export]
+    use crate::quantization::PyQuantizationEncoding;
+    #[pymodule_export]
+    use crate::rope::rope_scale_factor;
+    #[pymodule_export]
     use crate::shell::set_shell;
     #[pymodule_export]
     use crate::tensor::{
@@ -42,5 +51,5 @@ mod _core {
     }
 
     #[pymodule_export]
-    use crate::types::{PyDType, PyDeviceRef, PyDim, PyQuantizationEncoding, PyShape, PyType};
+    use crate::types::{PyDType, PyDeviceRef, PyDim, PyShape, PyType};
 }

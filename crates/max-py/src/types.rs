@@ -1,9 +1,9 @@
-//! Dtypes, dims, shapes, device references, types and quantization encodings.
+//! Dtypes, dims, shapes, device references and types.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use max::dtype::DType;
-use max::graph::{BufferType, DeviceRef, Dim, QuantizationEncoding, Shape, TensorType, Type};
+use max::graph::{BufferType, DeviceRef, Dim, Shape, TensorType, Type};
 use pyo3::exceptions::{PyAttributeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -54,6 +54,11 @@ impl PyDType {
     }
 
     #[getter]
+    fn size_in_bits(&self) -> usize {
+        self.0.size_in_bits()
+    }
+
+    #[getter]
     fn align(&self) -> usize {
         self.0.align()
     }
@@ -64,6 +69,10 @@ impl PyDType {
 
     fn is_float8(&self) -> bool {
         self.0.is_float8()
+    }
+
+    fn is_small_float(&self) -> bool {
+        self.0.is_small_float()
     }
 
     fn is_half(&self) -> bool {
@@ -320,32 +329,5 @@ impl PyType {
 
     fn __repr__(&self) -> String {
         format!("{:?}", self.0)
-    }
-}
-
-/// Facts about a quantization encoding.
-#[pyclass(frozen, name = "QuantizationEncoding", module = "max._core")]
-pub struct PyQuantizationEncoding(QuantizationEncoding);
-
-#[pymethods]
-impl PyQuantizationEncoding {
-    #[new]
-    fn new(name: &str) -> PyResult<PyQuantizationEncoding> {
-        name.parse().map(PyQuantizationEncoding).raise()
-    }
-
-    #[staticmethod]
-    fn all() -> Vec<&'static str> {
-        QuantizationEncoding::ALL.iter().map(|e| e.name()).collect()
-    }
-
-    #[getter]
-    fn is_gguf(&self) -> bool {
-        self.0.is_gguf()
-    }
-
-    fn block_parameters(&self) -> PyResult<(usize, usize)> {
-        let block = self.0.block_parameters().raise()?;
-        Ok((block.elements_per_block, block.block_size))
     }
 }

@@ -13,7 +13,7 @@ from max.driver import Accelerator, Buffer
 from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType
 
-from op_cases import bfloat16_bits, from_bfloat16_bits
+from op_cases import SMALL, bfloat16_bits, from_bfloat16_bits, small_codes
 
 CPU = DeviceRef.CPU()
 
@@ -57,14 +57,18 @@ def tensor(dtype: Any, *dims: Any) -> TensorType:
 
 
 def to_buffer(array: np.ndarray, dtype: str) -> Buffer:
-    """A buffer of `dtype`; bfloat16 is given as an array of float32 values."""
+    """A buffer of `dtype`; those that NumPy lacks are given as arrays of float32 values."""
+    if dtype in SMALL:
+        return Buffer.from_numpy(small_codes(array, dtype)).view(dtype_of(dtype), list(array.shape))
     if dtype == "bfloat16":
         return Buffer.from_numpy(bfloat16_bits(array)).view(DType.bfloat16, list(array.shape))
     return Buffer.from_numpy(np.ascontiguousarray(array, dtype=dtype).reshape(array.shape))
 
 
 def to_array(buffer: Buffer) -> np.ndarray:
-    """The values of a buffer; bfloat16 is returned as float32."""
+    """The values of a buffer; dtypes that NumPy lacks are returned as float32."""
+    if buffer.dtype.name in SMALL:
+        return SMALL[buffer.dtype.name][buffer.view(DType.uint8, list(buffer.shape)).to_numpy()]
     if buffer.dtype == DType.bfloat16:
         return from_bfloat16_bits(buffer.view(DType.uint16, list(buffer.shape)).to_numpy())
     return buffer.to_numpy()

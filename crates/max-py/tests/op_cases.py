@@ -7,7 +7,8 @@ A row has `op`, `args`, optional `kwargs`, `dtypes` (names or groups), optional 
 in -5..5; `"dtype:int32"`, `"layout:NCHW"` and `"filter:FCRS"` name enum members, `"dtype:$"` the row's dtype and
 `"device:cpu"` a device; everything else is a literal, and a bare name inside a shape is a symbolic dim.
 
-Values are passed as NumPy arrays of the dtype itself, except bfloat16: float32 arrays of bfloat16 values.
+Values are passed as NumPy arrays of the dtype itself, except bfloat16 and the floats of at most eight bits: float32
+arrays of their values.
 """
 
 from __future__ import annotations
@@ -21,6 +22,17 @@ from zlib import crc32
 
 import numpy as np
 
+# The values of all codes of the floats of at most eight bits, as `goldens/small_floats.py` has found them.
+_, *_LINES = [
+    line
+    for line in (Path(__file__).parent / "goldens" / "small_floats.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+SMALL = {
+    name: np.array([int(word, 16) for word in values.split()], dtype=np.uint32).view(np.float32)
+    for name, values in zip(_LINES[::3], _LINES[1::3])
+}
+
 TABLE = Path(__file__).resolve().parents[3] / "cases" / "ops.json"
 
 GROUPS = {
@@ -28,13 +40,14 @@ GROUPS = {
     "half": ["float16", "bfloat16"],
     "int": ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"],
     "bool": ["bool"],
+    "small": list(SMALL),
 }
-DTYPES = [name for group in GROUPS.values() for name in group]
+DTYPES = [name for group in GROUPS.values() for name in group if name not in SMALL]
 FLOATS = GROUPS["float"] + GROUPS["half"]
 INTS = GROUPS["int"]
 DOMAINS = {"any", "positive", "unit", "nonzero", "nan"}
 
-INPUT = re.compile(r"(\$|" + "|".join(DTYPES) + r")\[([^\]]*)\](?:<(±?)(\d+))?$")
+INPUT = re.compile(r"(\$|" + "|".join([*DTYPES, *SMALL]) + r")\[([^\]]*)\](?:<(±?)(\d+))?$")
 
 
 @dataclass(frozen=True)
@@ -176,10 +189,29 @@ def from_bfloat16_bits(bits: np.ndarray) -> np.ndarray:
     return np.asarray(wide, dtype=np.uint32).view(np.float32)
 
 
+def small_codes(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The codes nearest to `values`, as uint8: ties to even, but up where all numbers are positive and others are NaN."""
+    values, table = np.asarray(values, dtype=np.float64), SMALL[dtype].astype(np.float64)
+    distances = np.abs(values[..., None] - np.where(np.isfinite(table), table, 1e99))
+    same_sign = np.signbit(values)[..., None] == np.signbit(table)
+    distances = np.where(same_sign, distances, np.where(table == 0, distances * (1 + 1e-9) + 1e-99, 1e99))
+    positive = not (table <= 0).any()
+    # The first of the nearest is taken.
+    numbers = np.arange(table.size)
+    order = numbers[::-1] if positive else np.argsort(numbers % 2, kind="stable")
+    codes = order[np.argmin(distances[..., order], axis=-1)]
+    if np.isnan(table).any():
+        out = np.isnan(values) | ((values <= 0) & positive)
+        codes = np.where(out, np.flatnonzero(np.isnan(table))[0], codes)
+    return np.asarray(codes).astype(np.uint8)
+
+
 def narrow(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Rounds once to `dtype` (bfloat16 values are stored as float32); floats become ints by truncation."""
+    """Rounds once to `dtype` (those that NumPy lacks are stored as float32); floats become ints by truncation."""
     values = np.asarray(values)
     with np.errstate(all="ignore"):
+        if dtype in SMALL:
+            return SMALL[dtype][small_codes(values, dtype)]
         if dtype == "bfloat16":
             return from_bfloat16_bits(bfloat16_bits(values))
         if dtype == "bool":

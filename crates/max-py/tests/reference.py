@@ -206,6 +206,94 @@ def conv2d(
     return out.transpose(0, 3, 1, 2) if input_layout == "layout:NCHW" else out
 
 
+def blocks_q4_0(blocks: np.ndarray) -> np.ndarray:
+    scale, codes = blocks[:, :2].copy().view("<f2").astype(np.float32), blocks[:, 2:]
+    return scale * (np.concatenate([codes % 16, codes // 16], axis=1).astype(np.float32) - 8)
+
+
+def blocks_q8_0(blocks: np.ndarray) -> np.ndarray:
+    return blocks[:, :2].copy().view("<f2").astype(np.float32) * blocks[:, 2:].view(np.int8).astype(np.float32)
+
+
+def blocks_q4_k(blocks: np.ndarray) -> np.ndarray:
+    """Eight groups of 32, whose multipliers have 6 bits: the upper two of the last four are in the bytes of the first."""
+    scale, least = (blocks[:, at : at + 2].copy().view("<f2").astype(np.float32) for at in (0, 2))
+    packed, codes = blocks[:, 4:16], blocks[:, 16:].reshape(-1, 4, 32)
+    scales = np.concatenate([packed[:, :4] % 64, packed[:, 8:] % 16 + packed[:, :4] // 64 * 16], axis=1)
+    mins = np.concatenate([packed[:, 4:8] % 64, packed[:, 8:] // 16 + packed[:, 4:8] // 64 * 16], axis=1)
+    codes = np.stack([codes % 16, codes // 16], axis=2).reshape(-1, 8, 32).astype(np.float32)
+    values = (scale * scales.astype(np.float32))[..., None] * codes - (least * mins.astype(np.float32))[..., None]
+    return values.reshape(len(blocks), 256)
+
+
+def blocks_q6_k(blocks: np.ndarray) -> np.ndarray:
+    """Sixteen groups of 16. Each half of the elements has 64 bytes of the lower four bits and 32 of the upper two."""
+    low, high = blocks[:, :128].reshape(-1, 2, 64), blocks[:, 128:192].reshape(-1, 2, 32)
+    low = np.concatenate([low % 16, low // 16], axis=2)
+    high = np.concatenate([high >> shift & 3 for shift in (0, 2, 4, 6)], axis=2)
+    codes = (low.astype(np.float32) + 16 * high.astype(np.float32) - 32).reshape(-1, 16, 16)
+    scales = blocks[:, 208:].copy().view("<f2").astype(np.float32) * blocks[:, 192:208].view(np.int8).astype(np.float32)
+    return (scales[..., None] * codes).reshape(len(blocks), 256)
+
+
+BLOCKS = {
+    "Q4_0": (18, 32, blocks_q4_0),
+    "Q8_0": (34, 32, blocks_q8_0),
+    "Q4_K": (144, 256, blocks_q4_k),
+    "Q6_K": (210, 256, blocks_q6_k),
+}
+
+
+def dequantize(encoding: str, x: np.ndarray) -> np.ndarray:
+    size, elements, decode = BLOCKS[encoding.removeprefix("encoding:")]
+    shape = (*x.shape[:-1], x.shape[-1] // size * elements)
+    return decode(x.astype(np.uint8).reshape(-1, size)).reshape(shape)
+
+
+def quantized_rows(x: np.ndarray) -> np.ndarray:
+    """What remains of rows that are quantized to signed bytes, a block of 32 at a time."""
+    blocks = x.astype(np.float32).reshape(-1, 32)
+    largest = np.abs(blocks).max(axis=1, keepdims=True, initial=0)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(largest > 0, np.float32(127) / largest, 0).astype(np.float32)
+    codes = np.rint(blocks * inverse).astype(np.float32)
+    return (codes * (largest / np.float32(127))).reshape(x.shape)
+
+
+def gptq(config: list, x: np.ndarray) -> np.ndarray:
+    """Codes above half of their range, then a float16 per group; a column of bytes for each row."""
+    _, bits, size, _, _ = config
+    x = np.ascontiguousarray(x.astype(np.uint8).T)
+    if size == -1:
+        size = (x.shape[1] - 2) * 8 // bits
+    groups = x.shape[1] // (size * bits // 8 + 2)
+    codes, scales = x[:, : groups * size * bits // 8], np.ascontiguousarray(x[:, groups * size * bits // 8 :])
+    if bits == 4:
+        codes = np.stack([codes % 16, codes // 16], axis=-1)
+    codes = codes.reshape(len(x), groups, size).astype(np.float32) - 2 ** (bits - 1)
+    return (codes * scales.view("<f2").astype(np.float32)[..., None]).reshape(len(x), -1)
+
+
+def mxfp4(codes: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+    """Two codes per byte, and an exponent for each 32."""
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    values = np.concatenate([values, -values])
+    codes = np.stack([codes.astype(np.uint8) % 16, codes.astype(np.uint8) // 16], axis=-1)
+    rows = values[codes].reshape(*exponents.shape, 32)
+    return (rows * np.exp2(exponents.astype(np.float32) - 127)[..., None]).reshape(len(exponents), -1)
+
+
+def qmatmul(encoding: str, config: Any, lhs: np.ndarray, rhs: list[np.ndarray]) -> np.ndarray:
+    if encoding == "encoding:GPTQ":
+        weights = gptq(config, rhs[0])
+        lhs = lhs[..., rhs[1].astype(np.int64)] if len(rhs) > 1 else lhs
+    elif len(rhs) > 1:
+        weights = mxfp4(*rhs)
+    else:
+        weights = dequantize(encoding, rhs[0])
+    return quantized_rows(lhs).astype(np.float64) @ weights.T.astype(np.float64)
+
+
 def conv2d_transpose(
     x: np.ndarray,
     filter: np.ndarray,
@@ -669,6 +757,8 @@ EXACT: dict[str, Callable] = {
     "scatter_nd_mul": scatter_nd(np.multiply),
     "masked_scatter": masked_scatter,
     "fold": fold,
+    "dequantize": dequantize,
+    "qmatmul": qmatmul,
 }
 
 OPS = {**PREDICATES, **REAL, **EXACT}

@@ -15,6 +15,10 @@ from helpers import pytorch
 # name: (code, bytes)
 TABLE = {
     "bool": (1, 1),
+    "float8_e8m0fnu": (62, 1),
+    "float6_e3m2fn": (63, 1),
+    "float4_e2m1fn": (64, 1),
+    "float6_e2m3fn": (65, 1),
     "float8_e4m3fn": (66, 1),
     "float8_e4m3fnuz": (67, 1),
     "float8_e5m2": (68, 1),
@@ -33,10 +37,11 @@ TABLE = {
     "int64": (141, 8),
 }
 FLOAT8 = {name for name in TABLE if name.startswith("float8")}
+SMALL = FLOAT8 | {name for name in TABLE if name.startswith(("float4_", "float6_"))}
 HALF = {"float16", "bfloat16"}
-NO_NUMPY = FLOAT8 | {"bfloat16"}
+NO_NUMPY = SMALL | {"bfloat16"}
 PREDICATES = {
-    "is_float": FLOAT8 | HALF | {"float32", "float64"},
+    "is_float": SMALL | HALF | {"float32", "float64"},
     "is_float8": FLOAT8,
     "is_half": HALF,
     "is_integral": {name for name in TABLE if "int" in name},

@@ -16,9 +16,10 @@ from max.experimental.tensor import Tensor, default_device
 from max.graph import Graph, TensorValue, ops
 
 from helpers import assert_close, dtype_of, tensor, to_array, to_buffer
-from op_cases import Case, Input, all_cases, expand, map_leaves
+from op_cases import Case, Input, all_cases, expand
 from reference import reference, result_dtype
-from test_op_cases import literal
+from test_op_cases import call_documented, literal
+
 
 @pytest.fixture(autouse=True)
 def on_the_cpu():
@@ -34,12 +35,7 @@ def call(case: Case, tensors: list[Tensor]) -> list[Any]:
             return next(values)
         return case.symbols.get(value, literal(value)) if isinstance(value, str) else value
 
-    args, kwargs = map_leaves([case.args, case.kwargs], leaf)
-    if case.op.startswith("conv"):  # its strides and paddings are documented as tuples
-        args = [tuple(a) if isinstance(a, list) else a for a in args]
-        kwargs = {k: tuple(v) if isinstance(v, list) else v for k, v in kwargs.items()}
-    result = getattr(F, case.op)(*args, **kwargs)
-    return list(result) if isinstance(result, (list, tuple)) else [result]
+    return call_documented(F, case, leaf)
 
 
 def check(case: Case, results: list[Any], expected: list[np.ndarray]) -> None:

@@ -8,8 +8,9 @@ import pytest
 HEAVY = ["torch", "scipy", "pandas", "matplotlib", "transformers", "tensorflow", "jax", "PIL", "requests", "sympy"]
 
 MODULES = """
-    max max.dtype max.driver max.engine max.graph max.graph.ops max.experimental max.experimental.functional
-    max.experimental.nn max.experimental.random max.experimental.realization_context max.experimental.tensor
+    max max.dtype max.driver max.engine max.graph max.graph.ops max.graph.weights max.experimental
+    max.experimental.functional max.experimental.nn max.experimental.random max.experimental.realization_context
+    max.experimental.tensor max.nn max.nn.float8_config max.nn.kernels max.nn.layer max.nn.transformer
 """.split()
 
 

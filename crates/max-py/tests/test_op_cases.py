@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
 import pytest
 from max.dtype import DType
 from max.graph import Graph, TensorType, ops
+from max.graph.quantization import QuantizationEncoding
 from max.graph.type import ConvInputLayout, FilterLayout
 
 from helpers import CPU, assert_close, dtype_of, evaluate, to_array, to_buffer
-from op_cases import DOMAINS, DTYPES, Case, Input, all_cases, expand, map_leaves, read_table
+from op_cases import DOMAINS, DTYPES, SMALL, Case, Input, all_cases, expand, map_leaves, read_table
 from reference import OPS, reference, result_dtype
 
-ENUMS = {"dtype": DType, "layout": ConvInputLayout, "filter": FilterLayout}
+ENUMS = {"dtype": DType, "encoding": QuantizationEncoding, "layout": ConvInputLayout, "filter": FilterLayout}
 
 
 def literal(value: Any) -> Any:
@@ -26,14 +28,21 @@ def literal(value: Any) -> Any:
     return CPU if kind == "device" else getattr(ENUMS[kind], name)
 
 
-def call(case: Case, graph: Graph) -> list[Any]:
-    values = iter(graph.inputs)
-    args, kwargs = map_leaves([case.args, case.kwargs], lambda v: next(values) if isinstance(v, Input) else literal(v))
+def call_documented(module: Any, case: Case, leaf: Callable[[Any], Any]) -> list[Any]:
+    """Calls the function of a case as it is documented, with arguments made from those of the table."""
+    args, kwargs = map_leaves([case.args, case.kwargs], leaf)
     if case.op.startswith("conv"):  # its strides and paddings are documented as tuples
         args = [tuple(a) if isinstance(a, list) else a for a in args]
         kwargs = {k: tuple(v) if isinstance(v, list) else v for k, v in kwargs.items()}
-    result = getattr(ops, case.op)(*args, **kwargs)
+    if case.op == "qmatmul":  # its matrix is documented as the rest of the arguments
+        args = [*args[:-1], *args[-1]]
+    result = getattr(module, case.op)(*args, **kwargs)
     return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def call(case: Case, graph: Graph) -> list[Any]:
+    values = iter(graph.inputs)
+    return call_documented(ops, case, lambda v: next(values) if isinstance(v, Input) else literal(v))
 
 
 def promised(dim: str, symbols: dict[str, int]) -> Optional[int]:
@@ -72,7 +81,7 @@ def test_table_is_well_formed() -> None:
     for row in rows:
         assert set(row) <= {"op", "args", "kwargs", "dtypes", "domain", "rtol"}, row
         assert row.get("domain", "any") in DOMAINS, row
-        assert set(expand(row["dtypes"])) <= set(DTYPES), row
+        assert set(expand(row["dtypes"])) <= {*DTYPES, *SMALL}, row
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

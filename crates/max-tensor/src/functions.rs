@@ -4,12 +4,17 @@
 //! there.
 
 use max_core::kernel::Normalization;
-use max_core::{DType, DeviceRef, Dim, Location, Result, Shape, TensorType, scalar_table};
+use max_core::quantization::Storage;
+use max_core::{
+    DType, DeviceRef, Dim, Location, QuantizationConfig, QuantizationEncoding, Result, Shape, TensorType,
+    scalar_table,
+};
 use max_graph::graph::located;
 use max_graph::ops::broadcast::Target;
 use max_graph::ops::conv::ConvOptions;
 use max_graph::ops::conv_transpose::ConvTransposeOptions;
 use max_graph::ops::conv3d::Conv3dOptions;
+use max_graph::ops::flash_attention::MaskVariant;
 use max_graph::ops::index::Limit;
 use max_graph::ops::pool::{Padding, Pair};
 use max_graph::ops::reduce::Axes;
@@ -80,6 +85,12 @@ functions! {
     conv3d(x: Operand, filter: Operand, bias: Option<Operand>, options: Conv3dOptions);
     /// See [`ops::cumsum()`].
     cumsum(x: Operand, axis: i64, exclusive: bool, reverse: bool);
+    /// See [`ops::dequantize()`].
+    dequantize(encoding: QuantizationEncoding, quantized: Operand);
+    /// See [`ops::flash_attention()`].
+    flash_attention(
+        q: Operand, k: Operand, v: Operand, mask: MaskVariant, scale: f64, window: i64, valid_length: Option<Operand>
+    );
     /// See [`ops::flatten()`].
     flatten(x: Operand, start_dim: i64, end_dim: i64);
     /// See [`ops::fold()`].
@@ -90,6 +101,14 @@ functions! {
     gather_nd(input: Operand, indices: Operand, batch_dims: i64);
     /// See [`ops::group_norm()`].
     group_norm(input: Operand, gamma: Operand, beta: Operand, num_groups: i64, epsilon: f64);
+    /// See [`ops::grouped_matmul()`].
+    grouped_matmul(a: Operand, b: Operand, starts: Operand, ids: Operand);
+    /// See [`ops::grouped_scaled_matmul()`].
+    #[expect(clippy::too_many_arguments, reason = "two operands with their scales, and the groups")]
+    grouped_scaled_matmul(
+        a: Operand, b: Operand, a_scales: Operand, b_scales: Operand, starts: Operand, ids: Operand, block: Vec<i64>,
+        out_type: DType
+    );
     /// See [`ops::hann_window()`].
     hann_window(window_length: i64, device: DeviceRef, periodic: bool, dtype: DType);
     /// See [`ops::irfft()`].
@@ -124,10 +143,20 @@ functions! {
     permute(x: Operand, dims: Vec<i64>);
     /// See [`ops::prod()`].
     prod(x: Operand, axis: Axes);
+    /// See [`ops::quantize_static_float8()`].
+    quantize_static_float8(x: Operand, scale: Operand, is_factor: bool, out_type: DType);
     /// See [`ops::random_gaussian()`]; [`crate::random`] has the seeds.
     random_gaussian(like: TensorType, mean: Operand, std: Operand, seed: Option<Operand>);
     /// See [`ops::random_uniform()`]; [`crate::random`] has the seeds.
     random_uniform(like: TensorType, low: Operand, high: Operand, seed: Option<Operand>);
+    /// See [`ops::qmatmul()`].
+    qmatmul(encoding: QuantizationEncoding, config: Option<QuantizationConfig>, lhs: Operand, rhs: Operands);
+    /// See [`ops::quantized_matmul()`].
+    quantized_matmul(lhs: Operand, codes: Operand, storage: Storage, scales: Option<Operand>, starts: Option<Operand>, ids: Option<Operand>);
+    /// See [`ops::ragged_flash_attention()`].
+    ragged_flash_attention(
+        q: Operand, k: Operand, v: Operand, row_offsets: Operand, mask: MaskVariant, scale: f64, window: i64
+    );
     /// See [`ops::range()`].
     range(start: Limit, stop: Limit, step: Limit, out_dim: Option<Dim>, dtype: Option<DType>, device: Option<DeviceRef>);
     /// See [`ops::reduce_max()`].
@@ -148,6 +177,10 @@ functions! {
     resize_nearest(input: Operand, size: Shape, coordinate_transform_mode: i64, round_mode: i64);
     /// See [`ops::rms_norm()`].
     rms_norm(input: Operand, weight: Operand, epsilon: f64, weight_offset: f64, multiply_before_cast: bool);
+    /// See [`ops::scaled_matmul()`].
+    scaled_matmul(
+        a: Operand, b: Operand, a_scales: Operand, b_scales: Operand, block: Vec<i64>, out_type: DType
+    );
     /// See [`ops::scatter()`].
     scatter(input: Operand, updates: Operand, indices: Operand, axis: i64);
     /// See [`ops::scatter_add()`].
@@ -174,6 +207,13 @@ functions! {
         input: Operand, rois: Operand, output_height: i64, output_width: i64, spatial_scale: f64, sampling_ratio: f64,
         aligned: bool, mode: String
     );
+    /// See [`ops::sgmv()`].
+    sgmv(input: Operand, lora: Operand, ids: Operand, row_offsets: Operand, bias: Option<Operand>);
+    /// See [`ops::sgmv_lora()`].
+    sgmv_lora(
+        input: Operand, lora_a: Operand, lora_b: Operand, ids: Operand, ranks: Operand, row_offsets: Operand,
+        bias: Option<Operand>
+    );
     /// See [`ops::slice_tensor()`].
     slice_tensor(x: Operand, indices: Indices);
     /// See [`ops::softmax()`].
@@ -186,8 +226,14 @@ functions! {
     stdev(x: Operand, axis: Axes);
     /// See [`ops::sum()`].
     sum(x: Operand, axis: Axes);
+    /// See [`ops::swish_glu()`].
+    swish_glu(a: Operand, b0: Operand, b1: Operand);
     /// See [`ops::tile()`].
     tile(x: Operand, repeats: Shape);
+    /// See [`ops::topk_fused_sampling()`].
+    topk_fused_sampling(
+        logits: Operand, top_k: Operand, temperature: Operand, max_k: Option<Operand>, top_p: Operand, seed: Operand
+    );
     /// See [`ops::transfer_to()`].
     transfer_to(x: Operand, device: DeviceRef);
     /// See [`ops::transpose()`].
@@ -212,6 +258,53 @@ pub fn bottom_k(x: impl Into<Operand>, k: i64, axis: i64) -> Result<Vec<Tensor>>
 pub fn chunk(x: impl Into<Operand>, chunks: i64, axis: i64) -> Result<Vec<Tensor>> {
     let (location, x) = (Location::caller(), x.into());
     located("chunk", location, || call(|| many(ops::chunk(x, chunks, axis)?)))
+}
+
+/// See [`ops::float8_e4m3fnuz()`].
+#[track_caller]
+pub fn float8_e4m3fnuz(weight: impl Into<Operand>, scales: impl Into<Operand>) -> Result<Vec<Tensor>> {
+    let (location, weight, scales) = (Location::caller(), weight.into(), scales.into());
+    located("float8_e4m3fnuz", location, || call(|| many(ops::float8_e4m3fnuz(weight, scales)?)))
+}
+
+/// See [`ops::merge_ragged_tensors()`].
+#[track_caller]
+pub fn merge_ragged_tensors(
+    a: impl Into<Operand>,
+    a_row_offsets: impl Into<Operand>,
+    b: impl Into<Operand>,
+    b_row_offsets: impl Into<Operand>,
+) -> Result<Vec<Tensor>> {
+    let (location, a, a_row_offsets) = (Location::caller(), a.into(), a_row_offsets.into());
+    let (b, b_row_offsets) = (b.into(), b_row_offsets.into());
+    located("merge_ragged_tensors", location, || {
+        call(|| many(ops::merge_ragged_tensors(a, a_row_offsets, b, b_row_offsets)?))
+    })
+}
+
+/// See [`ops::moe_create_indices()`].
+#[track_caller]
+pub fn moe_create_indices(topk_ids: impl Into<Operand>, num_local_experts: i64) -> Result<Vec<Tensor>> {
+    let (location, topk_ids) = (Location::caller(), topk_ids.into());
+    located("moe_create_indices", location, || {
+        call(|| many(ops::moe_create_indices(topk_ids, num_local_experts)?))
+    })
+}
+
+/// See [`ops::quantize_dynamic_float8()`].
+#[track_caller]
+pub fn quantize_dynamic_float8(
+    x: impl Into<Operand>,
+    group: i64,
+    scale_ub: f64,
+    multiple: i64,
+    out_type: DType,
+    scales_type: DType,
+) -> Result<Vec<Tensor>> {
+    let (location, x) = (Location::caller(), x.into());
+    located("quantize_dynamic_float8", location, || {
+        call(|| many(ops::quantize_dynamic_float8(x, group, scale_ub, multiple, out_type, scales_type)?))
+    })
 }
 
 /// See [`ops::split()`].

@@ -71,6 +71,11 @@ pub mod engine {
     pub use max_engine::*;
 }
 
+/// Layers and modules.
+pub mod nn {
+    pub use max_nn::*;
+}
+
 /// Eager tensors.
 pub mod tensor {
     pub use max_tensor::*;
@@ -85,3 +90,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tensors.md")]
 struct Tensors;
+
+/// The Rust code of the page about layers, run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/layers.md")]
+struct Layers;

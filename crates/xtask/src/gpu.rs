@@ -74,12 +74,15 @@ for test in list(pathlib.Path(sys.argv[1]).iterdir()):
     for file in files("cases", |_| true)? {
         copy(&file, &folder.join("cases"))?;
     }
-    let shared = ["conftest.py", "helpers.py", "op_cases.py"];
+    let shared = ["conftest.py", "helpers.py", "op_cases.py", "scaled.py"];
     for file in
         files(&format!("{PACKAGE}/tests"), |name| name.starts_with("test_gpu") || shared.contains(&name))?
     {
         copy(&file, &folder.join("python"))?;
     }
+    // The op cases read it.
+    let golden = Path::new(PACKAGE).join("tests/goldens/small_floats.txt");
+    copy(&golden, &folder.join("python/goldens"))?;
     copy_as(Path::new("benches/gpu.py"), &folder.join("bench.py"))?;
     let script = folder.join("run");
     fs::write(&script, RUN).map_err(|error| format!("cannot write {}: {error}", script.display()))?;

@@ -23,9 +23,11 @@ class DType:
     name: str
     code: int
     size_in_bytes: int
+    size_in_bits: int
     align: int
     def is_float(self) -> bool: ...
     def is_float8(self) -> bool: ...
+    def is_small_float(self) -> bool: ...
     def is_half(self) -> bool: ...
     def is_integral(self) -> bool: ...
     def is_signed_integral(self) -> bool: ...
@@ -96,7 +98,7 @@ class Type:
 
 @final
 class QuantizationEncoding:
-    """Facts about an encoding, by its lowercase name."""
+    """An encoding by its lowercase name. As an argument of an op it is its name."""
 
     def __new__(cls, name: str) -> QuantizationEncoding: ...
     @staticmethod
@@ -104,6 +106,10 @@ class QuantizationEncoding:
     is_gguf: bool
     def block_parameters(self) -> tuple[int, int]:
         """The elements and bytes of a block; raises ValueError if there are no fixed blocks."""
+    def quantize(self, array: np.ndarray) -> np.ndarray:
+        """The blocks of a float32 array along its last axis, as uint8."""
+    def dequantize(self, array: np.ndarray) -> np.ndarray:
+        """The float32 elements of blocks along the last axis of a uint8 array."""
 
 # --- graphs ---------------------------------------------------------------------------------------
 
@@ -123,6 +129,10 @@ class Weight:
     def __new__(cls, name: str, dtype: Any, shape: Sequence[Any], device: DeviceRef) -> Weight: ...
     name: str
     type: Type
+    def rename(self, name: str) -> None:
+        """Changes the name of this weight and of its shards; graphs that it is in keep the old one."""
+    def shard(self, strategy: Sequence[str | int], devices: Sequence[DeviceRef]) -> list[Weight]:
+        """Its parts for devices: see the op function `shard`. The strategy is its name and its numbers."""
     def __repr__(self) -> str: ...
 
 @final
@@ -207,6 +217,9 @@ def set_shell(native: type[Any], shell: type[Any]) -> None:
 
 def op_params(name: str) -> list[str]:
     """The parameter names of an op function."""
+
+def rope_scale_factor(scaling: list[Any], dim: int, theta: float) -> float:
+    """What a scaling of a rotary embedding, the list of its name and its fields, multiplies the scale of attention by."""
 
 # --- tensors --------------------------------------------------------------------------------------
 
@@ -415,3 +428,14 @@ def program_cache_stats() -> tuple[int, int, int]:
     """The hits, the misses and the size of the cache of compiled programs."""
 
 def clear_program_cache() -> None: ...
+
+def match_weights(
+    expected: Sequence[tuple[str, Type, str | None, int | None]],
+    given: Sequence[tuple[str, Any, Sequence[int], str | None, int]],
+    strict: bool,
+    override_encoding: bool,
+    alignment: int | None,
+    /,
+) -> list[int | None]:
+    """For each weight (name, type, encoding, alignment) the number of its value (name, dtype, sizes, encoding, address); None
+    for one that is missing, if that is no error. A ValueError names everything that does not fit."""

@@ -39,6 +39,10 @@ class DType(Enum):
 
     bool = 1
 
+    float8_e8m0fnu = 62
+    float6_e3m2fn = 63
+    float4_e2m1fn = 64
+    float6_e2m3fn = 65
     float8_e4m3fn = 66
     float8_e4m3fnuz = 67
     float8_e5m2 = 68
@@ -64,8 +68,17 @@ class DType(Enum):
 
     @property
     def size_in_bytes(self) -> int:
-        """The size of one element in bytes."""
+        """The size of one element in bytes; an element of fewer than eight bits has a byte of its own."""
         return self._native.size_in_bytes
+
+    @property
+    def size_in_bits(self) -> int:
+        """The number of bits of one element that have a meaning.
+
+        >>> DType.float4_e2m1fn.size_in_bits, DType.float4_e2m1fn.size_in_bytes
+        (4, 1)
+        """
+        return self._native.size_in_bits
 
     @property
     def align(self) -> int:
@@ -117,11 +130,11 @@ class DType(Enum):
         """The NumPy dtype for this member.
 
         Raises:
-            ValueError: If NumPy has none: bfloat16 and the 8-bit floats.
+            ValueError: If NumPy has none: bfloat16 and the floats of at most 8 bits.
         """
         import numpy as np
 
-        if self is DType.bfloat16 or self.is_float8():
+        if not has_numpy(self):
             raise ValueError(f"NumPy has no dtype for {self}; view the data as another dtype, or use DLPack")
         return np.dtype(self.name)
 
@@ -160,6 +173,11 @@ _BY_CODE: dict[int, DType] = {dtype.value: dtype for dtype in DType}
 def wrap(native: _core.DType) -> DType:
     """The member for a native dtype."""
     return _BY_CODE[native.code]
+
+
+def has_numpy(dtype: DType) -> bool:
+    """Whether NumPy has such a dtype."""
+    return not (dtype is DType.bfloat16 or dtype._native.is_small_float())
 
 
 def as_dtype(dtype: Any) -> DType:

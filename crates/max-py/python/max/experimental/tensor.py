@@ -24,7 +24,7 @@ from max import _core
 from max import dtype as _dtype
 from max._native import native
 from max.driver import CPU, Buffer, Device
-from max.dtype import DType
+from max.dtype import DType, has_numpy
 from max.experimental import _indexing
 from max.experimental import realization_context as _realization
 from max.experimental._defaults import (
@@ -499,7 +499,7 @@ class Tensor(Operators):
         device is copied.
 
         Raises:
-            ValueError: If NumPy has no such dtype, as for bfloat16 and the 8-bit floats.
+            ValueError: If NumPy has no such dtype, as for bfloat16 and the floats of at most 8 bits.
         """
         return self._read().to(CPU()).to_numpy()
 
@@ -513,7 +513,7 @@ class Tensor(Operators):
         >>> Tensor([[1.0, 2.5]], dtype=DType.bfloat16).tolist()
         [[1.0, 2.5]]
         """
-        exact = self.cast(DType.float32) if self.dtype is DType.bfloat16 or self.dtype.is_float8() else self
+        exact = self if has_numpy(self.dtype) else self.cast(DType.float32)
         return exact.to_numpy().tolist()
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:

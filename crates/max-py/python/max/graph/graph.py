@@ -82,6 +82,8 @@ class Graph:
     _chains: defaultdict[DeviceRef, _ChainValue]
 
     _lazy = True
+    _unprefixed: Sequence[str] = ()
+    """The weights whose names get no prefix when it is called as a subgraph."""
 
     current = _Current()
     """The graph of the innermost `with` block; raises LookupError if there is none."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from numbers import Integral
 from typing import Literal
 
 from max.driver import Device
 from max.dtype import DType
 from max.experimental import functional as F
 from max.experimental import random
+from max.experimental._regions import call
 from max.experimental.nn.module import Module
 from max.experimental.tensor import Tensor
-from max.graph import ConvInputLayout, FilterLayout
+from max.nn.conv import per_axis, per_side
 
 __all__ = ["Conv2d"]
 
@@ -65,16 +64,16 @@ class Conv2d(Module[[Tensor], Tensor]):
             raise ValueError(
                 f"Conv2d cannot divide {in_channels} input and {out_channels} output channels into {num_groups} groups"
             )
-        height, width = _pair("kernel_size", kernel_size)
+        height, width = per_axis("Conv2d kernel_size", kernel_size, 2)
         inputs = in_channels // num_groups
         shape = [out_channels, inputs, height, width] if permute else [height, width, inputs, out_channels]
         std = max(inputs * height * width, 1) ** -0.5
         self.weight = random.gaussian(shape, std=std, dtype=dtype, device=device)
         self.bias = Tensor.zeros([out_channels], dtype=dtype, device=device) if has_bias else 0
         self.kernel_size = height, width
-        self.stride = _pair("stride", stride)
-        self.padding = _padding(padding)
-        self.dilation = _pair("dilation", dilation)
+        self.stride = per_axis("Conv2d stride", stride, 2)
+        self.padding = per_side("Conv2d padding", padding, 2)
+        self.dilation = per_axis("Conv2d dilation", dilation, 2)
         self.num_groups = num_groups
         self.permute = permute
         self.name = name
@@ -82,42 +81,6 @@ class Conv2d(Module[[Tensor], Tensor]):
     @F.functional
     def forward(self, x: Tensor) -> Tensor:
         """The convolution of the images with the filter, plus the bias."""
-        return F.conv2d(
-            x,
-            self.weight,
-            stride=self.stride,
-            dilation=self.dilation,
-            padding=self.padding,
-            groups=self.num_groups,
-            bias=self.bias if isinstance(self.bias, Tensor) else None,
-            input_layout=ConvInputLayout.NCHW if self.permute else ConvInputLayout.NHWC,
-            filter_layout=FilterLayout.FCRS if self.permute else FilterLayout.RSCF,
-        )
-
-
-def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    """The vertical and the horizontal number."""
-    match _numbers(value):
-        case [both]:
-            return both, both
-        case [down, across]:
-            return down, across
-    raise ValueError(f"Conv2d {name} must be one number or two; got {value!r}")
-
-
-def _padding(value: int | Sequence[int]) -> tuple[int, int, int, int]:
-    """Top, bottom, left and right."""
-    match _numbers(value):
-        case [every]:
-            return every, every, every, every
-        case [height, width]:
-            return height, height, width, width
-        case [above, below, left, right]:
-            return above, below, left, right
-    raise ValueError(f"Conv2d padding must be one number, two or four; got {value!r}")
-
-
-def _numbers(value: int | Sequence[int]) -> list[int]:
-    """The given integers; an empty list if anything is not an integer."""
-    given = [value] if isinstance(value, Integral) else list(value)
-    return [int(number) for number in given] if all(isinstance(number, Integral) for number in given) else []
+        bias = self.bias if isinstance(self.bias, Tensor) else None
+        options = list(self.stride), list(self.dilation), list(self.padding), self.num_groups, self.permute
+        return call("convolution", x, self.weight, bias, *options)  # type: ignore[no-any-return]

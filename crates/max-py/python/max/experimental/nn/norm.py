@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from max.dtype import DType
 from max.experimental import functional as F
+from max.experimental._regions import call
 from max.experimental.nn.module import Module
 from max.experimental.tensor import Tensor
 
@@ -64,8 +65,9 @@ class LayerNorm(Module[[Tensor], Tensor]):
     def forward(self, x: Tensor) -> Tensor:
         """The normalized input."""
         input = x if self.keep_dtype else x.cast(DType.float32)
-        gamma, beta = _scale_and_shift(self.weight, self.bias, self.dim, input)
-        return F.layer_norm(input, gamma, beta, self.eps).cast(x.dtype)
+        _check_size(x, -1, self.dim)
+        y: Tensor = call("affine_layer_norm", input, self.weight, self.bias, self.eps)
+        return y.cast(x.dtype)
 
 
 class RMSNorm(Module[[Tensor], Tensor]):
@@ -139,12 +141,12 @@ class GroupNorm(Module[[Tensor], Tensor]):
     @F.functional
     def forward(self, x: Tensor) -> Tensor:
         """The normalized input."""
-        gamma, beta = _scale_and_shift(self.weight, self.bias, self.num_channels, x)
-        return F.group_norm(x, gamma, beta, self.num_groups, self.eps)
+        _check_size(x, 1, self.num_channels)
+        y: Tensor = call("affine_group_norm", x, self.num_groups, self.weight, self.bias, self.eps)
+        return y
 
 
-def _scale_and_shift(weight: Tensor | None, bias: Tensor | None, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The weight and the bias, with ones and zeros in place of missing ones."""
-    gamma = weight if weight is not None else Tensor.ones([size], dtype=like.dtype, device=like.device)
-    beta = bias if bias is not None else Tensor.zeros([size], dtype=like.dtype, device=like.device)
-    return gamma, beta
+def _check_size(x: Tensor, axis: int, size: int) -> None:
+    """Checks the size of an axis, if there is one: a layer without weights must not take another either."""
+    if x.rank > axis and x.rank and x.shape[axis] != size:
+        raise ValueError(f"expected the size {size} along axis {axis}; got the shape {x.shape}")

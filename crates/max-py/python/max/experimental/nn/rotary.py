@@ -5,6 +5,7 @@ from __future__ import annotations
 from max.experimental import functional as F
 from max.experimental.nn.module import Module, module_dataclass
 from max.experimental.tensor import Tensor
+from max.graph.value import call
 
 __all__ = ["RotaryEmbedding"]
 
@@ -47,8 +48,4 @@ class RotaryEmbedding(Module):
         """
         if x.rank != 4 or x.shape[3] != self.dim:
             raise ValueError(f"RotaryEmbedding rotates [batch, sequence, heads, {self.dim}]; got {x.shape}")
-        length = x.shape[1]
-        rows = slice(start_pos, start_pos + length)
-        table = self.weight[((rows, length) if isinstance(start_pos, Tensor) else rows,)]
-        rotated = F.complex_mul(F.as_interleaved_complex(x), F.unsqueeze(table, 1))
-        return F.reshape(rotated, x.shape).cast(x.dtype)
+        return call("rope", x, self.weight, start_pos)

@@ -107,6 +107,7 @@ from max.graph.ops.movement import (
     transpose,
     unsqueeze,
 )
+from max.graph.ops.quantized import dequantize, qmatmul
 from max.graph.ops.reduction import (
     argmax,
     argmin,
@@ -164,6 +165,7 @@ __all__ = [
     "cos",
     "cumsum",
     "custom",
+    "dequantize",
     "distributed_broadcast",
     "distributed_scatter",
     "div",
@@ -213,6 +215,7 @@ __all__ = [
     "print",
     "prod",
     "random",
+    "qmatmul",
     "range",
     "rebind",
     "reducescatter",

@@ -102,7 +102,7 @@ def call(graph: Graph, *args: Value[Any], prefix: str = "") -> list[Value[Any]]:
     Returns:
         Its outputs.
     """
-    return call_many("call", graph, args, prefix)
+    return call_many("call", graph, args, prefix, list(getattr(graph, "_unprefixed", ())))
 
 
 def fence(*values: Value[Any]) -> list[Value[Any]]:
