@@ -12,12 +12,16 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("max-compiler", &["max-core", "max-graph"]),
     ("max-engine", &["max-core", "max-driver", "max-kernels", "max-graph", "max-compiler"]),
     ("max-tensor", &["max-core", "max-driver", "max-graph", "max-engine"]),
-    ("max-nn", &["max-core", "max-driver", "max-graph", "max-engine", "max-tensor"]),
-    ("max-pipelines", &["max-core", "max-driver", "max-graph", "max-engine", "max-tensor", "max-nn"]),
+    ("max-weights", &["max-core", "max-driver", "max-graph"]),
+    ("max-nn", &["max-core", "max-driver", "max-graph", "max-engine", "max-tensor", "max-weights"]),
+    (
+        "max-pipelines",
+        &["max-core", "max-driver", "max-graph", "max-engine", "max-tensor", "max-weights", "max-nn"],
+    ),
     ("max-serve", &["max-core", "max-pipelines"]),
     ("max-cli", LIBRARIES),
     ("max", LIBRARIES),
-    ("max-py", &["max"]),
+    ("max-py", &["max", "max-cli"]),
     ("xtask", &[]),
 ];
 
@@ -30,6 +34,7 @@ const LIBRARIES: &[&str] = &[
     "max-compiler",
     "max-engine",
     "max-tensor",
+    "max-weights",
     "max-nn",
     "max-pipelines",
     "max-serve",

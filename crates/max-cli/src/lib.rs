@@ -1,0 +1,3 @@
+//! The command `max`.
+
+#![forbid(unsafe_code)]

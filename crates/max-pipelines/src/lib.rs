@@ -1,0 +1,3 @@
+//! Models: architectures, tokenizers, encoders and text generation.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! Weight files: safetensors, GGUF and PyTorch checkpoints.
+
+#![forbid(unsafe_code)]
