@@ -1,6 +1,7 @@
 //! Which values belong to which weights, and what is wrong if they do not fit.
 
 use max_core::{DType, Dim, Error, QuantizationEncoding, Result, Shape, TensorType};
+use max_weights::names::{MOST_COMPARISONS, similar};
 
 /// A weight of a model.
 #[derive(Clone, Debug)]
@@ -46,9 +47,6 @@ impl Default for Rules {
         Rules { strict: true, override_encoding: false, alignment: None }
     }
 }
-
-/// The number of comparisons of names up to which similar ones are looked for.
-const MOST_COMPARISONS: usize = 40_000;
 
 /// For each weight the number of its value, `None` if it is missing and that is no error. An error names everything that
 /// does not fit.
@@ -123,40 +121,14 @@ fn check(weight: &Expected, value: &Given, rules: Rules) -> Vec<String> {
 /// Names in a sentence, with similar ones among others.
 fn listed(names: &[&str], others: &[&str]) -> String {
     let suggest = names.len().saturating_mul(others.len()) <= MOST_COMPARISONS;
-    let listed = names.iter().map(|name| match suggest.then(|| nearest(name, others)).flatten() {
+    let nearest = |name| {
+        suggest.then(|| similar(name, others.iter().copied())).and_then(|found| found.first().copied())
+    };
+    let listed = names.iter().map(|name| match nearest(name) {
         Some(other) => format!("'{name}' (did you mean '{other}'?)"),
         None => format!("'{name}'"),
     });
     listed.collect::<Vec<_>>().join(", ")
-}
-
-/// The most similar name, if it is similar: it has the same ending after a dot, or few letters differ.
-fn nearest<'a>(name: &str, others: &[&'a str]) -> Option<&'a str> {
-    let limit = name.len() / 3 + 1;
-    let near = others.iter().filter_map(|&other| {
-        let ending = other.ends_with(&format!(".{name}")) || name.ends_with(&format!(".{other}"));
-        let distance = if ending { 1 } else { distance(name, other, limit)? };
-        Some((distance, other))
-    });
-    near.min().map(|(_, other)| other)
-}
-
-/// How many letters must be inserted, removed or replaced, if it is not more than a limit.
-fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    if a.len().abs_diff(b.len()) > limit {
-        return None;
-    }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let next = (diagonal + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], next);
-        }
-    }
-    row.last().copied().filter(|&distance| distance <= limit)
 }
 
 #[cfg(test)]
@@ -227,13 +199,5 @@ mod tests {
         let given: &[_] = &[("a", DType::Float32, &[1usize][..])];
         assert!(message(&[("a", &[1])], given, unaligned).contains("Found unaligned weight 'a'"));
         assert_eq!(message(&[("a", &[1])], given, Rules { alignment: Some(1), ..unaligned }), "[Some(0)]");
-    }
-
-    #[test]
-    fn distances_are_bounded() {
-        assert_eq!(distance("kitten", "sitting", 3), Some(3));
-        assert_eq!(distance("kitten", "sitting", 2), None);
-        assert_eq!(distance("", "", 0), Some(0));
-        assert_eq!(distance("ab", "abcdef", 2), None);
     }
 }

@@ -81,6 +81,11 @@ pub mod tensor {
     pub use max_tensor::*;
 }
 
+/// Files of weights.
+pub mod weights {
+    pub use max_weights::*;
+}
+
 /// The Rust code of the README, run as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
