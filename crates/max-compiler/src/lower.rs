@@ -12,6 +12,7 @@ mod group;
 mod heavy;
 mod indexed;
 mod nested;
+mod paged;
 mod quantized;
 mod sort;
 mod together;
@@ -322,6 +323,8 @@ impl<'a> Lowering<'a> {
             OpKind::Matmul(_) => self.matmul(id, op),
             OpKind::QMatmul(q) => self.qmatmul(id, op, q),
             OpKind::Attention(a) => self.attention(id, op, a),
+            OpKind::PagedAttention(a) => self.paged_attention(id, op, a),
+            OpKind::PagedStore(s) => self.paged_store(id, op, s.part),
             OpKind::Conv2d(c) => self.conv2d(id, op, c),
             OpKind::Gather(g) => self.gather(id, op, g.axis),
             OpKind::GatherNd(g) => self.gather_nd(id, op, g.batch_dims),

@@ -20,6 +20,7 @@ mod indexed;
 mod irfft;
 mod map;
 mod matmul;
+mod paged;
 mod print;
 mod put;
 mod qmatmul;
@@ -41,6 +42,7 @@ pub use indexed::Indexed;
 pub use irfft::{Irfft, Normalization};
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
+pub use paged::{Limits, PagedAttention, PagedStore, Pages, Placed, Sequence, Tables};
 pub use put::{Put, PutBound, put_start};
 pub use qmatmul::{Experts, Projection, QMatmul};
 pub use resample::Resample;
@@ -234,6 +236,8 @@ kernels! {
     Matmuls "matmul",
     QMatmul "qmatmul",
     Attention "attention",
+    PagedAttention "paged_attention" host only,
+    PagedStore "paged_store" host only,
     Conv2d "conv2d",
     Dequantize "dequantize",
     Gather "gather",

@@ -172,6 +172,8 @@ operations! {
     irfft::Irfft,
     layer_norm::LayerNorm,
     matmul::Matmul,
+    paged::PagedAttention,
+    paged::PagedStore,
     permute::Permute,
     pool::Pool,
     print::Print,

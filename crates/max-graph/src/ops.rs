@@ -33,6 +33,7 @@ pub mod masked_scatter;
 pub mod matmul;
 pub mod moe;
 pub mod pad;
+pub mod paged;
 pub mod permute;
 pub mod pool;
 pub mod print;
@@ -100,6 +101,7 @@ pub use masked_scatter::masked_scatter;
 pub use matmul::{matmul, outer};
 pub use moe::mixture;
 pub use pad::pad;
+pub use paged::{paged_attention, paged_store, ragged_positions};
 pub use permute::{permute, transpose};
 pub use pool::{avg_pool2d, max_pool2d};
 pub use print::print;
@@ -171,6 +173,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         matmul::OP_FUNCTIONS,
         moe::OP_FUNCTIONS,
         pad::OP_FUNCTIONS,
+        paged::OP_FUNCTIONS,
         permute::OP_FUNCTIONS,
         pool::OP_FUNCTIONS,
         print::OP_FUNCTIONS,

@@ -229,6 +229,12 @@ impl From<&TensorValue> for Value {
     }
 }
 
+impl From<&BufferValue> for BufferValue {
+    fn from(buffer: &BufferValue) -> BufferValue {
+        buffer.clone()
+    }
+}
+
 impl From<&BufferValue> for Value {
     fn from(buffer: &BufferValue) -> Value {
         buffer.value.clone()

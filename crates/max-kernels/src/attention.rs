@@ -9,10 +9,15 @@
 //! Heads that share keys and values form a group: their rows are computed together. For many rows keys are packed once;
 //! for few rows keys and values are read in place.
 //!
+//! Keys and values are operands, or those of sequences in the pages of a cache ([`paged`]). What rows attend to is a
+//! [`Context`]; a block of keys is inside of a page, so nothing else differs.
+//!
 //! Keys that a row does not see have weight zero. If their values are not finite and rows computed with it see them,
 //! the row may become NaN, because zero times such a value is NaN.
 
+mod context;
 mod pack;
+mod paged;
 mod rows;
 mod softmax;
 mod weight;
@@ -25,8 +30,12 @@ use max_core::{DType, Element, Result, bail, dispatch_small};
 use crate::matmul::{Cut, DEPTH, Ending, Micro, Operand, count};
 use crate::scratch::{bytes, pieces, with};
 use crate::{Memory, Pool};
+pub(crate) use context::Context;
+use context::Source;
 use rows::{FEW, Packed, Rows};
 use softmax::{LINES, State, Weighing, divide, fold};
+
+pub(crate) use paged::PreparedPagedAttention;
 use weight::Real;
 
 /// Roughly how many rows a task computes: if keys are packed for all tasks, and if each task packs its own.
@@ -56,17 +65,22 @@ pub(crate) struct PreparedAttention {
     depth: usize,
     width: usize,
     query: Operand,
-    /// Transposed, so that its columns are the keys.
-    key: Operand,
-    value: Operand,
+    source: Source,
     mask: Option<(Operand, DType)>,
     scale: f64,
     causal: bool,
     /// The most keys that a query sees; zero means all.
     window: usize,
+    /// The bound that scores approach; zero means none.
+    softcap: f64,
     ending: Ending,
-    run: unsafe fn(&PreparedAttention, &[Memory], &Pool),
+    run: Run,
 }
+
+/// # Safety
+///
+/// The memory was checked for the kernel.
+type Run = unsafe fn(&PreparedAttention, &[Memory], &Pool) -> Result<()>;
 
 /// The heads, in groups that share keys and values.
 #[derive(Debug)]
@@ -129,15 +143,25 @@ impl PreparedAttention {
             depth: k.depth as usize,
             width: k.width as usize,
             query: Operand::new(&k.query, &k.batch, [k.queries, k.depth]),
-            key: Operand::new(&k.key, &k.batch, [k.keys, k.depth]).transposed(),
-            value: Operand::new(&k.value, &k.batch, [k.keys, k.width]),
+            source: Source::Operands {
+                key: Operand::new(&k.key, &k.batch, [k.keys, k.depth]).transposed(),
+                value: Operand::new(&k.value, &k.batch, [k.keys, k.width]),
+            },
             mask: k.mask.as_ref().map(|mask| (Operand::new(mask, &k.batch, [k.queries, k.keys]), mask.dtype)),
             scale: k.scale,
             causal: k.causal,
             window: k.window,
+            softcap: 0.0,
             ending: Ending::new(&k.epilogue, dtype)?,
             run: floats(dtype)?,
         })
+    }
+
+    /// How scores become weights.
+    fn weighing<L: Real>(&self) -> Weighing<L> {
+        let adds = self.mask.as_ref().is_some_and(|&(_, dtype)| dtype != DType::Bool);
+        // Scores below a bound are scaled already.
+        Weighing::new(if self.softcap > 0.0 { 1.0 } else { self.scale }, adds)
     }
 
     /// Runs it.
@@ -147,18 +171,7 @@ impl PreparedAttention {
     /// The memory was checked for the kernel.
     pub(crate) unsafe fn run(&self, memory: &[Memory], pool: &Pool) -> Result<()> {
         // SAFETY: guaranteed by the caller.
-        unsafe { (self.run)(self, memory, pool) };
-        Ok(())
-    }
-
-    /// The range of keys that a query sees: start and end.
-    fn visible(&self, query: usize) -> [usize; 2] {
-        if !self.causal {
-            return [0, self.keys];
-        }
-        let end = (query + 1 + self.keys).saturating_sub(self.queries);
-        let start = if self.window > 0 { end.saturating_sub(self.window) } else { 0 };
-        [start, end]
+        unsafe { (self.run)(self, memory, pool) }
     }
 }
 
@@ -167,7 +180,7 @@ fn is_double(dtype: DType) -> bool {
 }
 
 /// The function for a float dtype.
-fn floats(dtype: DType) -> Result<unsafe fn(&PreparedAttention, &[Memory], &Pool)> {
+fn floats(dtype: DType) -> Result<Run> {
     Ok(dispatch_small!(dtype, N => run::<N>,
         DType::Float64 => run::<f64>,
         DType::Float32 => run::<f32>,
@@ -180,21 +193,38 @@ fn floats(dtype: DType) -> Result<unsafe fn(&PreparedAttention, &[Memory], &Pool
 /// # Safety
 ///
 /// The memory was checked for the kernel, whose operands have type `T`.
-unsafe fn run<T: Element>(k: &PreparedAttention, memory: &[Memory], pool: &Pool)
+unsafe fn run<T: Element>(k: &PreparedAttention, memory: &[Memory], pool: &Pool) -> Result<()>
 where
     T::Lane: Real,
 {
-    let (groups, count) = (k.heads.groups, k.heads.members * k.queries);
+    let context = Context { first: 0, queries: k.queries, keys: k.keys, block: DEPTH, pages: &[], layer: 0 };
+    // SAFETY: guaranteed by the caller.
+    unsafe { attend::<T, T>(k, context, memory, pool) };
+    Ok(())
+}
+
+/// Computes the queries of a context.
+///
+/// # Safety
+///
+/// The memory was checked for the kernel, whose queries have type `Q` and whose keys and values have type `T`, unless they are
+/// decoded to it.
+unsafe fn attend<Q, T>(k: &PreparedAttention, context: Context, memory: &[Memory], pool: &Pool)
+where
+    Q: Element<Lane = T::Lane>,
+    T: Element,
+    T::Lane: Real,
+{
+    let (groups, count) = (k.heads.groups, k.heads.members * context.queries);
     if groups == 0 || count == 0 || k.width == 0 {
         return;
     }
     let kernels = T::Lane::kernels();
-    let adds = k.mask.as_ref().is_some_and(|&(_, dtype)| dtype != DType::Bool);
-    let weighing = Weighing::new(k.scale, adds);
-    let of = |group, rows, packed| Rows { k, kernels, weighing, memory, group, rows, packed };
-    if count <= FEW && groups < ENOUGH && k.keys > DEPTH {
+    let weighing = k.weighing();
+    let of = |group, rows, packed| Rows { k, context, kernels, weighing, memory, group, rows, packed };
+    if count <= FEW && groups < ENOUGH && context.keys > context.block {
         // SAFETY: guaranteed by the caller.
-        return unsafe { by_blocks::<T>(groups, |group| of(group, 0..count, None), pool) };
+        return unsafe { by_blocks::<Q, T>(groups, |group| of(group, 0..count, None), pool) };
     }
     let cut =
         |about: usize| Cut::new(count, (about * COLUMNS / k.width.max(COLUMNS)).max(1), kernels.tiles.len());
@@ -202,16 +232,16 @@ where
     let rows = cut(ROWS[0]);
     if rows.parts() > 1 && sizes[0].saturating_add(sizes[1]) <= PACKED {
         // SAFETY: guaranteed by the caller.
-        return unsafe { packed::<T>(groups, sizes, rows, of, pool) };
+        return unsafe { packed::<Q, T>(groups, sizes, rows, of, pool) };
     }
     let rows = cut(ROWS[1]);
-    let work = count.saturating_mul(k.keys).saturating_mul(k.depth + k.width).max(1);
+    let work = count.saturating_mul(context.keys).saturating_mul(k.depth + k.width).max(1);
     let together = if rows.parts() == 1 { (TASK / work).clamp(1, groups) } else { 1 };
     pool.run(groups.div_ceil(together) * rows.parts(), &|task| {
         let (first, rows) = (task / rows.parts() * together, rows.range(task % rows.parts()));
         for group in first..groups.min(first + together) {
             // SAFETY: the caller guarantees the memory; no other task writes these rows.
-            unsafe { of(group, rows.clone(), None).run::<T>() };
+            unsafe { of(group, rows.clone(), None).run::<Q, T>() };
         }
     });
 }
@@ -222,19 +252,21 @@ where
 /// # Safety
 ///
 /// The memory was checked for the kernel, whose operands have type `T`.
-unsafe fn packed<'a, T: Element>(
+unsafe fn packed<'a, Q, T>(
     groups: usize,
     sizes: [usize; 2],
     rows: Cut,
     of: impl Fn(usize, Range<usize>, Option<Packed<T::Lane>>) -> Rows<'a, T::Lane> + Sync,
     pool: &Pool,
 ) where
+    Q: Element<Lane = T::Lane>,
+    T: Element,
     T::Lane: Real,
 {
     let size = sizes[0] + sizes[1];
     let all = |group| of(group, 0..rows.range(rows.parts() - 1).end, None);
-    let Range { start: first, end } = all(0).range();
-    let (first, blocks) = (first / DEPTH, end.div_ceil(DEPTH) - first / DEPTH);
+    let (block, Range { start: first, end }) = (all(0).context.block, all(0).range());
+    let (first, blocks) = (first / block, end.div_ceil(block) - first / block);
     let round = (PACKED / size.max(1)).clamp(1, groups);
     for start in (0..groups).step_by(round) {
         let taken = round.min(groups - start);
@@ -247,12 +279,12 @@ unsafe fn packed<'a, T: Element>(
             pool.run(taken * blocks, &|task| {
                 let group = task / blocks;
                 // SAFETY: guaranteed by the caller; no other task writes this block.
-                unsafe { all(start + group).pack::<T>((first + task % blocks) * DEPTH, packed(group)) };
+                unsafe { all(start + group).pack::<T>((first + task % blocks) * block, packed(group)) };
             });
             pool.run(taken * rows.parts(), &|task| {
                 let (group, rows) = (task / rows.parts(), rows.range(task % rows.parts()));
                 // SAFETY: guaranteed by the caller; no other task writes these rows, and everything is packed.
-                unsafe { of(start + group, rows, Some(packed(group))).run::<T>() };
+                unsafe { of(start + group, rows, Some(packed(group))).run::<Q, T>() };
             });
         });
     }
@@ -277,16 +309,15 @@ impl<L> Shared<L> {
 /// # Safety
 ///
 /// The memory was checked for the kernel, whose operands have type `T`.
-unsafe fn by_blocks<'a, T: Element>(
-    groups: usize,
-    of: impl Fn(usize) -> Rows<'a, T::Lane> + Sync,
-    pool: &Pool,
-) where
+unsafe fn by_blocks<'a, Q, T>(groups: usize, of: impl Fn(usize) -> Rows<'a, T::Lane> + Sync, pool: &Pool)
+where
+    Q: Element<Lane = T::Lane>,
+    T: Element,
     T::Lane: Real,
 {
     let any = of(0);
-    let range = any.range();
-    let (first, blocks) = (range.start / DEPTH, range.end.div_ceil(DEPTH) - range.start / DEPTH);
+    let (block, range) = (any.context.block, any.range());
+    let (first, blocks) = (range.start / block, range.end.div_ceil(block) - range.start / block);
     let (sizes, stride) = (any.state_sizes(any.rows.len()), any.stride());
     let size: usize = sizes.map(bytes::<T::Lane>).iter().sum::<usize>() / size_of::<T::Lane>();
     let round = (GIVEN / size_of::<T::Lane>() / (size * blocks.max(1))).clamp(1, groups);
@@ -303,12 +334,12 @@ unsafe fn by_blocks<'a, T: Element>(
             pool.run(taken * blocks, &|task| {
                 let rows = of(start + task / blocks);
                 let state = part(task);
-                pieces(rows.bytes::<T>(), |scratch| {
+                pieces(rows.bytes::<Q, T>(), |scratch| {
                     // SAFETY: guaranteed by the caller; no other task uses this part of the shared memory.
                     unsafe {
-                        let room = rows.room::<T>(scratch);
+                        let room = rows.room::<Q, T>(scratch);
                         let group = |number| state.group(number, rows.height());
-                        rows.block::<T>(&room, (first + task % blocks) * DEPTH, group, |_, _, _| ());
+                        rows.block::<T>(&room, (first + task % blocks) * block, group, |_, _, _| ());
                     }
                 });
             });
@@ -333,10 +364,10 @@ impl<L: Real> Rows<'_, L> {
     /// # Safety
     ///
     /// The memory was checked for the kernel, whose operands have type `T`; no other task writes these rows.
-    unsafe fn run<T: Element<Lane = L>>(&self) {
+    unsafe fn run<Q: Element<Lane = L>, T: Element<Lane = L>>(&self) {
         let sizes = [self.state_sizes(self.rows.len()), self.state_sizes(self.height())];
         let states: usize = sizes.as_flattened().iter().map(|&size| bytes::<L>(size)).sum();
-        pieces(self.bytes::<T>() + states, |scratch| {
+        pieces(self.bytes::<Q, T>() + states, |scratch| {
             let [state, part] = sizes.map(|sizes| {
                 let [greatest, totals, sums] = sizes.map(|size| scratch.take::<L>(size));
                 State { greatest, totals, sums, stride: self.stride() }
@@ -345,8 +376,8 @@ impl<L: Real> Rows<'_, L> {
             // SAFETY: the caller guarantees the operands; scratch memory has the requested sizes.
             unsafe {
                 state.clear(self.rows.len(), self.groups());
-                let room = self.room::<T>(scratch);
-                for start in (range.start / DEPTH * DEPTH..range.end).step_by(DEPTH) {
+                let (room, block) = (self.room::<Q, T>(scratch), self.context.block);
+                for start in (range.start / block * block..range.end).step_by(block) {
                     self.block::<T>(
                         &room,
                         start,
@@ -392,11 +423,12 @@ impl<L: Real> Rows<'_, L> {
     ///
     /// The memory was checked for the kernel; no other task writes these rows, and the state holds them.
     unsafe fn finish(&self, state: State<L>) {
-        let (k, height) = (self.k, self.height());
+        let (k, context, height) = (self.k, self.context, self.height());
         let mut row = self.rows.start;
         while row < self.rows.end {
-            let (head, first) = (row / k.queries, row % k.queries);
-            let rows = (k.queries - first).min(self.rows.end - row);
+            let (head, first) = (row / context.queries, row % context.queries);
+            let rows = (context.queries - first).min(self.rows.end - row);
+            let first = context.first + first;
             let index = k.heads.index(self.group, head);
             let place = k.ending.place::<L>(self.memory, index, [first, 0]);
             let sums = state.sums.wrapping_add((row - self.rows.start) * state.stride);
@@ -407,7 +439,7 @@ impl<L: Real> Rows<'_, L> {
                     let at = row - self.rows.start + i;
                     let total = state.totals.add(at / height * LINES + at % height).read();
                     // Without keys there are no weights to normalize, only empty sums.
-                    let total = if k.keys == 0 { L::splat(1.0) } else { total };
+                    let total = if context.keys == 0 { L::splat(1.0) } else { total };
                     divide(sums.add(i * state.stride), total, k.width, to.offset(i as isize * stride));
                 }
                 k.ending.finish(

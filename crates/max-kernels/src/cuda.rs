@@ -246,11 +246,13 @@ impl Plan {
             Kernel::QMatmul(k) => self.qmatmul(k),
             Kernel::Window(k) => self.window(k),
             Kernel::Resample(k) => self.resample(k),
-            Kernel::Irfft(_) | Kernel::Suppress(_) => bail!(
-                not_implemented,
-                "{} is not implemented on a GPU; transfer its operands to the CPU",
-                kernel.kind()
-            ),
+            Kernel::Irfft(_) | Kernel::Suppress(_) | Kernel::PagedAttention(_) | Kernel::PagedStore(_) => {
+                bail!(
+                    not_implemented,
+                    "{} is not implemented on a GPU; transfer its operands to the CPU",
+                    kernel.kind()
+                )
+            }
         }
     }
 

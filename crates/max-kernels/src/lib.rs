@@ -17,6 +17,7 @@ mod loops;
 mod math;
 mod matmul;
 mod memory;
+mod pages;
 mod pool;
 mod put;
 mod qmatmul;
@@ -83,6 +84,8 @@ kinds! {
     Matmuls => matmul::PreparedMatmuls,
     QMatmul => qmatmul::PreparedQMatmul,
     Attention => attention::PreparedAttention,
+    PagedAttention => attention::PreparedPagedAttention,
+    PagedStore => pages::PreparedStore,
     Conv2d => conv::PreparedConv,
     Dequantize => dequantize::PreparedDequantize,
     Gather => gather::PreparedGather,

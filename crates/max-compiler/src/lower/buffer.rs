@@ -195,6 +195,12 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// The view, or a copy if it is one of a buffer that is about to be written.
+    pub(super) fn apart_from(&mut self, buffer: ValueId, view: View) -> Result<View> {
+        let memory = self.state(buffer)?.memory;
+        if self.memory_of(view.node) == memory { self.copied(&view) } else { Ok(view) }
+    }
+
     /// The node whose memory a node has.
     fn memory_of(&self, node: NodeId) -> NodeId {
         self.node(node).buffer.unwrap_or(node)
@@ -242,11 +248,8 @@ impl Lowering<'_> {
         };
         self.pass(*buffer)?;
         let device = self.device(*buffer)?;
-        let mut view = self.stored(*source, device)?;
-        let memory = self.state(*buffer)?.memory;
-        if self.memory_of(view.node) == memory {
-            view = self.copied(&view)?;
-        }
+        let view = self.stored(*source, device)?;
+        let view = self.apart_from(*buffer, view)?;
         let bounds = bounds.iter().map(|&bound| self.whole(id, bound, device)).collect::<Result<Vec<_>>>()?;
         self.before_write(*buffer)?;
         let shape = self.array(*buffer)?.1;

@@ -122,6 +122,14 @@ fn structured_ops() {
           %104, %105 = non_maximum_suppression(%102, %103, %2, %16, %16) : int64[n * 4, 3], int64[]
           %106 = constant() {value = dense(float32[1, 5], [0.0, 0.0, 0.0, 2.0, 2.0]), device = \"cpu:0\"} : float32[1, 5]
           %107 = roi_align(%5, %106) {height = 2, width = 3, scale = 1.0, samples = 0, aligned = false, max = false} : float32[1, 2, 3, 1]
+          %160 = buffer_create() {dtype = \"float32\", shape = [2, 2, 1, 4, 1, 4], device = \"cpu:0\"} : &float32[2, 2, 1, 4, 1, 4]
+          %161 = buffer_load(%160) : float32[2, 2, 1, 4, 1, 4]
+          %162 = index() {shape = [2], device = \"cpu:0\"} : int64[2]
+          %163 = index() {shape = [1], device = \"cpu:0\"} : int64[1]
+          %164 = index() {shape = [1, 1], device = \"cpu:0\"} : int64[1, 1]
+          %165 = paged_attention(%102, %161, %162, %163, %164, %2) {scale = 1.0, causal = true, window = 0, softcap = 0.0} : float32[1, n, 4]
+          %166 = reshape(%0) {shape = [n, 1, 4]} : float32[n, 1, 4]
+          paged_store(%160, %166, %162, %163, %164, %2) {part = 0}
           %80 = custom(%0) {op = op(\"f\", 1), device = \"cpu:0\", parameters = {\"a b\" = 3, \"c\" = float32, \"d\" = true, \"e\" = \"x\"}, types = types(float32[n])} : float32[n]
           custom(%60) {op = op(\"f\", 1), device = \"cpu:0\", parameters = {}, types = types()}
           return
@@ -207,6 +215,14 @@ fn structured_ops() {
         non_maximum_suppression(float32[1, n, 4], float32[1, 4, n], int64[], float32[], float32[]) -> int64[n * 4, 3], int64[]: whole, never folds, heavy
         constant() -> float32[1, 5]: source, never folds
         roi_align(float32[2, h, h, 1], float32[1, 5]) -> float32[1, 2, 3, 1]: whole, never folds, checks, heavy
+        buffer_create() -> &float32[2, 2, 1, 4, 1, 4]: whole, never folds, writes
+        buffer_load(&float32[2, 2, 1, 4, 1, 4]) -> float32[2, 2, 1, 4, 1, 4]: whole, never folds, reads
+        index() -> int64[2]: source, folds exactly
+        index() -> int64[1]: source, folds exactly
+        index() -> int64[1, 1]: source, folds exactly
+        paged_attention(float32[1, n, 4], float32[2, 2, 1, 4, 1, 4], int64[2], int64[1], int64[1, 1], int64[]) -> float32[1, n, 4]: kernel, never folds, checks, heavy
+        reshape(float32[n, 4]) -> float32[n, 1, 4]: view, folds exactly
+        paged_store(&float32[2, 2, 1, 4, 1, 4], float32[n, 1, 4], int64[2], int64[1], int64[1, 1], int64[]) -> : kernel, never folds, writes, checks
         custom(float32[n, 4]) -> float32[n]: whole, never folds, checks, heavy, rounds operands
         custom(&float32[n, 4]) -> : whole, never folds, reads, writes, checks, heavy, rounds operands
     "#]].assert_eq(&body.ops().map(line).collect::<String>());

@@ -5,8 +5,9 @@ use std::ops::Range;
 use max_core::{Bool, DType, Element, dispatch};
 
 use super::PreparedAttention;
+use super::context::Context;
 use super::pack::{avoids_cache_conflicts, is_wide, pack_keys, prefetch_columns, prefetch_rows, staging};
-use super::softmax::{GROUP, LINES, Mask, Scores, State, Weighing, weigh};
+use super::softmax::{GROUP, LINES, Mask, Scores, State, Weighing, bound, weigh};
 use super::weight::Real;
 use crate::Memory;
 use crate::matmul::{DEPTH, Kernels, Matrix, ROW, THIN, pack, pack_right};
@@ -21,6 +22,7 @@ const GAP: usize = 16;
 /// Rows of a group of heads: those of its first head, then those of the next.
 pub(super) struct Rows<'a, L: 'static> {
     pub(super) k: &'a PreparedAttention,
+    pub(super) context: Context<'a>,
     pub(super) kernels: &'static Kernels<L>,
     pub(super) weighing: Weighing<L>,
     pub(super) memory: &'a [Memory<'a>],
@@ -46,6 +48,7 @@ pub(super) struct Room<L> {
     staging: *mut L,
     scores: *mut L,
     masks: *mut L,
+    decoded: *mut L,
 }
 
 /// The queries of rows, with unit stride along the depth: the distance between rows, and between the parts of the depth
@@ -96,16 +99,17 @@ impl<L: Real> Rows<'_, L> {
 
     /// The queries in place, if they need no widening, belong to one head and do not share cache sets.
     fn queries_in_place<T: Element<Lane = L>>(&self) -> Option<Queries<L>> {
-        let (k, rows) = (self.k, &self.rows);
-        let head = rows.start / k.queries;
+        let (k, rows, context) = (self.k, &self.rows, self.context);
+        let head = rows.start / context.queries;
         let query = k.query.at::<T>(self.memory, k.heads.index(self.group, head));
         let [stride, along] = query.strides;
         let fits = is_wide::<T>()
             && along == 1
-            && head == (rows.end - 1) / k.queries
+            && head == (rows.end - 1) / context.queries
             && avoids_cache_conflicts::<T>(stride);
         fits.then(|| {
-            let start = query.part([rows.start % k.queries, 0], [0, 0]).start.cast();
+            let first = context.first + rows.start % context.queries;
+            let start = query.part([first, 0], [0, 0]).start.cast();
             Queries { start, stride, part: DEPTH }
         })
     }
@@ -116,11 +120,11 @@ impl<L: Real> Rows<'_, L> {
     }
 
     /// The sizes of the pieces of scratch memory.
-    fn sizes<T: Element<Lane = L>>(&self) -> [usize; 6] {
-        let block = self.k.keys.min(DEPTH).next_multiple_of(self.kernels.width);
+    fn sizes<Q: Element<Lane = L>, T: Element<Lane = L>>(&self) -> [usize; 7] {
+        let block = self.context.keys.min(self.context.block).next_multiple_of(self.kernels.width);
         let depth = self.k.depth;
         [
-            match self.queries_in_place::<T>() {
+            match self.queries_in_place::<Q>() {
                 Some(_) => 0,
                 None => self.query_stride() * self.rows.len() * depth.div_ceil(DEPTH),
             },
@@ -133,32 +137,37 @@ impl<L: Real> Rows<'_, L> {
             if self.packed.is_some() { 0 } else { staging::<T>(self.kernels, depth.min(DEPTH)) },
             if self.few() { self.rows.len() * ROW } else { LINES * ROW },
             if self.k.mask.is_some() { LINES * ROW } else { 0 },
+            if self.packed.is_some() { 0 } else { self.decoded() },
         ]
     }
 
     /// The bytes of scratch memory that blocks need.
-    pub(super) fn bytes<T: Element<Lane = L>>(&self) -> usize {
-        self.sizes::<T>().map(bytes::<L>).iter().sum()
+    pub(super) fn bytes<Q: Element<Lane = L>, T: Element<Lane = L>>(&self) -> usize {
+        self.sizes::<Q, T>().map(bytes::<L>).iter().sum()
     }
 
     /// Takes scratch memory and packs the queries of the rows.
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have type `T`.
-    pub(super) unsafe fn room<T: Element<Lane = L>>(&self, scratch: &mut Pieces) -> Room<L> {
-        let [queries, keys, values, staging, scores, masks] =
-            self.sizes::<T>().map(|size| scratch.take::<L>(size));
-        if let Some(queries) = self.queries_in_place::<T>() {
-            return Room { queries, keys, values, staging, scores, masks };
+    /// The memory was checked for the kernel, whose queries have type `Q`, and whose keys and values have type `T`.
+    pub(super) unsafe fn room<Q: Element<Lane = L>, T: Element<Lane = L>>(
+        &self,
+        scratch: &mut Pieces,
+    ) -> Room<L> {
+        let [queries, keys, values, staging, scores, masks, decoded] =
+            self.sizes::<Q, T>().map(|size| scratch.take::<L>(size));
+        if let Some(queries) = self.queries_in_place::<Q>() {
+            return Room { queries, keys, values, staging, scores, masks, decoded };
         }
-        let (k, stride) = (self.k, self.query_stride());
+        let (k, context, stride) = (self.k, self.context, self.query_stride());
         let part = stride * self.rows.len();
         let mut row = self.rows.start;
         while row < self.rows.end {
-            let (head, first) = (row / k.queries, row % k.queries);
-            let count = (k.queries - first).min(self.rows.end - row);
-            let query = k.query.at::<T>(self.memory, k.heads.index(self.group, head));
+            let (head, first) = (row / context.queries, row % context.queries);
+            let count = (context.queries - first).min(self.rows.end - row);
+            let first = context.first + first;
+            let query = k.query.at::<Q>(self.memory, k.heads.index(self.group, head));
             for (number, depth) in (0..k.depth).step_by(DEPTH).enumerate() {
                 let deep = DEPTH.min(k.depth - depth);
                 // SAFETY: guaranteed by the caller; scratch memory has the requested size.
@@ -170,12 +179,17 @@ impl<L: Real> Rows<'_, L> {
             row += count;
         }
         let queries = Queries { start: queries, stride: stride as isize, part };
-        Room { queries, keys, values, staging, scores, masks }
+        Room { queries, keys, values, staging, scores, masks, decoded }
+    }
+
+    /// The range of keys that a row sees: start and end.
+    fn visible(&self, row: usize) -> [usize; 2] {
+        self.context.visible(row % self.context.queries, self.k.causal, self.k.window)
     }
 
     /// The range of keys that any of the rows sees.
     pub(super) fn range(&self) -> Range<usize> {
-        let visible = self.rows.clone().map(|row| self.k.visible(row % self.k.queries));
+        let visible = self.rows.clone().map(|row| self.visible(row));
         let visible = visible.filter(|[from, to]| from < to);
         visible
             .fold(None, |all: Option<Range<usize>>, [from, to]| match all {
@@ -200,20 +214,23 @@ impl<L: Real> Rows<'_, L> {
         done: impl Fn(usize, usize, State<L>),
     ) {
         let (k, height) = (self.k, self.height());
-        let taken = DEPTH.min(k.keys - start);
+        let taken = self.context.taken(start);
         let few = self.few();
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let keys = match self.packed {
-                Some(packed) => packed.keys.add(start * k.depth),
-                None => room.keys,
+            let packed = self.packed.map(|packed| self.packed_block(packed, start));
+            let (keys, values) = match packed {
+                Some(block) if !self.direct::<T>() => (block.keys, self.packed_values(block.values, taken)),
+                _ => {
+                    let matrices = self.block_of::<T>(start, room.decoded);
+                    if few {
+                        self.scores_of_few(room, &matrices, start, taken);
+                    } else if packed.is_none() {
+                        self.pack_keys(matrices[0], room.keys, room.staging);
+                    }
+                    (packed.map_or(room.keys, |block| block.keys), self.values(room, matrices[1]))
+                }
             };
-            if few {
-                self.scores_of_few::<T>(room, start, taken);
-            } else if self.packed.is_none() {
-                self.pack_keys::<T>(start, keys, room.staging);
-            }
-            let values = self.values::<T>(room, start, taken);
             for group in 0..self.groups() {
                 let first = group * height;
                 let rows = height.min(self.rows.len() - first);
@@ -231,6 +248,9 @@ impl<L: Real> Rows<'_, L> {
                     for depth in (0..k.depth.max(1)).step_by(DEPTH) {
                         self.scores(room, [first, rows], depth, (keys.add(depth * panel), all), scores);
                     }
+                }
+                if k.softcap > 0.0 {
+                    bound(scores, rows, all, k.scale, k.softcap);
                 }
                 weigh(&Scores {
                     scores,
@@ -252,7 +272,7 @@ impl<L: Real> Rows<'_, L> {
         let mut visible = VisibleKeys { each: [[0; 2]; LINES], all: None };
         for (i, each) in visible.each[..rows].iter_mut().enumerate() {
             let row = self.rows.start + first + i;
-            *each = self.k.visible(row % self.k.queries).map(|key| key.saturating_sub(start).min(taken));
+            *each = self.visible(row).map(|key| key.saturating_sub(start).min(taken));
             if each[0] < each[1] {
                 let whole = each[0] / GROUP * GROUP;
                 let all = visible.all.get_or_insert([whole, each[1]]);
@@ -295,24 +315,28 @@ impl<L: Real> Rows<'_, L> {
     /// # Safety
     ///
     /// As for `block`.
-    unsafe fn scores_of_few<T: Element<Lane = L>>(&self, room: &Room<L>, start: usize, taken: usize) {
+    unsafe fn scores_of_few<T: Element<Lane = L>>(
+        &self,
+        room: &Room<L>,
+        &[key, value]: &[Matrix<T>; 2],
+        start: usize,
+        taken: usize,
+    ) {
         let (k, width, height) = (self.k, self.kernels.width, self.height());
         let visible = self.range();
         let visible = [visible.start, visible.end].map(|key| key.saturating_sub(start).min(taken));
-        let index = k.heads.index(self.group, 0);
-        let (key, value) = (k.key.at::<T>(self.memory, index), k.value.at::<T>(self.memory, index));
         for panel in
             (visible[0] / GROUP * GROUP / width..visible[1].div_ceil(width)).map(|panel| panel * width)
         {
             // Few rows are bound by memory: prefetch the next keys, and the values that are needed after the scores.
             let next = panel + width;
-            prefetch_columns(key.part([0, start + next], [k.depth, width.min(taken.saturating_sub(next))]));
-            prefetch_rows(value.part([start + panel, 0], [width.min(taken - panel), k.width]));
+            prefetch_columns(key.part([0, next], [k.depth, width.min(taken.saturating_sub(next))]));
+            prefetch_rows(value.part([panel, 0], [width.min(taken - panel), k.width]));
             for depth in (0..k.depth.max(1)).step_by(DEPTH) {
                 let size = [DEPTH.min(k.depth - depth), width.min(taken - panel)];
                 // SAFETY: guaranteed by the caller.
                 unsafe {
-                    pack_keys(self.kernels, room.keys, room.staging, key.part([depth, start + panel], size));
+                    pack_keys(self.kernels, room.keys, room.staging, key.part([depth, panel], size));
                     for first in (0..self.rows.len()).step_by(height) {
                         let rows = height.min(self.rows.len() - first);
                         let scores = room.scores.add(first * ROW + panel);
@@ -325,50 +349,60 @@ impl<L: Real> Rows<'_, L> {
 
     /// Whether values are read in place: they need no widening, panels are whole and rows do not share cache sets.
     fn direct<T: Element<Lane = L>>(&self) -> bool {
-        let [down, along] = self.k.value.at::<T>(self.memory, 0).strides;
+        let [down, along] = self.value_strides();
         let apart = avoids_cache_conflicts::<T>(down) || self.rows.len() <= self.height();
-        is_wide::<T>() && along == 1 && self.k.width.is_multiple_of(self.kernels.width) && apart
+        let whole = self.k.width.is_multiple_of(self.kernels.width);
+        is_wide::<T>() && !self.decodes() && along == 1 && whole && apart
     }
 
-    /// The values of a block.
+    /// The values of a block, from a matrix of them.
     ///
     /// # Safety
     ///
     /// As for `block`.
-    unsafe fn values<T: Element<Lane = L>>(&self, room: &Room<L>, start: usize, taken: usize) -> Values<L> {
-        let value = self.k.value.at::<T>(self.memory, self.k.heads.index(self.group, 0));
-        let value = value.part([start, 0], [taken, self.k.width]);
-        let width = self.kernels.width;
+    unsafe fn values<T: Element<Lane = L>>(&self, room: &Room<L>, value: Matrix<T>) -> Values<L> {
         if self.direct::<T>() {
-            return Values { start: value.start.cast(), stride: value.strides[0], panel: width, whole: true };
+            let (start, stride, panel) = (value.start.cast(), value.strides[0], self.kernels.width);
+            return Values { start, stride, panel, whole: true };
         }
-        let start = match self.packed {
-            Some(packed) => packed.values.wrapping_add(start * self.stride()),
-            None => {
-                // SAFETY: guaranteed by the caller.
-                unsafe { pack_right(self.kernels, room.values, value) };
-                room.values
-            }
-        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { pack_right(self.kernels, room.values, value) };
+        self.packed_values(room.values, value.size[0])
+    }
+
+    /// The values of a block that are packed.
+    fn packed_values(&self, start: *const L, taken: usize) -> Values<L> {
+        let width = self.kernels.width;
         Values { start, stride: width as isize, panel: taken * width, whole: false }
     }
 
-    /// Packs the keys of a block.
+    /// Where the keys and the values of a block are packed: each block has room for whole panels.
+    fn packed_block(&self, packed: Packed<L>, start: usize) -> Packed<L> {
+        let before = start / self.context.block * self.panels();
+        Packed {
+            keys: packed.keys.wrapping_add(before * self.k.depth),
+            values: packed.values.wrapping_add(before * self.stride()),
+        }
+    }
+
+    /// The number of keys of a block in whole panels.
+    fn panels(&self) -> usize {
+        self.context.block.next_multiple_of(self.kernels.width)
+    }
+
+    /// Packs a block of keys.
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have type `T`; there is room for the keys, and for
-    /// [`staging`] elements.
-    unsafe fn pack_keys<T: Element<Lane = L>>(&self, start: usize, to: *mut L, staging: *mut L) {
-        let k = self.k;
-        let taken = DEPTH.min(k.keys - start);
-        let key = k.key.at::<T>(self.memory, k.heads.index(self.group, 0));
-        for depth in (0..k.depth).step_by(DEPTH) {
-            let deep = DEPTH.min(k.depth - depth);
+    /// The matrix can be read; there is room for the keys, and for [`staging`] elements.
+    unsafe fn pack_keys<T: Element<Lane = L>>(&self, key: Matrix<T>, to: *mut L, staging: *mut L) {
+        let [depths, taken] = key.size;
+        for depth in (0..depths).step_by(DEPTH) {
+            let deep = DEPTH.min(depths - depth);
             // SAFETY: guaranteed by the caller.
             unsafe {
                 let to = to.add(depth * taken.next_multiple_of(self.kernels.width));
-                pack_keys(self.kernels, to, staging, key.part([depth, start], [deep, taken]));
+                pack_keys(self.kernels, to, staging, key.part([depth, 0], [deep, taken]));
             }
         }
     }
@@ -376,7 +410,7 @@ impl<L: Real> Rows<'_, L> {
     /// How many elements the packed keys and the packed values of a group have.
     pub(super) fn packed_sizes<T: Element<Lane = L>>(&self) -> [usize; 2] {
         // Operands that repeat one element may have any size.
-        let keys = self.k.keys.next_multiple_of(self.kernels.width);
+        let keys = self.context.keys.div_ceil(self.context.block).saturating_mul(self.panels());
         let values = if self.direct::<T>() { 0 } else { self.stride() };
         [self.k.depth, values].map(|size| keys.saturating_mul(size).min(1 << 48))
     }
@@ -385,18 +419,19 @@ impl<L: Real> Rows<'_, L> {
     ///
     /// # Safety
     ///
-    /// The memory was checked for the kernel, whose operands have type `T`; there is room for all keys and values, and
-    /// no other task packs this block.
+    /// The memory was checked for the kernel, whose keys and values have type `T`, unless they are decoded to it; there is
+    /// room for all keys and values, and no other task packs this block.
     pub(super) unsafe fn pack<T: Element<Lane = L>>(&self, start: usize, to: Packed<L>) {
-        let size = staging::<T>(self.kernels, self.k.depth.min(DEPTH));
-        let value = self.k.value.at::<T>(self.memory, self.k.heads.index(self.group, 0));
-        let value = value.part([start, 0], [DEPTH.min(self.k.keys - start), self.k.width]);
-        pieces(bytes::<L>(size), |scratch| {
+        let sizes = [staging::<T>(self.kernels, self.k.depth.min(DEPTH)), self.decoded()];
+        let to = self.packed_block(to, start);
+        pieces(sizes.map(bytes::<L>).iter().sum(), |scratch| {
+            let [staging, decoded] = sizes.map(|size| scratch.take::<L>(size));
             // SAFETY: guaranteed by the caller; scratch memory has the requested size.
             unsafe {
-                self.pack_keys::<T>(start, to.keys.add(start * self.k.depth), scratch.take(size));
+                let [key, value] = self.block_of::<T>(start, decoded);
+                self.pack_keys(key, to.keys, staging);
                 if !self.direct::<T>() {
-                    pack_right(self.kernels, to.values.add(start * self.stride()), value);
+                    pack_right(self.kernels, to.values, value);
                 }
             }
         });
@@ -452,8 +487,8 @@ impl<L: Real> Rows<'_, L> {
         let mut all_hidden = true;
         for i in 0..rows {
             let row = self.rows.start + first + i;
-            let index = self.k.heads.index(self.group, row / self.k.queries);
-            let (at, size) = ([row % self.k.queries, start], [1, taken]);
+            let index = self.k.heads.index(self.group, row / self.context.queries);
+            let (at, size) = ([row % self.context.queries, start], [1, taken]);
             // SAFETY: guaranteed by the caller; the mask's elements widen to the type of scores, which `new` has
             // checked.
             unsafe {

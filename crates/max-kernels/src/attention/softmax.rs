@@ -157,6 +157,49 @@ pub(super) unsafe fn weigh<L: Real>(scores: &Scores<L>) {
     unsafe { version::<Weigh<L>>(Isa::best())(std::ptr::from_ref(scores).cast()) };
 }
 
+/// Scores that become `cap * tanh(score * scale / cap)`.
+struct Bound<L> {
+    scores: *mut L,
+    rows: usize,
+    keys: [usize; 2],
+    slope: Slope<L>,
+    cap: L,
+}
+
+impl<L: Real> Body for Bound<L> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(of: *const u8) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let Bound { scores, rows, keys, slope, cap } = &*of.cast::<Bound<L>>();
+            let (zero, one) = (L::zeroed(), L::splat(1.0));
+            for row in 0..*rows {
+                let line = scores.add(row * ROW);
+                for i in keys[0]..keys[1].next_multiple_of(GROUP) {
+                    let x = line.add(i).read();
+                    let is_negative = x < zero;
+                    // The exponential of twice the distance from zero, downwards.
+                    let fall = (if is_negative { x } else { zero - x }).weight::<FMA>(*slope);
+                    let size = *cap * (one - fall) * (one + fall).reciprocal();
+                    line.add(i).write(if is_negative { zero - size } else { size });
+                }
+            }
+        }
+    }
+}
+
+/// Scales the scores of some rows and keeps them below a bound.
+///
+/// # Safety
+///
+/// The scores of whole groups of elements can be read and written.
+pub(super) unsafe fn bound<L: Real>(scores: *mut L, rows: usize, keys: [usize; 2], scale: f64, cap: f64) {
+    let slope = L::slope(2.0 * scale / cap);
+    let bound = Bound { scores, rows, keys, slope, cap: L::splat(cap) };
+    // SAFETY: guaranteed by the caller, and this version is one for this machine.
+    unsafe { version::<Bound<L>>(Isa::best())(std::ptr::from_ref(&bound).cast()) };
+}
+
 /// Multiplies the scores of a row by their scale and hides what is masked or not visible. Plain loops here and below,
 /// because closures would not be compiled for the instruction set of the version around them.
 ///
