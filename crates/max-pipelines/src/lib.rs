@@ -8,4 +8,5 @@
 pub mod config;
 pub mod folder;
 pub mod hub;
+pub mod text;
 pub mod tokenizer;
