@@ -57,6 +57,18 @@ impl Config {
         Ok(self.typed(name, "a list of texts", texts)?.unwrap_or_default())
     }
 
+    /// Numbers in a list, if there is one.
+    pub fn numbers(&self, name: &str) -> Result<Option<Vec<f64>>> {
+        let finite = |value: &Value| value.as_f64().filter(|number| number.is_finite());
+        self.typed(name, "a list of numbers", |value| Value::as_array(value)?.iter().map(finite).collect())
+    }
+
+    /// The fields of a field, if there is one.
+    pub fn part(&self, name: &str) -> Result<Option<Config>> {
+        let fields = self.typed(name, "an object", Value::as_object)?;
+        Ok(fields.map(|fields| Config { file: format!("'{name}' in {}", self.file), fields: fields.clone() }))
+    }
+
     fn typed<'a, T>(
         &'a self,
         name: &str,

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use max_core::{Error, Result, bail};
+use max_core::{Error, HostBytes, Result, bail};
+use max_weights::{Weights, WeightsFormat, load_weights};
 
 use crate::config::Config;
 use crate::hub::{Hub, Progress, Repo};
@@ -72,6 +73,42 @@ impl Folder {
             None => bail!(value, "{self} has no config.json"),
         }
     }
+
+    /// The weights: those in safetensors if there are any, else those of a PyTorch checkpoint.
+    pub fn weights(&self) -> Result<Weights> {
+        let nothing = || Error::value(format!("{self} has no weights: neither *.safetensors nor *.bin"));
+        match self {
+            Folder::Path(path) => load_weights(&weight_files(path)?.ok_or_else(nothing)?),
+            Folder::Embedded(_, files) => {
+                let file =
+                    files.iter().find(|(name, _)| name.ends_with(".safetensors")).ok_or_else(nothing)?;
+                Weights::from_bytes(HostBytes::new(file.1), WeightsFormat::Safetensors)
+            }
+        }
+    }
+}
+
+/// The files of weights in a folder, or the index that names them.
+fn weight_files(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
+    let entries = folder.read_dir();
+    let entries =
+        entries.map_err(|error| Error::runtime(format!("cannot read {}: {error}", folder.display())))?;
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    names.sort();
+    let chosen = [".safetensors", ".bin"].into_iter().find_map(|end| {
+        let ending =
+            |end: &str| -> Vec<&String> { names.iter().filter(|name| name.ends_with(end)).collect() };
+        let (index, files) = (ending(&format!("{end}.index.json")), ending(end));
+        // Some folders have one file with everything beside the parts of it, or beside other files.
+        let whole = files
+            .iter()
+            .copied()
+            .filter(|name| ["model.safetensors", "pytorch_model.bin"].contains(&name.as_str()));
+        let candidates = [whole.collect(), index, files];
+        candidates.into_iter().find(|names| !names.is_empty())
+    });
+    Ok(chosen.map(|names| names.into_iter().map(|name| folder.join(name)).collect()))
 }
 
 impl fmt::Display for Folder {
@@ -80,5 +117,57 @@ impl fmt::Display for Folder {
             Folder::Path(path) => write!(f, "{}", path.display()),
             Folder::Embedded(name, _) => write!(f, "the built-in model {name}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_chosen() {
+        let folder = std::env::temp_dir().join(format!("max-folder-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let chosen = || {
+            let files = weight_files(&folder).unwrap().unwrap_or_default();
+            let names = files.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_string());
+            names.collect::<Vec<_>>().join(" ")
+        };
+        let add = |name: &str| std::fs::write(folder.join(name), "").unwrap();
+        assert_eq!(chosen(), "");
+        add("training_args.bin");
+        assert_eq!(chosen(), "training_args.bin");
+        add("pytorch_model.bin");
+        assert_eq!(chosen(), "pytorch_model.bin");
+        add("a-2.safetensors");
+        add("a-1.safetensors");
+        assert_eq!(chosen(), "a-1.safetensors a-2.safetensors");
+        add("a.safetensors.index.json");
+        assert_eq!(chosen(), "a.safetensors.index.json");
+        add("model.safetensors");
+        assert_eq!(chosen(), "model.safetensors");
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(weight_files(&folder).is_err());
+    }
+
+    #[test]
+    fn folders_are_found() {
+        let find = |model: &str| Folder::find(model, &|_| ()).map(|folder| folder.to_string());
+        assert_eq!(find(env!("CARGO_MANIFEST_DIR")), Ok(env!("CARGO_MANIFEST_DIR").into()));
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        assert!(find(file).unwrap_err().message().contains("is a file"));
+        assert!(
+            find("./no/such/folder").unwrap_err().message().contains("there is no folder ./no/such/folder")
+        );
+        assert!(find("").is_err());
+    }
+
+    #[test]
+    fn only_files_are_read() {
+        let folder = Folder::Path(env!("CARGO_MANIFEST_DIR").into());
+        assert_eq!(folder.read("nothing"), Ok(None));
+        assert!(folder.read("src").unwrap_err().message().contains("is not a file"));
+        assert!(folder.model_config().unwrap_err().message().ends_with("has no config.json"));
+        assert!(folder.weights().unwrap_err().message().contains("has no weights"));
     }
 }

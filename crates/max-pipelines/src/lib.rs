@@ -1,12 +1,25 @@
 //! Models: architectures, tokenizers, encoders and text generation.
 //!
-//! A model is a folder of files as they are published: `config.json`, `tokenizer.json` and weights. [`folder`] finds it, on
-//! disk or by its name on the [`hub`].
+//! A model is a folder of files as they are published: `config.json`, `tokenizer.json` and weights. [`Folder`] finds it, on
+//! disk or by its name on the [`hub`]; `config.json` names its [`Architecture`]; a [`SentenceEncoder`] runs it.
 
 #![forbid(unsafe_code)]
 
-pub mod config;
-pub mod folder;
+mod architecture;
+mod config;
+mod decoder;
+mod encoder;
+mod folder;
 pub mod hub;
 pub mod text;
-pub mod tokenizer;
+mod tokenizer;
+
+pub use architecture::{ARCHITECTURES, Architecture, Kind};
+pub use config::Config;
+pub use decoder::{
+    Cache, CacheConfig, DecoderConfig, DecoderModel, LayerConfig, Norms, Pages, QueryNorm, Rope, Sources,
+    Step, Stored,
+};
+pub use encoder::{Embeddings, EncoderConfig, EncoderOptions, RelativePositions, SentenceEncoder};
+pub use folder::Folder;
+pub use tokenizer::Tokenizer;
