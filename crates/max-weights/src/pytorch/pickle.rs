@@ -170,7 +170,7 @@ impl Machine<'_> {
             b'}' => self.push(Value::Dict(Vec::new())),
             b'(' => self.marks.push(self.stack.len()),
             b't' | b'l' | 0x91 => {
-                let items = self.to_mark()?;
+                let items = self.since_mark()?;
                 self.push(Value::List(items));
             }
             0x85..=0x87 => {
@@ -184,7 +184,7 @@ impl Machine<'_> {
                 self.append(vec![item])?;
             }
             b'e' | 0x90 => {
-                let items = self.to_mark()?;
+                let items = self.since_mark()?;
                 self.append(items)?;
             }
             b's' => {
@@ -192,16 +192,16 @@ impl Machine<'_> {
                 self.insert(vec![key, value])?;
             }
             b'u' => {
-                let items = self.to_mark()?;
+                let items = self.since_mark()?;
                 self.insert(items)?;
             }
             b'd' => {
-                let items = self.to_mark()?;
+                let items = self.since_mark()?;
                 self.push(Value::Dict(Vec::new()));
                 self.insert(items)?;
             }
             b'0' => drop(self.pop()?),
-            b'1' => drop(self.to_mark()?),
+            b'1' => drop(self.since_mark()?),
 
             b'q' => {
                 let name = self.byte()?.into();
@@ -332,7 +332,7 @@ impl Machine<'_> {
     }
 
     /// All values since the last mark.
-    fn to_mark(&mut self) -> Result<Vec<Id>> {
+    fn since_mark(&mut self) -> Result<Vec<Id>> {
         match self.marks.pop() {
             Some(mark) => Ok(self.stack.split_off(mark)),
             None => bail!(value, "its pickle has no mark where one is needed"),
