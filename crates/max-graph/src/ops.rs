@@ -101,7 +101,7 @@ pub use masked_scatter::masked_scatter;
 pub use matmul::{matmul, outer};
 pub use moe::mixture;
 pub use pad::pad;
-pub use paged::{paged_attention, paged_store, ragged_positions};
+pub use paged::{paged_attention, paged_store, ragged_lengths, ragged_positions};
 pub use permute::{permute, transpose};
 pub use pool::{avg_pool2d, max_pool2d};
 pub use print::print;
@@ -115,7 +115,7 @@ pub use resample::{InterpolationMode, resize, resize_bicubic, resize_linear, res
 pub use reshape::{flatten, reshape, squeeze, unsqueeze};
 pub use rms_norm::rms_norm;
 pub use roi_align::roi_align;
-pub use rope::{Positions, RopeScaling, rope, rope_table};
+pub use rope::{Positions, RopeScaling, rope, rope_rows, rope_table};
 pub use sampling::{
     apply_penalties_to_logits, scatter_set_constant, topk_fused_sampling, update_frequency_data,
 };

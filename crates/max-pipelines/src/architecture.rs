@@ -12,6 +12,7 @@ use crate::encoder::EncoderConfig;
 
 mod decoders;
 mod encoders;
+pub(crate) mod gguf;
 
 /// An architecture.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ mod tokenizer;
 pub use architecture::{ARCHITECTURES, Architecture, Kind};
 pub use config::Config;
 pub use decoder::{
-    Cache, CacheConfig, DecoderConfig, DecoderModel, LayerConfig, Norms, Pages, QueryNorm, Rope, Sources,
-    Step, Stored,
+    Cache, CacheConfig, DecoderConfig, DecoderModel, DecoderOptions, LayerConfig, ModelFiles, Norms, Opened,
+    Pages, QueryNorm, Rope, Sources, Step, Stored,
 };
 pub use encoder::{Embeddings, EncoderConfig, EncoderOptions, RelativePositions, SentenceEncoder};
 pub use folder::Folder;

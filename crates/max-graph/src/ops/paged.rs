@@ -88,6 +88,19 @@ op_fns! {
         let lengths = integers("cache_lengths", cache_lengths, &x, 1)?;
         ops::add(ops::gather(lengths, sequence, 0)?, position)
     }
+
+    /// The length of the sequence of each token, `[tokens]` in int64: how many tokens of it are in the cache, and are computed
+    /// now.
+    pub fn ragged_lengths(x: Operand, row_offsets: Operand, cache_lengths: Operand) -> TensorValue {
+        let x = x.tensor()?;
+        let Some(tokens) = x.shape().first() else { bail!(value, "tokens have an axis; got a scalar") };
+        let starts = offsets("row_offsets", row_offsets, &x)?;
+        let Rows { sequence, .. } = Rows::new(&starts, tokens)?;
+        let lengths = integers("cache_lengths", cache_lengths, &x, 1)?;
+        let (start, end) =
+            (ops::gather(&starts, &sequence, 0)?, ops::gather(&starts, ops::add(&sequence, 1)?, 0)?);
+        ops::add(ops::gather(lengths, sequence, 0)?, ops::sub(end, start)?)
+    }
 }
 
 /// A tensor of integers of some rank as int64 where another one is.

@@ -87,12 +87,24 @@ op_fns! {
         let positions = ops::range(0, length.clone(), one, None, DType::Float32, device)?;
         let positions = reshape_value(&positions, [&length, &ONE].into())?;
         let sequence = sequence.map(|sequence| Sequence::new(sequence, device)).transpose()?;
-        let frequencies = frequencies(&scaling, dim, theta, &positions, sequence)?;
-        let angles = ops::mul(positions, frequencies)?;
-        let factor = scaling.attention_factor();
-        let sides = [ops::cos(&angles)?, ops::sin(&angles)?];
-        let sides = if factor == 1.0 { sides } else { [ops::mul(&sides[0], factor)?, ops::mul(&sides[1], factor)?] };
-        ops::stack(sides, -1)
+        turns(&scaling, dim, theta, &positions, sequence)
+    }
+
+    /// As [`rope_table()`], for some positions, `[tokens]`: the rows `[tokens, dim / 2, 2]`. Each token has the length of its
+    /// sequence in `lengths`, `[tokens]`, which matters where the scaling depends on it.
+    pub fn rope_rows(
+        scaling: RopeScaling, dim: i64, theta: f64, positions: Operand, lengths: Operand,
+    ) -> TensorValue {
+        scaling.validate(dim, theta)?;
+        let positions = positions.tensor()?;
+        let lengths = lengths.on(positions.device())?;
+        let column = |x: &TensorValue| -> Result<TensorValue> {
+            if x.rank() != 1 || !x.dtype().is_integral() {
+                bail!(value, "rope_rows takes vectors of integers; got {}", x.tensor_type());
+            }
+            cast_value(&ops::unsqueeze(x, 1)?, DType::Float32)
+        };
+        turns(&scaling, dim, theta, &column(&positions)?, Some(Sequence::Tensor(column(&lengths)?)))
     }
 
     /// Turns pairs along the last axis of `[.., sequence, heads, head_dim]` by the angles of their positions.
@@ -111,6 +123,21 @@ op_fns! {
             None => Ok(turned),
         }
     }
+}
+
+/// The cosines and sines of the angles at a column of positions.
+fn turns(
+    scaling: &RopeScaling,
+    dim: i64,
+    theta: f64,
+    positions: &TensorValue,
+    sequence: Option<Sequence>,
+) -> Result<TensorValue> {
+    let angles = ops::mul(positions, frequencies(scaling, dim, theta, positions, sequence)?)?;
+    let factor = scaling.attention_factor();
+    let sides = [ops::cos(&angles)?, ops::sin(&angles)?];
+    let scaled = |side: &TensorValue| if factor == 1.0 { Ok(side.clone()) } else { ops::mul(side, factor) };
+    ops::stack([scaled(&sides[0])?, scaled(&sides[1])?], -1)
 }
 
 /// The frequencies of pairs, or of pairs and positions, as a tensor that broadcasts with a column of positions.
@@ -164,7 +191,7 @@ fn frequencies(
 /// The length of a sequence.
 enum Sequence {
     Known(i64),
-    /// A float32 scalar where the table is.
+    /// A float32 scalar where the table is, or a column with one for each position.
     Tensor(TensorValue),
 }
 

@@ -1,0 +1,132 @@
+//! Models from files.
+
+use std::path::{Path, PathBuf};
+
+use max_core::{DType, Result, bail};
+use max_driver::Device;
+use max_engine::InferenceSession;
+use max_weights::{Weights, load_weights};
+
+use super::{CacheConfig, DecoderConfig, DecoderModel, Sources, Stored};
+use crate::architecture::{Architecture, Kind, gguf};
+use crate::folder::Folder;
+
+/// How a decoder runs.
+#[derive(Clone, Debug)]
+pub struct DecoderOptions {
+    /// Where it runs.
+    pub device: Device,
+    /// The number of threads; one per core if it is not said.
+    pub threads: Option<usize>,
+    /// The most tokens of a sequence; those of the model's context, but at most 8192, if it is not said.
+    pub max_length: Option<usize>,
+    /// The tokens that the cache has room for; as many as one sequence has at most, if it is not said.
+    pub cache_tokens: Option<usize>,
+    /// The dtype of the cache; uint8 for blocks of Q8_0.
+    pub cache_dtype: DType,
+    /// The tokens of a page of the cache.
+    pub page_size: usize,
+    /// What matrices are converted to when they are loaded, if it is not what they are.
+    pub quantize: Option<Stored>,
+}
+
+impl Default for DecoderOptions {
+    fn default() -> DecoderOptions {
+        DecoderOptions {
+            device: Device::cpu(),
+            threads: None,
+            max_length: None,
+            cache_tokens: None,
+            cache_dtype: DType::Float32,
+            page_size: 128,
+            quantize: None,
+        }
+    }
+}
+
+/// The length of sequences if nothing is said: a longer cache is rarely used, and takes memory.
+const USUAL_LENGTH: usize = 8192;
+
+/// Where a model is.
+#[derive(Clone, Debug)]
+pub enum ModelFiles {
+    /// In a folder with `config.json`.
+    Folder(Folder),
+    /// In a GGUF file.
+    Gguf(PathBuf),
+}
+
+impl ModelFiles {
+    /// A GGUF file, or a folder or name: see [`Folder::find`].
+    pub fn find(model: &str, progress: &dyn Fn(crate::hub::Progress)) -> Result<ModelFiles> {
+        let path = Path::new(model);
+        match path.extension() {
+            Some(extension) if extension == "gguf" && path.is_file() => Ok(ModelFiles::Gguf(path.into())),
+            Some(extension) if extension == "gguf" => bail!(value, "there is no file {model}"),
+            _ => Folder::find(model, progress).map(ModelFiles::Folder),
+        }
+    }
+
+    /// The weights, and what describes them: the architecture, the config and how weights are renamed.
+    pub fn open(&self) -> Result<Opened> {
+        match self {
+            ModelFiles::Gguf(path) => {
+                let weights = load_weights(&[path])?;
+                let (architecture, config) = gguf::config(&weights)?;
+                Ok(Opened { weights, architecture, config, rename: Box::new(gguf::weight_name) })
+            }
+            ModelFiles::Folder(folder) => {
+                let config = folder.model_config()?;
+                let architecture = Architecture::of(&config)?;
+                let Kind::Decoder(read) = architecture.kind else {
+                    bail!(value, "{} gives embeddings; it generates no text", architecture.name)
+                };
+                Ok(Opened {
+                    weights: folder.weights()?,
+                    architecture: architecture.name,
+                    config: read(&config)?,
+                    rename: Box::new(|name| architecture.weight_name(name)),
+                })
+            }
+        }
+    }
+}
+
+/// The weights of a model and what they are.
+pub struct Opened {
+    /// The weights.
+    pub weights: Weights,
+    /// The name of the architecture.
+    pub architecture: &'static str,
+    /// What the model is made from.
+    pub config: DecoderConfig,
+    rename: Box<dyn Fn(&str) -> Option<String>>,
+}
+
+impl Opened {
+    /// The model, ready to run; a function is told how many weights are loaded.
+    pub fn load(self, options: &DecoderOptions, each: &mut dyn FnMut(usize, usize)) -> Result<DecoderModel> {
+        let Opened { weights, mut config, rename, .. } = self;
+        // Every layer has weights, so that there are not more layers than weights.
+        if config.layers.len() > weights.len() {
+            bail!(value, "{} layers have only {} weights", config.layers.len(), weights.len());
+        }
+        let longest = options.max_length.unwrap_or(config.max_length.min(USUAL_LENGTH));
+        if longest == 0 || longest > config.max_length && !config.is_open_ended() {
+            bail!(value, "sequences of {longest} tokens: the context of the model has {}", config.max_length);
+        }
+        config.max_length = longest;
+        let cache = CacheConfig {
+            page_size: options.page_size,
+            tokens: options.cache_tokens.unwrap_or(longest),
+            dtype: options.cache_dtype,
+        };
+        let dtype = DType::Float32;
+        let sources = Sources::new(&weights, &config, &*rename, (options.quantize, dtype));
+        let mut session = InferenceSession::new([options.device.clone()]);
+        if let Some(threads) = options.threads {
+            session = session.with_num_threads(threads)?;
+        }
+        DecoderModel::new(config, &sources, session, (cache, dtype, &options.device), each)
+    }
+}

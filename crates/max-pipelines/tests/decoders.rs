@@ -1,0 +1,219 @@
+//! Tiny decoders of every architecture give the logits of Transformers, prompt at once, token by token, and in company.
+
+use std::path::{Path, PathBuf};
+
+use max_core::DType;
+use max_driver::CPU;
+use max_pipelines::{Cache, DecoderModel, DecoderOptions, Folder, ModelFiles, Pages, Step};
+use max_weights::load_weights;
+use serde_json::Value;
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/decoders")
+}
+
+/// What Transformers computes for a prompt.
+struct Case {
+    name: String,
+    prompt: Vec<u32>,
+    generated: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+fn cases(folder: &Path) -> Vec<Case> {
+    let text = std::fs::read(folder.join("goldens.json")).unwrap();
+    let described: Value = serde_json::from_slice(&text).unwrap();
+    let arrays = load_weights(&[folder.join("goldens.safetensors")]).unwrap();
+    let tokens = |value: &Value| -> Vec<u32> {
+        value.as_array().unwrap().iter().map(|token| token.as_u64().unwrap() as u32).collect()
+    };
+    let read = |case: &Value| {
+        let name = case["name"].as_str().unwrap().to_string();
+        let logits = arrays.get(&format!("{name}.logits")).unwrap().data.to_vec::<f32>().unwrap();
+        Case { name, prompt: tokens(&case["prompt"]), generated: tokens(&case["generated"]), logits }
+    };
+    described["cases"].as_array().unwrap().iter().map(read).collect()
+}
+
+fn load(folder: &Path, options: &DecoderOptions) -> DecoderModel {
+    let files = ModelFiles::Folder(Folder::Path(folder.into()));
+    files.open().and_then(|opened| opened.load(options, &mut |_, _| ())).unwrap()
+}
+
+/// Small pages, so that sequences have several.
+fn options() -> DecoderOptions {
+    DecoderOptions { page_size: 16, cache_tokens: Some(1024), ..DecoderOptions::default() }
+}
+
+/// Compares rows of logits; the greatest difference.
+fn worst(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    found
+        .iter()
+        .zip(expected)
+        .map(|(a, b)| if a.is_finite() { (a - b).abs() } else { f32::INFINITY })
+        .fold(0.0, f32::max)
+}
+
+fn greatest(row: &[f32]) -> u32 {
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    row.iter().position(|&x| x == most).unwrap() as u32
+}
+
+/// Runs the cases of a folder: the prompt at once with all logits, then token by token.
+fn check(folder: &Path) {
+    // What is scaled with the length has no longest one.
+    let max_length = folder.ends_with("llama-dynamic").then_some(128);
+    let model = load(folder, &DecoderOptions { max_length, ..options() });
+    let vocab = model.config().vocab_size;
+    for case in cases(folder) {
+        let name = format!("{} {}", folder.display(), case.name);
+        let all = [&case.prompt[..], &case.generated].concat();
+        let mut cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
+        let mut pages = Pages::default();
+        cache.reserve(&mut pages, all.len()).unwrap();
+        let mut found = model
+            .run_all(&cache, &mut [Step { tokens: &case.prompt, pages: &mut pages }])
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap();
+        for (at, token) in case.generated.iter().enumerate() {
+            assert_eq!(greatest(&found[found.len() - vocab..]), *token, "token {at} of {name}");
+            let length = case.prompt.len() + at + 1;
+            let logits = match model.config().reread_at(length) {
+                true => {
+                    pages = Pages::default();
+                    cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
+                    cache.reserve(&mut pages, all.len()).unwrap();
+                    model.run(&cache, &mut [Step { tokens: &all[..length], pages: &mut pages }])
+                }
+                false => model.run(&cache, &mut [Step { tokens: &[*token], pages: &mut pages }]),
+            };
+            found.extend(logits.unwrap().to_vec::<f32>().unwrap());
+        }
+        let worst = worst(&found, &case.logits);
+        assert!(worst < 1e-4, "{worst} for {name}");
+    }
+}
+
+#[test]
+fn every_architecture_gives_the_logits_of_transformers() {
+    let mut folders: Vec<PathBuf> = goldens()
+        .read_dir()
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("goldens.json").exists())
+        .collect();
+    folders.sort();
+    assert!(folders.len() >= 19, "{folders:?}");
+    let failed: Vec<_> =
+        folders.iter().filter(|folder| std::panic::catch_unwind(|| check(folder)).is_err()).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+#[test]
+fn older_configs_mean_the_same() {
+    for folder in goldens().read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+        let old = folder.join("config.v4.json");
+        if !old.exists() {
+            continue;
+        }
+        let describe = |file: &Path| {
+            let copy = std::env::temp_dir().join(format!("max-decoder-{}", std::process::id()));
+            std::fs::create_dir_all(&copy).unwrap();
+            std::fs::copy(file, copy.join("config.json")).unwrap();
+            std::fs::copy(folder.join("model.safetensors"), copy.join("model.safetensors")).unwrap();
+            let config =
+                format!("{:?}", ModelFiles::Folder(Folder::Path(copy.clone())).open().unwrap().config);
+            std::fs::remove_dir_all(copy).unwrap();
+            config
+        };
+        assert_eq!(describe(&old), describe(&folder.join("config.json")), "{}", folder.display());
+    }
+}
+
+#[test]
+fn company_and_chunks_change_no_bit() {
+    for name in ["llama3", "gemma3"] {
+        let folder = goldens().join(name);
+        let model = load(&folder, &options());
+        let vocab = model.config().vocab_size;
+        let mut cases = cases(&folder);
+        cases.retain(|case| case.prompt.len() > 1);
+        assert!(cases.len() >= 3, "{name}");
+        let alone: Vec<Vec<f32>> = cases
+            .iter()
+            .map(|case| {
+                let mut cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
+                let mut pages = Pages::default();
+                cache.reserve(&mut pages, case.prompt.len() + 1).unwrap();
+                let steps = [&case.prompt[..], &case.generated[..1]];
+                let run = |tokens| model.run(&cache, &mut [Step { tokens, pages: &mut pages }]);
+                steps
+                    .map(run)
+                    .into_iter()
+                    .flat_map(|logits| logits.unwrap().to_vec::<f32>().unwrap())
+                    .collect()
+            })
+            .collect();
+        let mut cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
+        let mut pages: Vec<Pages> = cases.iter().map(|_| Pages::default()).collect();
+        for (own, case) in pages.iter_mut().zip(&cases) {
+            cache.reserve(own, case.prompt.len() + 1).unwrap();
+        }
+        // The prompt in two parts, of which only the first has company of the same kind; then all together.
+        let cut = |case: &Case| (case.prompt.len() / 3).max(1);
+        let mut run = |part: &dyn Fn(&Case) -> Vec<u32>| {
+            let tokens: Vec<Vec<u32>> = cases.iter().map(part).collect();
+            let steps = tokens.iter().zip(&mut pages).map(|(tokens, pages)| Step { tokens, pages });
+            model.run(&cache, &mut steps.collect::<Vec<_>>()).unwrap().to_vec::<f32>().unwrap()
+        };
+        run(&|case| case.prompt[..cut(case)].to_vec());
+        let prompts = run(&|case| case.prompt[cut(case)..].to_vec());
+        let next = run(&|case| case.generated[..1].to_vec());
+        for (at, alone) in alone.iter().enumerate() {
+            let row = |logits: &[f32]| {
+                logits[at * vocab..][..vocab].iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            };
+            let bits: Vec<u32> = alone.iter().map(|x| x.to_bits()).collect();
+            assert_eq!(row(&prompts), bits[..vocab], "{name}");
+            assert_eq!(row(&next), bits[vocab..], "{name}");
+        }
+    }
+}
+
+#[test]
+fn caches_of_other_dtypes_are_close() {
+    let folder = goldens().join("llama-linear");
+    let case = cases(&folder).swap_remove(0);
+    for (cache_dtype, most) in [(DType::Float16, 2e-2), (DType::BFloat16, 1e-1)] {
+        let model = load(&folder, &DecoderOptions { cache_dtype, ..options() });
+        let mut cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
+        let mut pages = Pages::default();
+        cache.reserve(&mut pages, case.prompt.len()).unwrap();
+        let found = model.run_all(&cache, &mut [Step { tokens: &case.prompt, pages: &mut pages }]).unwrap();
+        let found = found.to_vec::<f32>().unwrap();
+        let worst = worst(&found, &case.logits[..found.len()]);
+        assert!(worst < most && worst > 0.0, "{worst} for {cache_dtype}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    let model = load(&goldens().join("llama-linear"), &options());
+    let mut cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
+    let mut pages = Pages::default();
+    let error = cache.reserve(&mut pages, 1025).unwrap_err().to_string();
+    assert!(error.contains("the cache is full"), "{error}");
+    cache.reserve(&mut pages, 16).unwrap();
+    let mut message = |tokens: &[u32]| {
+        model.run(&cache, &mut [Step { tokens, pages: &mut pages }]).unwrap_err().to_string()
+    };
+    assert!(message(&[]).contains("without new tokens"));
+    assert!(message(&[1 << 30]).contains("there is no token"));
+    assert!(message(&[1; 17]).contains("page -1"), "{}", message(&[1; 17]));
+    let long = vec![1; model.config().max_length + 1];
+    assert!(message(&long).contains("longer than the context"));
+    cache.release(pages);
+    cache.reserve(&mut Pages::default(), 1024).unwrap();
+}
