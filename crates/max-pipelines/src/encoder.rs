@@ -18,6 +18,7 @@ use max_nn::state::Rules;
 use max_weights::Weights;
 
 use crate::architecture::{Architecture, Kind};
+use crate::embedded::ENCODER;
 use crate::folder::Folder;
 use crate::tokenizer::Tokenizer;
 use batches::{Batch, batches};
@@ -50,6 +51,16 @@ impl Default for EncoderOptions {
 
 /// A model that turns texts into vectors, such that texts with similar meanings have similar vectors.
 ///
+/// ```
+/// use max_pipelines::SentenceEncoder;
+///
+/// let encoder = SentenceEncoder::load_default()?;
+/// let texts = ["The child is happy.", "The kid is glad.", "The car is broken."];
+/// let embeddings = encoder.encode(&texts)?;
+/// assert!(embeddings.similarity(0, 1) > embeddings.similarity(0, 2));
+/// # Ok::<(), max_core::Error>(())
+/// ```
+///
 pub struct SentenceEncoder {
     architecture: &'static Architecture,
     tokenizer: Tokenizer,
@@ -67,6 +78,11 @@ impl SentenceEncoder {
     /// The model in a folder, or with a name: see [`Folder::find`].
     pub fn load(model: &str, options: &EncoderOptions) -> Result<SentenceEncoder> {
         SentenceEncoder::from_folder(&Folder::find(model, &|_| ())?, options)
+    }
+
+    /// The small model that is part of the program.
+    pub fn load_default() -> Result<SentenceEncoder> {
+        SentenceEncoder::from_folder(&ENCODER.folder(), &EncoderOptions::default())
     }
 
     /// The model that these files describe.

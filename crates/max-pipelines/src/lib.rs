@@ -8,6 +8,7 @@
 mod architecture;
 mod config;
 mod decoder;
+mod embedded;
 mod encoder;
 mod folder;
 pub mod hub;
@@ -20,6 +21,7 @@ pub use decoder::{
     Cache, CacheConfig, DecoderConfig, DecoderModel, DecoderOptions, LayerConfig, ModelFiles, Norms, Opened,
     Pages, QueryNorm, Rope, Sources, Step, Stored,
 };
+pub use embedded::{EMBEDDED, ENCODER, Embedded};
 pub use encoder::{Embeddings, EncoderConfig, EncoderOptions, RelativePositions, SentenceEncoder};
 pub use folder::Folder;
 pub use tokenizer::Tokenizer;
