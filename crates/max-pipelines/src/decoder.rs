@@ -2,6 +2,7 @@
 
 mod cache;
 mod config;
+mod dummy;
 mod graph;
 mod load;
 mod weights;
@@ -54,6 +55,29 @@ impl DecoderModel {
         let device = device.device_ref();
         let decoder = Decoder::new(&config, &|name| sources.stored(name), dtype, device)?;
         let values = sources.values(&decoder, each)?;
+        DecoderModel::with_values(config, decoder, session, (cache, device), values)
+    }
+
+    /// A model with weights that mean nothing, and matrices that are stored in some way.
+    pub fn dummy(
+        config: DecoderConfig,
+        stored: Stored,
+        session: InferenceSession,
+        (cache, dtype, device): (CacheConfig, DType, &Device),
+    ) -> Result<DecoderModel> {
+        let device = device.device_ref();
+        let decoder = Decoder::new(&config, &|_| stored, dtype, device)?;
+        let values = dummy::values(&decoder)?;
+        DecoderModel::with_values(config, decoder, session, (cache, device), values)
+    }
+
+    fn with_values(
+        config: DecoderConfig,
+        decoder: Decoder,
+        session: InferenceSession,
+        (cache, device): (CacheConfig, DeviceRef),
+        values: WeightsRegistry,
+    ) -> Result<DecoderModel> {
         let last = session.load_with(&graph(&config, &decoder, cache, device, false)?, &values)?;
         Ok(DecoderModel { config, decoder, session, values, cache, device, last, all: OnceLock::new() })
     }

@@ -44,6 +44,7 @@ op_fns! {
     ///
     /// If it is causal, a token sees the tokens of its sequence up to itself, and with a positive window only as many of the
     /// last ones. With a positive softcap scores become `softcap * tanh(score / softcap)`.
+    #[expect(clippy::too_many_arguments, reason = "queries, the cache with its tables, and what attention has")]
     pub fn paged_attention(
         q: Operand, cache: BufferValue, row_offsets: Operand, cache_lengths: Operand, lookup_table: Operand,
         layer: Operand, scale: f64, causal: bool = true, window: i64 = -1, softcap: f64 = 0.0,

@@ -47,6 +47,31 @@ impl Default for DecoderOptions {
 /// The length of sequences if nothing is said: a longer cache is rarely used, and takes memory.
 const USUAL_LENGTH: usize = 8192;
 
+impl DecoderOptions {
+    /// The config with the length that is wanted, how its cache is made, and a session.
+    fn apply(&self, mut config: DecoderConfig) -> Result<(DecoderConfig, CacheConfig, InferenceSession)> {
+        let longest = self.max_length.unwrap_or(config.max_length.min(USUAL_LENGTH));
+        if longest == 0 || longest > config.max_length && !config.is_open_ended() {
+            bail!(value, "sequences of {longest} tokens: the context of the model has {}", config.max_length);
+        }
+        config.max_length = longest;
+        let cache = CacheConfig {
+            page_size: self.page_size,
+            tokens: self.cache_tokens.unwrap_or(longest),
+            dtype: self.cache_dtype,
+        };
+        let session = InferenceSession::new([self.device.clone()]);
+        Ok((
+            config,
+            cache,
+            match self.threads {
+                Some(threads) => session.with_num_threads(threads)?,
+                None => session,
+            },
+        ))
+    }
+}
+
 /// Where a model is.
 #[derive(Clone, Debug)]
 pub enum ModelFiles {
@@ -65,6 +90,23 @@ impl ModelFiles {
             Some(extension) if extension == "gguf" => bail!(value, "there is no file {model}"),
             _ => Folder::find(model, progress).map(ModelFiles::Folder),
         }
+    }
+
+    /// A model of the shape that the files describe, with weights that mean nothing.
+    pub fn dummy(&self, options: &DecoderOptions) -> Result<DecoderModel> {
+        let config = match self {
+            ModelFiles::Gguf(_) => self.open()?.config,
+            ModelFiles::Folder(folder) => {
+                let config = folder.model_config()?;
+                match Architecture::of(&config)?.kind {
+                    Kind::Decoder(read) => read(&config)?,
+                    Kind::Encoder(_) => bail!(value, "{folder} gives embeddings; it generates no text"),
+                }
+            }
+        };
+        let (config, cache, session) = options.apply(config)?;
+        let stored = options.quantize.unwrap_or(Stored::Floats(DType::Float32));
+        DecoderModel::dummy(config, stored, session, (cache, DType::Float32, &options.device))
     }
 
     /// The weights, and what describes them: the architecture, the config and how weights are renamed.
@@ -106,27 +148,14 @@ pub struct Opened {
 impl Opened {
     /// The model, ready to run; a function is told how many weights are loaded.
     pub fn load(self, options: &DecoderOptions, each: &mut dyn FnMut(usize, usize)) -> Result<DecoderModel> {
-        let Opened { weights, mut config, rename, .. } = self;
+        let Opened { weights, config, rename, .. } = self;
         // Every layer has weights, so that there are not more layers than weights.
         if config.layers.len() > weights.len() {
             bail!(value, "{} layers have only {} weights", config.layers.len(), weights.len());
         }
-        let longest = options.max_length.unwrap_or(config.max_length.min(USUAL_LENGTH));
-        if longest == 0 || longest > config.max_length && !config.is_open_ended() {
-            bail!(value, "sequences of {longest} tokens: the context of the model has {}", config.max_length);
-        }
-        config.max_length = longest;
-        let cache = CacheConfig {
-            page_size: options.page_size,
-            tokens: options.cache_tokens.unwrap_or(longest),
-            dtype: options.cache_dtype,
-        };
+        let (config, cache, session) = options.apply(config)?;
         let dtype = DType::Float32;
         let sources = Sources::new(&weights, &config, &*rename, (options.quantize, dtype));
-        let mut session = InferenceSession::new([options.device.clone()]);
-        if let Some(threads) = options.threads {
-            session = session.with_num_threads(threads)?;
-        }
         DecoderModel::new(config, &sources, session, (cache, dtype, &options.device), each)
     }
 }
