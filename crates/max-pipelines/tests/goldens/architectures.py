@@ -132,7 +132,8 @@ ARCHITECTURES = {
     ),
     "phi3-window": Architecture(
         "Phi3",
-        TINY | {"num_key_value_heads": 4, "sliding_window": 16, "original_max_position_embeddings": 128, "pad_token_id": 2},
+        TINY
+        | {"num_key_value_heads": 4, "sliding_window": 16, "original_max_position_embeddings": 128, "pad_token_id": 2},
     ),
     "phi4": Architecture(
         "Phi3", TINY | {"rope_theta": 250000.0, "original_max_position_embeddings": 128, "pad_token_id": 2}

@@ -46,7 +46,7 @@ SENTENCES = [
     "The old bridge is wide.",
     "THE OLD BRIDGE IS WIDE.",
     "The river runs slowly under the old bridge, and nobody is in a hurry.",
-    "Wait... what?! (No, really: \"what\" -- and why; how/when?) & so on, #1 @home, 50% off!",
+    'Wait... what?! (No, really: "what" -- and why; how/when?) & so on, #1 @home, 50% off!',
     "Die Straße führt über die Brücke nach Köln; façade, naïve, coöperate, Ångström.",
     "Où est la gare ? À côté de l'école, près du café.",
     "Decomposed: cafe\u0301, ni\u00f1o, nin\u0303o, Zu\u0308rich.",

