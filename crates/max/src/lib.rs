@@ -76,6 +76,11 @@ pub mod nn {
     pub use max_nn::*;
 }
 
+/// Models from files: sentence encoders, architectures, and where models are found.
+pub mod pipelines {
+    pub use max_pipelines::*;
+}
+
 /// Eager tensors.
 pub mod tensor {
     pub use max_tensor::*;

@@ -1,0 +1,196 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use max_core::{DType, Result};
+use max_driver::{Device, DeviceSpec, load_devices};
+use max_weights::Target;
+
+/// Run models on CPUs and GPUs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "max",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  max encode --prompt \"The child is happy.\" --prompt \"The kid is glad.\"
+  max encode --model sentence-transformers/all-MiniLM-L6-v2 --file texts.txt --output json
+  max inspect model.safetensors
+
+`max help COMMAND` says more about a command."
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Turn texts into vectors: similar texts have similar vectors
+    Encode(Encode),
+    /// List architectures, built-in models, and models in the local cache
+    List,
+    /// Convert weights to another format, dtype or quantization
+    Convert(Convert),
+    /// Show what is in a file of weights or in a saved graph
+    Inspect(Inspect),
+    /// Print a script with which a shell completes commands
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  max encode --prompt \"The child is happy.\"
+  max encode --prompt \"The child is happy.\" --prompt \"The kid is glad.\" --output json
+  max encode --file texts.txt --output npy > vectors.npy
+  max encode --model ./all-MiniLM-L6-v2 --file - < texts.txt
+
+A model that is given by name comes from the local cache of the Hugging Face hub (HF_HOME, HF_HUB_CACHE). If it is not there,
+it is downloaded (HF_ENDPOINT; HF_TOKEN for models that are not public), unless HF_HUB_OFFLINE=1.")]
+pub struct Encode {
+    /// A folder with a model, or a name like organization/name; without it, the built-in encoder
+    #[arg(short, long, value_name = "PATH|NAME")]
+    pub model: Option<String>,
+    /// A text; can be given several times
+    #[arg(short, long, value_name = "TEXT", required_unless_present = "file")]
+    pub prompt: Vec<String>,
+    /// A file with a text on each line; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The format of the result [default: the ending of the output file's name, or text]
+    #[arg(long, value_name = "FORMAT")]
+    pub output: Option<Format>,
+    /// A file for the result, instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output_file: Option<PathBuf>,
+    /// The dtype to compute in: float32, bfloat16 or float16 [default: float32 on a CPU, the model's own on a GPU]
+    #[arg(long, value_name = "DTYPE", value_parser = float)]
+    pub dtype: Option<DType>,
+    /// The most texts that run together
+    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    pub batch_size: u16,
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// How vectors are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A line of numbers for each text; on a terminal the first ones only, and how similar the texts are
+    Text,
+    /// {"embeddings": [[...], ...]}
+    Json,
+    /// A float32 array in NumPy's format
+    Npy,
+}
+
+/// What a model runs on.
+#[derive(Args, Debug)]
+pub struct Machine {
+    /// Where to run: cpu, gpu or gpu:NUMBER
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
+    pub devices: DeviceSpec,
+    /// The number of threads [default: one per core]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+}
+
+impl Machine {
+    /// The device, if the machine has it.
+    pub fn device(&self) -> Result<Device> {
+        Ok(load_devices(&[self.devices])?.swap_remove(0))
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  max convert pytorch_model.bin model.safetensors
+  max convert model.safetensors model.gguf --to q8_0
+  max convert model.safetensors.index.json model.gguf --to q4_k
+
+Vectors, which are small and sensitive, and integers stay as they are.")]
+pub struct Convert {
+    /// Files of weights: .safetensors, .gguf, .bin, .pt or .pth, or an index of such files
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The new file: .safetensors or .gguf
+    #[arg(value_name = "NEW_FILE")]
+    pub output: PathBuf,
+    /// What matrices become: a float dtype, such as bfloat16, or an encoding, such as q8_0 or q4_k
+    #[arg(long, value_name = "DTYPE|ENCODING", value_parser = |name: &str| name.parse::<Target>().map_err(|e| e.message().to_string()))]
+    pub to: Option<Target>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  max inspect model.safetensors
+  max inspect model.gguf --output json")]
+pub struct Inspect {
+    /// A file of weights, an index of such files, or a saved graph
+    pub file: PathBuf,
+    /// The format of the description
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub output: Description,
+}
+
+/// How a file is described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Description {
+    /// A table
+    Text,
+    /// One object with everything, long lists of metadata included
+    Json,
+}
+
+/// A device by its name.
+fn device(name: &str) -> Result<DeviceSpec, &'static str> {
+    let number = |text: &str| text.parse::<u16>().ok().map(i32::from);
+    match name.split_once(':') {
+        None if name == "cpu" => Ok(DeviceSpec::cpu(-1)),
+        None if name == "gpu" => Ok(DeviceSpec::accelerator(0)),
+        Some(("gpu", id)) => number(id).map(DeviceSpec::accelerator).ok_or("expected a number after gpu:"),
+        _ => Err("expected cpu, gpu or gpu:NUMBER"),
+    }
+}
+
+/// A dtype that models can be computed in.
+fn float(name: &str) -> Result<DType, &'static str> {
+    match name {
+        "float32" | "f32" => Ok(DType::Float32),
+        "bfloat16" | "bf16" => Ok(DType::BFloat16),
+        "float16" | "f16" => Ok(DType::Float16),
+        _ => Err("expected float32, bfloat16 or float16"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn devices_have_names() {
+        assert_eq!(device("cpu"), Ok(DeviceSpec::cpu(-1)));
+        assert_eq!(device("gpu"), device("gpu:0"));
+        assert_eq!(device("gpu:3"), Ok(DeviceSpec::accelerator(3)));
+        for wrong in ["", "CPU", "cpu:0", "gpu:", "gpu:-1", "gpu:99999", "tpu"] {
+            assert!(device(wrong).is_err(), "{wrong}");
+        }
+    }
+}
