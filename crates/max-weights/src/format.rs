@@ -52,7 +52,7 @@ impl WeightsFormat {
         found.map(|&(_, format)| format).ok_or_else(|| {
             let endings: Vec<_> = ENDINGS.iter().map(|(ending, _)| *ending).collect();
             Error::value(format!(
-                "the name of '{}' tells no format of weights: it should end in one of {}",
+                "weights type cannot be inferred from '{}': its name should end in one of {}",
                 path.display(),
                 endings.join(", ")
             ))
@@ -73,7 +73,9 @@ pub(crate) fn is_index(path: &Path) -> bool {
 
 /// The format of files, which must all have the same.
 pub fn weights_format(paths: &[impl AsRef<Path>]) -> Result<WeightsFormat> {
-    let [first, others @ ..] = paths else { bail!(value, "no files of weights were given") };
+    let [first, others @ ..] = paths else {
+        bail!(value, "no paths of weights were provided, so their format cannot be inferred")
+    };
     let format = WeightsFormat::of_path(first.as_ref())?;
     for other in others {
         let other = other.as_ref();
@@ -82,7 +84,7 @@ pub fn weights_format(paths: &[impl AsRef<Path>]) -> Result<WeightsFormat> {
             let first = first.as_ref().display();
             bail!(
                 value,
-                "all files must have one format, but '{first}' is {format} and '{}' is {another}",
+                "weights type cannot be inferred from files of two formats: '{first}' is {format} and '{}' is {another}",
                 other.display()
             );
         }
@@ -102,10 +104,10 @@ mod tests {
         assert_eq!(format(&["pytorch_model.bin.index.json"]), Ok(WeightsFormat::Pytorch));
         assert_eq!(format(&["a.bin", "b.pt", "c.pth"]), Ok(WeightsFormat::Pytorch));
         assert_eq!(format(&["Model.Q4_K_M.GGUF"]), Ok(WeightsFormat::Gguf));
-        assert!(format(&[]).unwrap_err().contains("no files"));
-        assert!(format(&["a.gguf", "b.safetensors"]).unwrap_err().contains("one format"));
+        assert!(format(&[]).unwrap_err().contains("no paths"));
+        assert!(format(&["a.gguf", "b.safetensors"]).unwrap_err().contains("two formats"));
         for unknown in ["model.txt", "safetensors", "", "index.json", "/"] {
-            assert!(format(&[unknown]).unwrap_err().contains("tells no format"), "{unknown}");
+            assert!(format(&[unknown]).unwrap_err().contains("cannot be inferred"), "{unknown}");
         }
     }
 }

@@ -31,7 +31,7 @@ impl Source {
         let failed = |error: std::io::Error| Error::runtime(format!("the file cannot be read: {error}"));
         // Opening a pipe would wait for a writer, so check first.
         let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Error::runtime("the file does not exist"),
+            std::io::ErrorKind::NotFound => Error::value("the file does not exist"),
             _ => failed(error),
         })?;
         if !metadata.is_file() {

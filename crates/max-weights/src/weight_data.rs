@@ -24,9 +24,9 @@ impl WeightData {
         self.data.shape()
     }
 
-    /// The same numbers in another dtype: rounded, or decoded if they are encoded.
+    /// The same numbers in another dtype: rounded, or decoded if they are encoded. Encoded ones are uint8 as they are.
     pub fn astype(&self, dtype: DType) -> Result<WeightData> {
-        if self.quantization_encoding.is_none() && self.dtype() == dtype {
+        if self.dtype() == dtype {
             return Ok(self.clone());
         }
         let bytes = self.data.host_bytes()?;

@@ -193,10 +193,10 @@ impl Weights {
             None => {
                 let similar = names::similar(name, self.names());
                 let hint = match similar.is_empty() {
-                    true => format!("there are {} others", self.len()),
-                    false => format!("did you mean '{}'?", similar.join("' or '")),
+                    true => format!("It has {} others.", self.len()),
+                    false => format!("Did you mean '{}'?", similar.join("' or '")),
                 };
-                bail!(key, "there is no weight with the name '{name}'; {hint}")
+                bail!(key, "'{name}' is not a weight in the {} checkpoint. {hint}", self.format)
             }
         }
     }

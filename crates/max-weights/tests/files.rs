@@ -166,7 +166,7 @@ fn weights_are_spread_over_files() {
 fn files_that_are_none_are_errors() {
     let folder = Folder::new("none");
     let kind = |path: &Path| load_weights(&[path]).unwrap_err().kind();
-    assert_eq!(kind(&folder.file("missing.gguf")), ErrorKind::Runtime);
+    assert_eq!(kind(&folder.file("missing.gguf")), ErrorKind::Value);
     fs::create_dir(folder.file("folder.gguf")).unwrap();
     assert_eq!(kind(&folder.file("folder.gguf")), ErrorKind::Runtime);
     for name in ["empty.gguf", "empty.pt", "empty.safetensors"] {
@@ -175,7 +175,7 @@ fn files_that_are_none_are_errors() {
         assert!(inspect(folder.file(name)).is_err());
     }
     fs::write(folder.file("text.txt"), "some text").unwrap();
-    assert!(inspect(folder.file("text.txt")).unwrap_err().message().contains("tells no format"));
+    assert!(inspect(folder.file("text.txt")).unwrap_err().message().contains("cannot be inferred"));
     assert_eq!(
         save_weights(folder.file("w.pt"), &all(&[]), &Metadata::new()).unwrap_err().kind(),
         ErrorKind::Value

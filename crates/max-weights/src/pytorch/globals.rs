@@ -15,8 +15,8 @@ pub(super) enum Global {
     Parameter,
     /// Makes a shape of sizes.
     Size,
-    /// Makes something that has no tensors.
-    Device,
+    /// Makes something that has no tensors: a device, bytes.
+    Other,
     /// A storage of elements.
     Storage(DType),
     /// A storage of bytes.
@@ -35,7 +35,7 @@ pub(super) fn find(module: &[u8], name: &[u8]) -> Option<Global> {
         ("torch._utils", "_rebuild_tensor_v3") => Some(Global::TypedTensor),
         ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Some(Global::Parameter),
         ("torch", "Size") => Some(Global::Size),
-        ("torch", "device") => Some(Global::Device),
+        ("torch", "device") | ("_codecs", "encode") => Some(Global::Other),
         ("torch" | "torch.storage", "UntypedStorage") => Some(Global::Bytes),
         ("torch" | "torch.cuda", _) if name.ends_with("Storage") => {
             STORAGES.iter().find(|(known, _)| *known == name).map(|&(_, dtype)| Global::Storage(dtype))
