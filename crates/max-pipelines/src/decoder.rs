@@ -5,6 +5,7 @@ mod config;
 mod dummy;
 mod graph;
 mod load;
+mod sequence;
 mod weights;
 
 use std::sync::{Arc, OnceLock};
@@ -19,6 +20,7 @@ pub use config::{DecoderConfig, LayerConfig, Norms, QueryNorm, Rope};
 pub use graph::Stored;
 use graph::{Decoder, Tokens};
 pub use load::{DecoderOptions, ModelFiles, Opened};
+pub use sequence::{Sequence, Sequences};
 pub use weights::Sources;
 
 /// A decoder that is ready to run.

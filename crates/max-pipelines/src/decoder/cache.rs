@@ -41,6 +41,11 @@ impl Pages {
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
+
+    /// Forgets all tokens but some of the first ones; their pages stay.
+    pub fn shorten(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
 }
 
 impl Cache {

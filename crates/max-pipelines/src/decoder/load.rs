@@ -115,7 +115,7 @@ impl ModelFiles {
             ModelFiles::Gguf(path) => {
                 let weights = load_weights(&[path])?;
                 let (architecture, config) = gguf::config(&weights)?;
-                Ok(Opened { weights, architecture, config, rename: Box::new(gguf::weight_name) })
+                Ok(Opened { weights, architecture, config, names: Names::Gguf })
             }
             ModelFiles::Folder(folder) => {
                 let config = folder.model_config()?;
@@ -127,7 +127,7 @@ impl ModelFiles {
                     weights: folder.weights()?,
                     architecture: architecture.name,
                     config: read(&config)?,
-                    rename: Box::new(|name| architecture.weight_name(name)),
+                    names: Names::Of(architecture),
                 })
             }
         }
@@ -142,20 +142,37 @@ pub struct Opened {
     pub architecture: &'static str,
     /// What the model is made from.
     pub config: DecoderConfig,
-    rename: Box<dyn Fn(&str) -> Option<String>>,
+    names: Names,
+}
+
+/// Whose names weights have.
+#[derive(Clone, Copy)]
+enum Names {
+    Of(&'static Architecture),
+    Gguf,
+}
+
+impl Names {
+    /// What a weight is called here, if it is used.
+    fn rename(self, name: &str) -> Option<String> {
+        match self {
+            Names::Of(architecture) => architecture.weight_name(name),
+            Names::Gguf => gguf::weight_name(name),
+        }
+    }
 }
 
 impl Opened {
     /// The model, ready to run; a function is told how many weights are loaded.
     pub fn load(self, options: &DecoderOptions, each: &mut dyn FnMut(usize, usize)) -> Result<DecoderModel> {
-        let Opened { weights, config, rename, .. } = self;
+        let Opened { weights, config, names, .. } = self;
         // Every layer has weights, so that there are not more layers than weights.
         if config.layers.len() > weights.len() {
             bail!(value, "{} layers have only {} weights", config.layers.len(), weights.len());
         }
         let (config, cache, session) = options.apply(config)?;
         let dtype = DType::Float32;
-        let sources = Sources::new(&weights, &config, &*rename, (options.quantize, dtype));
+        let sources = Sources::new(&weights, &config, &|name| names.rename(name), (options.quantize, dtype));
         DecoderModel::new(config, &sources, session, (cache, dtype, &options.device), each)
     }
 }

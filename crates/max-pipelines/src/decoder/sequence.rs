@@ -1,0 +1,143 @@
+//! Sequences that grow: a decoder with its cache, and the tokens that are in it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use max_core::{Result, bail};
+use max_driver::Device;
+
+use super::{Cache, DecoderModel, Pages, Step};
+
+/// The most tokens of a prompt that are computed at once.
+const CHUNK: usize = 512;
+
+/// A decoder and its cache, which sequences share.
+pub struct Sequences {
+    model: DecoderModel,
+    cache: Mutex<Cache>,
+}
+
+/// A sequence of tokens, whose keys and values are in the cache as far as they were computed. Its pages go back when it is
+/// dropped.
+pub struct Sequence<'a> {
+    of: &'a Sequences,
+    tokens: Vec<u32>,
+    pages: Pages,
+}
+
+impl Sequences {
+    /// The sequences of a model on a device.
+    pub fn new(model: DecoderModel, device: &Device) -> Result<Sequences> {
+        let cache = Mutex::new(Cache::new(model.config(), model.cache_config(), device)?);
+        Ok(Sequences { model, cache })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &DecoderModel {
+        &self.model
+    }
+
+    /// The bytes of the cache.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache().buffer().num_bytes()
+    }
+
+    /// A new sequence without tokens.
+    pub fn sequence(&self) -> Sequence<'_> {
+        Sequence { of: self, tokens: Vec::new(), pages: Pages::default() }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        // What a panic leaves behind is at most lost pages.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends tokens to several sequences at once, each of which has the rest of its tokens in the cache: the logits after
+    /// each of them, one row after the other.
+    pub fn advance(&self, sequences: &mut [&mut Sequence], tokens: &[u32]) -> Result<Vec<f32>> {
+        if sequences.len() != tokens.len() {
+            bail!(internal, "{} sequences and {} tokens", sequences.len(), tokens.len());
+        }
+        let mut cache = self.cache();
+        for sequence in sequences.iter_mut() {
+            cache.reserve(&mut sequence.pages, 1)?;
+        }
+        let steps = sequences.iter_mut().zip(tokens);
+        let steps = steps.map(|(sequence, token)| Step {
+            tokens: std::slice::from_ref(token),
+            pages: &mut sequence.pages,
+        });
+        let logits = self.model.run(&cache, &mut steps.collect::<Vec<_>>())?;
+        for (sequence, token) in sequences.iter_mut().zip(tokens) {
+            sequence.tokens.push(*token);
+        }
+        logits.to_vec::<f32>()
+    }
+}
+
+impl Sequence<'_> {
+    /// Its tokens, of which all are in the cache.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Makes it a sequence of these tokens, and gives the logits after the last one. What it begins with already is not
+    /// computed again. A function is told how many tokens are done, and may end the work with an error.
+    pub fn read(&mut self, tokens: &[u32], each: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<f32>> {
+        let Some(last) = tokens.len().checked_sub(1) else { bail!(value, "a sequence without tokens") };
+        let longest = self.of.model.config().max_length;
+        if tokens.len() > longest {
+            bail!(
+                value,
+                "a sequence of {} tokens is longer than the context, which has {longest}",
+                tokens.len()
+            );
+        }
+        let same = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let crosses = (same + 1..=tokens.len()).any(|length| self.of.model.config().reread_at(length));
+        // The last token is computed anyway, for its logits.
+        self.shorten(if crosses { 0 } else { same.min(last) });
+        let mut logits = Vec::new();
+        while self.tokens.len() < tokens.len() {
+            let done = self.tokens.len();
+            // What is turned by the length of the sequence needs the length of the whole.
+            let most = if crosses || self.of.model.config().is_open_ended() { tokens.len() } else { CHUNK };
+            let chunk = &tokens[done..tokens.len().min(done + most)];
+            let mut cache = self.of.cache();
+            cache.reserve(&mut self.pages, chunk.len())?;
+            let found = self.of.model.run(&cache, &mut [Step { tokens: chunk, pages: &mut self.pages }])?;
+            drop(cache);
+            self.tokens.extend_from_slice(chunk);
+            if self.tokens.len() == tokens.len() {
+                logits = found.to_vec::<f32>()?;
+            }
+            each(self.tokens.len())?;
+        }
+        Ok(logits)
+    }
+
+    /// Appends a token: the logits after it.
+    pub fn push(&mut self, token: u32) -> Result<Vec<f32>> {
+        let config = self.of.model.config();
+        let length = self.tokens.len() + 1;
+        if length > config.max_length {
+            bail!(value, "the context of {} tokens is full", config.max_length);
+        }
+        if config.reread_at(length) {
+            let all = [&self.tokens[..], &[token]].concat();
+            return self.read(&all, &mut |_| Ok(()));
+        }
+        self.of.advance(&mut [self], &[token])
+    }
+
+    /// Forgets all but some of its first tokens.
+    fn shorten(&mut self, length: usize) {
+        self.tokens.truncate(length);
+        self.pages.shorten(length);
+    }
+}
+
+impl Drop for Sequence<'_> {
+    fn drop(&mut self) {
+        self.of.cache().release(std::mem::take(&mut self.pages));
+    }
+}
