@@ -17,6 +17,8 @@ use max_weights::Target;
     arg_required_else_help = true,
     after_help = "\
 Examples:
+  max generate --model model.gguf --prompt \"Why is the sky blue?\"
+  max generate --model Qwen/Qwen2.5-0.5B-Instruct --interactive
   max encode --prompt \"The child is happy.\" --prompt \"The kid is glad.\"
   max encode --model sentence-transformers/all-MiniLM-L6-v2 --file texts.txt --output json
   max inspect model.safetensors
@@ -30,6 +32,8 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Continue a text, or answer in a conversation
+    Generate(Box<Generate>),
     /// Turn texts into vectors: similar texts have similar vectors
     Encode(Encode),
     /// List architectures, built-in models, and models in the local cache
@@ -79,6 +83,113 @@ pub struct Encode {
     pub batch_size: u16,
     #[command(flatten)]
     pub machine: Machine,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  max generate --model model.gguf --prompt \"Why is the sky blue?\" --stats
+  max generate --model ./Llama-3.2-1B --prompt \"Once upon a time\" --no-chat-template --max-new-tokens 100
+  max generate --model ./Qwen2.5-0.5B-Instruct --quantize q8_0 --interactive
+
+A prompt is a message of a conversation if the model has a chat template. In a conversation, Ctrl-C stops an answer, and /exit or
+the end of the input ends it. Where a model that is given by name comes from: see `max help encode`.")]
+pub struct Generate {
+    /// A GGUF file, a folder with a model, or a name like organization/name
+    #[arg(short, long, value_name = "PATH|NAME")]
+    pub model: String,
+    /// What to continue or to answer
+    #[arg(short, long, value_name = "TEXT", required_unless_present_any = ["interactive", "prompt_file"])]
+    pub prompt: Option<String>,
+    /// A file with the prompt; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub prompt_file: Option<PathBuf>,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Talk with the model, line by line
+    #[arg(short, long, conflicts_with = "output")]
+    pub interactive: bool,
+    /// The most tokens of an answer [default: what the context has room for, at most 512]
+    #[arg(long, value_name = "COUNT")]
+    pub max_new_tokens: Option<usize>,
+    /// The least tokens of an answer
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub min_new_tokens: usize,
+    /// How random the answer is; 0 always takes the most probable token
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
+    pub temperature: f32,
+    /// How many of the most probable tokens are considered; -1 for the default of 255
+    #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true)]
+    pub top_k: i64,
+    /// The probability that the considered tokens have together
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    pub top_p: f32,
+    /// The least probability of a token, as a share of that of the most probable one
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub min_p: f32,
+    /// What is subtracted from a token's logit for each time it is in the answer
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+    /// What is subtracted from a token's logit if it is in the answer
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// What the logits of tokens in the prompt or the answer are divided by
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
+    pub repetition_penalty: f32,
+    /// Go on after a token that ends a text
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// A text that ends the answer; can be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// A token that ends the answer; can be given several times, or with commas
+    #[arg(long, value_name = "TOKEN", value_delimiter = ',')]
+    pub stop_token_ids: Vec<u32>,
+    /// The seed of random numbers [default: another one each time]
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+    /// Give the model the prompt as it is
+    #[arg(long)]
+    pub no_chat_template: bool,
+    /// The format of the answer
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub output: AnswerFormat,
+    /// Say how long it took, and how much memory
+    #[arg(long)]
+    pub stats: bool,
+    /// Convert matrices when they are loaded: bfloat16, float16, q8_0, q4_0, q4_k, q5_k or q6_k
+    #[arg(long, value_name = "DTYPE|ENCODING", value_parser = |name: &str| name.parse::<Target>().map_err(|e| e.message().to_string()))]
+    pub quantize: Option<Target>,
+    /// The elements of the cache: float32, bfloat16, float16 or q8_0
+    #[arg(long, value_name = "DTYPE", default_value = "float32", value_parser = cache_dtype)]
+    pub cache_dtype: DType,
+    /// The most tokens of prompt and answer together [default: the model's context, at most 8192]
+    #[arg(long, value_name = "COUNT")]
+    pub max_length: Option<usize>,
+    /// Where weights come from
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub load_format: LoadFormat,
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// How an answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AnswerFormat {
+    /// The text, as it is generated
+    Text,
+    /// {"text": ..., "tokens": [...], "finish_reason": ..., "stats": {...}}
+    Json,
+}
+
+/// Where weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoadFormat {
+    /// The files of the model
+    Auto,
+    /// Nowhere: they mean nothing, and the model is only good for measuring
+    Dummy,
 }
 
 /// How vectors are written.
@@ -192,5 +303,13 @@ mod tests {
         for wrong in ["", "CPU", "cpu:0", "gpu:", "gpu:-1", "gpu:99999", "tpu"] {
             assert!(device(wrong).is_err(), "{wrong}");
         }
+    }
+}
+
+fn cache_dtype(name: &str) -> std::result::Result<DType, String> {
+    let known = max_pipelines::CACHE_DTYPES.iter();
+    match known.clone().find(|(own, _)| *own == name) {
+        Some((_, dtype)) => Ok(*dtype),
+        None => Err(format!("there are {}", known.map(|(name, _)| *name).collect::<Vec<_>>().join(", "))),
     }
 }

@@ -8,6 +8,7 @@
 mod arguments;
 mod encode;
 mod files;
+mod generate;
 mod list;
 mod progress;
 mod table;
@@ -64,6 +65,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 
 fn execute(command: Command, output: &mut dyn Write) -> Outcome {
     match command {
+        Command::Generate(arguments) => generate::run(&arguments, output),
         Command::Encode(arguments) => encode::run(&arguments, output),
         Command::List => list::run(output),
         Command::Convert(arguments) => files::convert(&arguments, output),

@@ -21,7 +21,8 @@ macro_rules! files {
 }
 
 /// The encoder that is used if no other is asked for.
-pub const ENCODER: Embedded = Embedded {
+// A constant would be in the program once for each place that mentions it.
+pub static ENCODER: Embedded = Embedded {
     name: "encoder",
     about: "a small sentence encoder for everyday English, 2.7 million parameters, vectors of 192 numbers",
     files: files!("encoder": "config.json", "tokenizer.json", "tokenizer_config.json", "modules.json",
@@ -29,7 +30,7 @@ pub const ENCODER: Embedded = Embedded {
 };
 
 /// All of them.
-pub const EMBEDDED: &[Embedded] = &[ENCODER];
+pub static EMBEDDED: &[&Embedded] = &[&ENCODER];
 
 impl Embedded {
     /// Its files.

@@ -11,6 +11,7 @@ mod decoder;
 mod embedded;
 mod encoder;
 mod folder;
+mod generator;
 pub mod hub;
 pub mod text;
 mod tokenizer;
@@ -19,9 +20,10 @@ pub use architecture::{ARCHITECTURES, Architecture, Kind};
 pub use config::Config;
 pub use decoder::{
     Cache, CacheConfig, DecoderConfig, DecoderModel, DecoderOptions, LayerConfig, ModelFiles, Norms, Opened,
-    Pages, QueryNorm, Rope, Sources, Step, Stored,
+    Pages, QueryNorm, Rope, Sequence, Sequences, Sources, Step, Stored,
 };
 pub use embedded::{EMBEDDED, ENCODER, Embedded};
 pub use encoder::{Embeddings, EncoderConfig, EncoderOptions, RelativePositions, SentenceEncoder};
 pub use folder::Folder;
+pub use generator::{Answer, AnswerStats, AnswerStream, CACHE_DTYPES, Conversation, Prompt, TextGenerator};
 pub use tokenizer::Tokenizer;

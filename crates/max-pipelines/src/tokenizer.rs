@@ -64,7 +64,7 @@ impl Tokenizer {
 }
 
 /// The result of the library. A file can make it panic, which is an error like others.
-fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(result)) => Ok(result),
         Ok(Err(error)) => bail!(value, "the tokenizer cannot be used: {error}"),

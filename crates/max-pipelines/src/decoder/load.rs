@@ -1,5 +1,6 @@
 //! Models from files.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use max_core::{DType, Result, bail};
@@ -28,6 +29,8 @@ pub struct DecoderOptions {
     pub page_size: usize,
     /// What matrices are converted to when they are loaded, if it is not what they are.
     pub quantize: Option<Stored>,
+    /// Whether weights mean nothing, so that a folder without any can be used for measuring.
+    pub dummy: bool,
 }
 
 impl Default for DecoderOptions {
@@ -40,6 +43,7 @@ impl Default for DecoderOptions {
             cache_dtype: DType::Float32,
             page_size: 128,
             quantize: None,
+            dummy: false,
         }
     }
 }
@@ -130,6 +134,15 @@ impl ModelFiles {
                     names: Names::Of(architecture),
                 })
             }
+        }
+    }
+}
+
+impl fmt::Display for ModelFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModelFiles::Folder(folder) => write!(f, "{folder}"),
+            ModelFiles::Gguf(path) => write!(f, "{}", path.display()),
         }
     }
 }
