@@ -17,6 +17,7 @@ mod rope;
 mod shell;
 mod tensor;
 mod types;
+mod weights;
 
 /// The native module.
 #[pyo3::pymodule(gil_used = true)]
@@ -44,6 +45,8 @@ mod _core {
     use crate::tensor::{
         PyRegion, PyTensor, PyTrace, clear_tensor_cache, next_seed, set_seed, tensor_cache_stats,
     };
+    #[pymodule_export]
+    use crate::weights::{PyWeightFiles, weights_format};
     #[pymodule_init]
     fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         max::graph::set_writer(crate::graph::write_line);

@@ -7,7 +7,7 @@ import pytest
 from max.driver import Buffer
 from max.dtype import DType
 from max.graph import Graph
-from max.graph.quantization import QuantizationEncoding
+from max.graph.quantization import QuantizationEncoding, dequantize, quantize
 from max.graph.weights import WeightData
 
 
@@ -40,7 +40,16 @@ def test_bits_of_another_dtype() -> None:
     np.testing.assert_array_equal(data.astype(DType.float32).data, [1, -2])
 
 
-def test_encoded_elements_are_not_converted() -> None:
-    data = WeightData(np.zeros((1, 34), np.uint8), "w", DType.uint8, [1, 34], QuantizationEncoding.Q8_0)
-    with pytest.raises(ValueError, match="'w'.*q8_0"):
-        data.astype(DType.float32)
+def test_encoded_elements_are_decoded() -> None:
+    values = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
+    blocks = quantize(QuantizationEncoding.Q8_0, values)
+    data = WeightData(blocks, "w", DType.uint8, [2, 34], QuantizationEncoding.Q8_0)
+    assert data.astype(DType.uint8) is data
+    decoded = data.astype(DType.float32)
+    assert (decoded.dtype, decoded.shape, decoded.quantization_encoding) == (DType.float32, [2, 32], None)
+    np.testing.assert_array_equal(decoded.data, dequantize(QuantizationEncoding.Q8_0, blocks))
+    half = data.astype(DType.bfloat16)
+    assert (half.name, half.dtype, half.shape) == ("w", DType.bfloat16, [2, 32])
+    gptq = WeightData(blocks, "w", DType.uint8, [2, 34], QuantizationEncoding.GPTQ)
+    with pytest.raises(ValueError, match="gptq"):
+        gptq.astype(DType.float32)

@@ -6,11 +6,11 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from max.driver import Buffer
+from max.driver import CPU, Buffer
 from max.driver.buffer import DLPackArray
 from max.dtype import DType, has_numpy
 from max.graph import _building
-from max.graph.quantization import QuantizationEncoding
+from max.graph.quantization import QuantizationEncoding, dequantize
 from max.graph.shape import Shape
 
 if TYPE_CHECKING:
@@ -65,18 +65,16 @@ class WeightData:
         return cls(arr, name, DType.from_numpy(arr.dtype), Shape(arr.shape))
 
     def astype(self, dtype: DType) -> WeightData:
-        """The data with its elements converted to a dtype; the data itself if they have it.
+        """The data with its elements converted to a dtype, decoded if they are encoded; the data itself if it has the dtype.
 
         Raises:
-            ValueError: If the elements are encoded.
+            ValueError: If the elements are encoded without blocks, as GPTQ does.
         """
         if dtype == self.dtype:
             return self
         if self.quantization_encoding is not None:
-            raise ValueError(
-                f"the elements of '{self.name}' are encoded as {self.quantization_encoding.name}, so they cannot be"
-                f" converted to {dtype}: dequantize them first"
-            )
+            blocks = self._buffer().to(CPU()).to_numpy()
+            return WeightData.from_numpy(dequantize(self.quantization_encoding, blocks), self.name).astype(dtype)
         cast = copy_context().run(_cast, self._buffer(), dtype)
         data = cast.to_numpy() if has_numpy(dtype) and cast.is_host else cast
         return WeightData(data, self.name, dtype, self.shape)
