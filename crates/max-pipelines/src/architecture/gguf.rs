@@ -22,6 +22,7 @@ const WEIGHTS: &[(&str, &str)] = &[
     ("attn_k.", "attention.key."),
     ("attn_v.", "attention.value."),
     ("attn_output", "attention.output"),
+    ("ffn_gate_up", "mlp.gate_up"),
     ("ffn_gate", "mlp.gate"),
     ("ffn_up", "mlp.up"),
     ("ffn_down", "mlp.down"),
@@ -90,6 +91,20 @@ const RECORDS: &[Record] = &[
         ..LLAMA
     },
     Record { name: "olmo2", architecture: "Olmo2ForCausalLM", interleaved: false, ..LLAMA },
+    Record {
+        name: "smollm3",
+        architecture: "SmolLM3ForCausalLM",
+        differs: |_, config| {
+            // Files do not say which layers know no positions: it is every fourth.
+            let layers = config.layers.iter().enumerate();
+            let layers = layers.map(|(number, layer)| LayerConfig {
+                rope: layer.rope.filter(|_| !(number + 1).is_multiple_of(4)),
+                ..*layer
+            });
+            Ok(DecoderConfig { layers: layers.collect(), ..config })
+        },
+        ..LLAMA
+    },
 ];
 
 /// What Gemma 2 and 3 have in common. The weights of their norms are one larger than in other files.

@@ -119,7 +119,8 @@ impl ModelFiles {
             ModelFiles::Gguf(path) => {
                 let weights = load_weights(&[path])?;
                 let (architecture, config) = gguf::config(&weights)?;
-                Ok(Opened { weights, architecture, config, names: Names::Gguf })
+                let names = Names::Gguf { gated: weights.contains("blk.0.ffn_gate.weight") };
+                Ok(Opened { weights, architecture, config, names })
             }
             ModelFiles::Folder(folder) => {
                 let config = folder.model_config()?;
@@ -162,7 +163,10 @@ pub struct Opened {
 #[derive(Clone, Copy)]
 enum Names {
     Of(&'static Architecture),
-    Gguf,
+    /// Those of GGUF files, where the gates of perceptrons are a matrix of their own, or in that of what they gate.
+    Gguf {
+        gated: bool,
+    },
 }
 
 impl Names {
@@ -170,7 +174,8 @@ impl Names {
     fn rename(self, name: &str) -> Option<String> {
         match self {
             Names::Of(architecture) => architecture.weight_name(name),
-            Names::Gguf => gguf::weight_name(name),
+            Names::Gguf { gated: true } => gguf::weight_name(name),
+            Names::Gguf { gated: false } => gguf::weight_name(&name.replace("ffn_up", "ffn_gate_up")),
         }
     }
 }
