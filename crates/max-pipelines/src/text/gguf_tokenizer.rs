@@ -2,7 +2,7 @@
 
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use max_core::{Error, Result, bail};
 use max_weights::{Metadata, MetadataArray, MetadataValue};
@@ -64,15 +64,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Parts> {
     if tokens.is_empty() || u32::try_from(tokens.len()).is_err() {
         bail!(value, "tokenizer.ggml.tokens has {} tokens", tokens.len());
     }
-    let kinds = match fields.array("token_type")? {
-        None => vec![Kind::Normal; tokens.len()],
-        Some(codes) => {
-            let codes =
-                codes.iter().map(|code| code.as_i64().ok_or_else(|| fields.wrong("token_type", "integers")));
-            codes.map(|code| Kind::from_code(code?)).collect::<Result<_>>()?
-        }
-    };
-    fields.same_length("token_type", kinds.len(), tokens.len())?;
+    let kinds = kinds(&fields, tokens)?;
     let model = match fields.text("model")? {
         Some("gpt2") => byte_level(&fields, tokens)?,
         Some("llama") => sentencepiece(&fields, tokens, &kinds)?,
@@ -101,14 +93,6 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Parts> {
             (false, _) => Vec::new(),
         })
     };
-    let mut ends = Vec::new();
-    for name in ["eot_token_id", "eom_token_id"] {
-        ends.extend(fields.token(name, tokens.len())?);
-    }
-    let written = tokens.iter().zip(&kinds).zip(0..);
-    let written =
-        written.filter(|((token, kind), _)| **kind == Kind::Special && ENDS.contains(&token.as_str()));
-    ends.extend(written.map(|(_, id)| id));
     Ok(Parts {
         before: around("add_bos_token", add_bos && bos.is_some(), &bos)?,
         after: around("add_eos_token", false, &eos)?,
@@ -117,9 +101,45 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Parts> {
         vocab_size: tokens.len(),
         bos,
         eos,
-        ends,
+        ends: ends(&fields, tokens)?,
         templates: templates(metadata)?,
     })
+}
+
+/// The kinds of the tokens.
+fn kinds(fields: &Fields, tokens: &[String]) -> Result<Vec<Kind>> {
+    let mut kinds = match fields.array("token_type")? {
+        Some(codes) => {
+            let code =
+                |code: MetadataValue| code.as_i64().ok_or_else(|| fields.wrong("token_type", "integers"));
+            codes.iter().map(|value| Kind::from_code(code(value)?)).collect::<Result<Vec<Kind>>>()?
+        }
+        None => {
+            let mut kinds = vec![Kind::Normal; tokens.len()];
+            for name in ["bos_token_id", "eos_token_id", "unknown_token_id"] {
+                if let Some(token) = fields.token(name, tokens.len())? {
+                    kinds[token as usize] = Kind::Special;
+                }
+            }
+            kinds
+        }
+    };
+    fields.same_length("token_type", kinds.len(), tokens.len())?;
+    // Files may call them text.
+    for token in ends(fields, tokens)? {
+        kinds[token as usize] = Kind::Special;
+    }
+    Ok(kinds)
+}
+
+/// The tokens that end a text or a turn.
+fn ends(fields: &Fields, tokens: &[String]) -> Result<Vec<u32>> {
+    let written = tokens.iter().zip(0..).filter(|(token, _)| ENDS.contains(&token.as_str()));
+    let mut ends: Vec<u32> = written.map(|(_, id)| id).collect();
+    for name in ["eos_token_id", "eot_token_id", "eom_token_id"] {
+        ends.extend(fields.token(name, tokens.len())?);
+    }
+    Ok(ends)
 }
 
 /// What the two kinds of tokenizers differ in.
@@ -178,7 +198,7 @@ fn sentencepiece(fields: &Fields, tokens: &[String], kinds: &[Kind]) -> Result<M
     let pieces = tokens.iter().zip(kinds).zip(scores);
     let pieces = pieces.filter(|((token, kind), _)| is_piece(**kind, token));
     let pieces: Vec<(&str, f32)> = pieces.map(|((token, _), score)| (token.as_str(), *score)).collect();
-    let known: std::collections::HashSet<&str> = pieces.iter().map(|(token, _)| *token).collect();
+    let known: HashSet<&str> = pieces.iter().map(|(token, _)| *token).collect();
     let mut merges = Vec::new();
     for (token, score) in pieces {
         if token.len() > LONGEST {
