@@ -316,7 +316,9 @@ mod tests {
             }
             let mut sampler = sampler(|p| (p.top_k, p.top_p, p.min_p) = (top_k, top_p, min_p));
             let drawn = tokens(&mut sampler, &logits, 3000);
-            let rank = |token: u32| if token % 50 == 0 && token < 30_000 { token as usize / 50 } else { 600 };
+            let rank = |token: u32| {
+                if token.is_multiple_of(50) && token < 30_000 { token as usize / 50 } else { 600 }
+            };
             let last = drawn.iter().map(|&token| rank(token)).max().unwrap();
             assert!(last < count, "a token of rank {last} of {count}");
             assert!(last * 10 > count.min(600) * 8, "ranks up to {last} of {count}");
