@@ -105,3 +105,13 @@ struct Tensors;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/layers.md")]
 struct Layers;
+
+/// The Rust code of the page about files of weights, run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/weights.md")]
+struct Weights;
+
+/// The Rust code of the page about text generation, compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/generate.md")]
+struct Generate;

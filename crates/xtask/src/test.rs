@@ -137,7 +137,7 @@ fn rust_tests(_: &Context, totals: &mut Totals) -> Result<(), String> {
 fn guarded_memory(_: &Context, totals: &mut Totals) -> Result<(), String> {
     for side in ["end", "start"] {
         let arguments = ["test", "-p", "max-engine", "-p", "max-kernels", "--lib", "--locked"];
-        let tests = ["sizes", "op_cases", "random_graphs", "random_regions", "collectives"]
+        let tests = ["sizes", "op_cases", "paged", "random_graphs", "random_regions", "collectives"]
             .map(|test| ["--test", test])
             .concat();
         let mut command = cargo();
