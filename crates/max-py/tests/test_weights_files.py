@@ -340,7 +340,7 @@ class TestPytorch:
 
     def test_what_torch_writes_now(self, tmp_path: Path) -> None:
         torch = pytorch()
-        state = {"a": torch.randn(3, 4), "b": torch.randn(4, 6).to(torch.bfloat16)[:, ::2], "c": torch.ones(2).T}
+        state = {"a": torch.randn(3, 4), "b": torch.randn(4, 6).to(torch.bfloat16)[:, ::2], "c": torch.randn(2, 3).T}
         torch.save(state, tmp_path / "w.pt")
         weights = load_weights([tmp_path / "w.pt"])
         for name, tensor in state.items():
