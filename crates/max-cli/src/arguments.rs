@@ -284,6 +284,14 @@ fn float(name: &str) -> Result<DType, &'static str> {
     }
 }
 
+fn cache_dtype(name: &str) -> std::result::Result<DType, String> {
+    let known = max_pipelines::CACHE_DTYPES.iter();
+    match known.clone().find(|(own, _)| *own == name) {
+        Some((_, dtype)) => Ok(*dtype),
+        None => Err(format!("there are {}", known.map(|(name, _)| *name).collect::<Vec<_>>().join(", "))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -303,13 +311,5 @@ mod tests {
         for wrong in ["", "CPU", "cpu:0", "gpu:", "gpu:-1", "gpu:99999", "tpu"] {
             assert!(device(wrong).is_err(), "{wrong}");
         }
-    }
-}
-
-fn cache_dtype(name: &str) -> std::result::Result<DType, String> {
-    let known = max_pipelines::CACHE_DTYPES.iter();
-    match known.clone().find(|(own, _)| *own == name) {
-        Some((_, dtype)) => Ok(*dtype),
-        None => Err(format!("there are {}", known.map(|(name, _)| *name).collect::<Vec<_>>().join(", "))),
     }
 }

@@ -178,7 +178,8 @@ fn byte_level(fields: &Fields, tokens: &[String]) -> Result<Model> {
 }
 
 /// A vocabulary of pieces with scores: of all neighbours that make up a token together, those with the best score are merged
-/// first. That is what merges in the order of scores do, if each token is there in all ways of cutting it in two.
+/// first. That is what merges in the order of scores do, if each token is there in all ways of cutting it in two; of tokens with
+/// the same score the one with the lower number comes first.
 fn sentencepiece(fields: &Fields, tokens: &[String], kinds: &[Kind]) -> Result<Model> {
     let scores = match fields.array("scores")? {
         Some(MetadataArray::Float32(scores)) if !scores.iter().any(|score| score.is_nan()) => scores,
@@ -306,5 +307,55 @@ impl<'a> Fields<'a> {
             bail!(value, "tokenizer.ggml.{name} has {length} entries, but there are {tokens} tokens");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::tokenizer::TextTokenizer;
+    use proptest::prelude::*;
+
+    /// Merges the neighbours with the best score, and of several the first, until there are none.
+    fn merged(text: &str, scores: &BTreeMap<String, f32>) -> Vec<String> {
+        let mut parts: Vec<String> = text.chars().map(String::from).collect();
+        loop {
+            let pairs = parts.windows(2).enumerate().map(|(at, pair)| (at, pair.concat()));
+            let known = pairs.filter_map(|(at, pair)| Some((scores.get(&pair)?, at)));
+            let best = known.max_by(|(a, first), (b, second)| a.total_cmp(b).then(second.cmp(first)));
+            let Some((_, at)) = best else { return parts };
+            let right = parts.remove(at + 1);
+            parts[at] += &right;
+        }
+    }
+
+    /// Different pieces in any order, which is that of their scores.
+    fn pieces() -> impl Strategy<Value = Vec<String>> {
+        let pieces = prop::collection::btree_set("[ab]{2,4}", 0..20);
+        pieces.prop_map(|pieces| pieces.into_iter().collect::<Vec<_>>()).prop_shuffle()
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_merged_by_their_scores(
+            pieces in pieces(),
+            text in "[ab]{1,30}",
+        ) {
+            let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>", "a", "b", "c"].map(String::from).into();
+            tokens.extend(pieces);
+            let scores: Vec<f32> = (0..tokens.len()).map(|id| -(id as f32)).collect();
+            let by_name = tokens.iter().cloned().zip(scores.iter().copied()).skip(6).collect();
+            let expected = merged(&text, &by_name);
+            let metadata = Metadata::from([
+                ("tokenizer.ggml.model".into(), "llama".into()),
+                ("tokenizer.ggml.tokens".into(), tokens.into()),
+                ("tokenizer.ggml.scores".into(), scores.into()),
+                ("tokenizer.ggml.add_space_prefix".into(), false.into()),
+            ]);
+            let tokenizer = TextTokenizer::from_gguf(&metadata).unwrap();
+            let found = tokenizer.encode(&text, false).unwrap();
+            let found: Vec<String> = found.into_iter().map(|token| tokenizer.token_text(token).unwrap()).collect();
+            prop_assert_eq!(found, expected);
+        }
     }
 }

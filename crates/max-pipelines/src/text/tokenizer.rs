@@ -226,8 +226,8 @@ fn around(inner: &Inner) -> Result<(Vec<u32>, Vec<u32>)> {
     };
     let splits =
         (0..=with.len().saturating_sub(without.len())).filter(|&at| with[at..].starts_with(&without));
-    let parts = splits.map(|at| (&with[..at], &with[at + without.len()..]));
-    match parts.filter(|(before, after)| special(before) && special(after)).next_back() {
+    let mut parts = splits.map(|at| (&with[..at], &with[at + without.len()..]));
+    match parts.rfind(|(before, after)| special(before) && special(after)) {
         Some((before, after)) => Ok((before.to_vec(), after.to_vec())),
         None => bail!(value, "tokenizer.json puts more than special tokens around a text"),
     }
