@@ -142,6 +142,7 @@ fn tensors_that_lie_are_refused() {
     assert!(one(&[1 << 40, 1 << 40], 12, 0).contains("overflows"));
     assert!(one(&[u64::MAX - 255], 12, 0).contains("w"));
     assert!(one(&[u64::MAX], 0, 0).contains("overflows"));
+    assert!(one(&[1 << 62, 0], 8, 0).contains("overflows"));
     assert!(one(&[17], 0, 0).contains("beyond the end"));
     assert!(one(&[8], 0, 64).contains("beyond the end"));
     assert!(one(&[8], 0, u64::MAX - 31).contains("beyond the end"));

@@ -1,6 +1,7 @@
 //! Reading GGUF.
 
 use max_core::{DType, Error, Result, bail};
+use max_graph::host::byte_count;
 
 use super::value::{Reader, text};
 use super::{ALIGNMENT, KINDS, Kind, MAGIC};
@@ -108,6 +109,8 @@ impl Row {
         let (dtype, encoding) = match kind {
             Kind::Elements(dtype) => (dtype, None),
             Kind::Blocks(encoding) => {
+                // What is encoded can be decoded, even where there is nothing.
+                byte_count(DType::Float32, &shape).map_err(about)?;
                 shape = encoded_shape(&shape, encoding).map_err(about)?;
                 (DType::UInt8, Some(encoding))
             }
