@@ -28,7 +28,8 @@ fn write(value: &Value, indent: Option<usize>, depth: usize, to: &mut String) ->
     let separator = if indent.is_some() { "," } else { ", " };
     match value.kind() {
         ValueKind::Undefined | ValueKind::None => to.push_str("null"),
-        ValueKind::Bool | ValueKind::Number => {
+        ValueKind::Bool => to.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number => {
             // Writing to a string cannot fail.
             let _ = write!(to, "{value}");
         }
