@@ -1,4 +1,5 @@
-//! Published models, whose files are not part of the repository: `cargo xtask test --real-models` gets them.
+//! Published models, whose files are not part of the repository. `MAX_REAL_MODELS` names a folder with them: all-MiniLM-L6-v2 is the
+//! folder `model` of the Python package that `tests/goldens/minilm/goldens.json` names.
 
 mod records;
 
@@ -8,7 +9,7 @@ use max_pipelines::{EncoderOptions, SentenceEncoder};
 use records::{Record, goldens};
 
 #[test]
-#[ignore = "needs a folder with models: cargo xtask test --real-models"]
+#[ignore = "needs a folder with models, MAX_REAL_MODELS"]
 fn all_minilm_l6_v2() {
     let models = std::env::var("MAX_REAL_MODELS").expect("MAX_REAL_MODELS names the folder of the models");
     let folder = PathBuf::from(models).join("all-MiniLM-L6-v2");
