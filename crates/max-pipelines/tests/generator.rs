@@ -174,7 +174,10 @@ fn broken_models_are_errors() {
     }
     let load = || TextGenerator::load(folder.to_str().unwrap(), &DecoderOptions::default()).map(|_| ());
     load().unwrap();
+    let layers = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 384,
+        "intermediate_size": 8, "num_hidden_layers": 2147483647}"#;
     for (file, text) in [
+        ("config.json", layers),
         ("tokenizer.json", "{\"model\": 3}"),
         ("tokenizer.json", ""),
         ("config.json", "{\"architectures\": [\"Unheard\"]}"),

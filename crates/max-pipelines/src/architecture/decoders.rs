@@ -256,6 +256,13 @@ fn activation(config: &Config) -> Result<Activation> {
 /// The layers: which of them have a window.
 fn layers(config: &Config) -> Result<Vec<LayerConfig>> {
     let count = config.size("num_hidden_layers")?;
+    if count > DecoderConfig::MOST_LAYERS {
+        bail!(
+            value,
+            "{count} layers are more than any model has: at most {} are expected",
+            DecoderConfig::MOST_LAYERS
+        );
+    }
     let used = config.get("use_sliding_window").is_none() || config.flag("use_sliding_window")?;
     let window = if used { config.size_or("sliding_window", 0)? } else { 0 };
     let kinds = config.texts("layer_types")?;

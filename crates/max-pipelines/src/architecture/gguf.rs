@@ -188,10 +188,14 @@ pub fn config(weights: &Weights) -> Result<(&'static str, DecoderConfig)> {
         "phi3" | "mistral" | "llama" => reader.size_or("attention.sliding_window", 0)?,
         _ => 0,
     };
+    let layers = reader.size("block_count")?;
+    if layers > DecoderConfig::MOST_LAYERS {
+        return Err(reader.wrong("block_count", &format!("at most {}", DecoderConfig::MOST_LAYERS)));
+    }
     let config = DecoderConfig {
         vocab_size,
         width,
-        layers: vec![LayerConfig { window, rope: Some(0) }; reader.size("block_count")?],
+        layers: vec![LayerConfig { window, rope: Some(0) }; layers],
         heads,
         key_heads: reader.size_or("attention.head_count_kv", heads)?,
         head_dim,

@@ -99,6 +99,9 @@ pub enum QueryNorm {
 }
 
 impl DecoderConfig {
+    /// More layers than any model has, so that a mistake in a file is an error instead of a lot of memory.
+    pub const MOST_LAYERS: usize = 10_000;
+
     /// Whether sequences may be longer than the context, because positions are scaled with the length.
     pub fn is_open_ended(&self) -> bool {
         self.ropes.iter().all(|rope| matches!(rope.scaling, RopeScaling::Dynamic { .. }))
