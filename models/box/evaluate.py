@@ -58,10 +58,6 @@ def ask(model, tokenizer, question, limit=96):
     return tokenizer.decode(generate(model, ids, limit))
 
 
-def plain(text):
-    return re.sub(r"[^a-z0-9+-]+", " ", text.lower()).strip()
-
-
 def questions():
     """The held-out questions with the words that a right answer has; none of them is among a million questions as training asks them."""
     rows = [line.split("\t") for line in (HERE / "questions.tsv").read_text().splitlines()]
@@ -70,8 +66,8 @@ def questions():
 
 def seen_in_training(asked, draws=1_000_000):
     """Which of the questions the generator of the training text also asks."""
-    chooser, wanted = random.Random(1), {plain(question): question for question in asked}
-    drawn = {plain(facts.fact(chooser)[0]) for _ in range(draws)}
+    chooser, wanted = random.Random(1), {facts.plain(question): question for question in asked}
+    drawn = {facts.plain(facts.fact(chooser)[0]) for _ in range(draws)}
     return [question for key, question in wanted.items() if key in drawn]
 
 
