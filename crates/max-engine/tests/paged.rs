@@ -1,8 +1,12 @@
-//! Attention with a cache in pages gives the interpreter's results, and the same bits however tokens are divided into
-//! executions and whatever sequences are computed together.
+//! Attention with a cache in pages gives the interpreter's results, on a GPU too. On a CPU it gives the same bits however tokens
+//! are divided into executions and whatever sequences are computed together.
+
+#[path = "cases/gpu.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod gpu;
 
 use max_core::{BufferType, DType, DeviceRef, HostBytes, Result, Shape, TensorType, Type};
-use max_driver::{Buffer, CPU};
+use max_driver::{Buffer, CPU, Device};
 use max_engine::{InferenceSession, Model};
 use max_graph::interpret::interpret_in_place;
 use max_graph::{Graph, HostTensor, ops};
@@ -42,15 +46,14 @@ impl Config {
     }
 
     /// Stores keys and values in layer 1 and attends.
-    fn graph(&self) -> Result<Graph> {
+    fn graph(&self, device: DeviceRef) -> Result<Graph> {
         let mut shape: Vec<max_core::Dim> = self.cache_shape().iter().map(|&size| size.into()).collect();
         shape[0] = "pages".into();
-        let floats = |heads: usize| {
-            Type::from(TensorType::new(DType::Float32, ("tokens", heads, self.depth), DeviceRef::CPU))
-        };
-        let ints = |shape: Shape| Type::from(TensorType::new(DType::UInt32, shape, DeviceRef::CPU));
+        let floats =
+            |heads: usize| Type::from(TensorType::new(DType::Float32, ("tokens", heads, self.depth), device));
+        let ints = |shape: Shape| Type::from(TensorType::new(DType::UInt32, shape, device));
         let types = [
-            BufferType::new(self.dtype, Shape::from(shape), DeviceRef::CPU).into(),
+            BufferType::new(self.dtype, Shape::from(shape), device).into(),
             floats(self.heads),
             floats(self.key_heads),
             floats(self.key_heads),
@@ -142,7 +145,7 @@ fn zeros(config: &Config) -> HostTensor {
 }
 
 fn load(config: &Config) -> Model {
-    InferenceSession::new([CPU()]).load(&config.graph().unwrap()).unwrap()
+    InferenceSession::new([CPU()]).load(&config.graph(DeviceRef::CPU).unwrap()).unwrap()
 }
 
 /// Runs a model on its cache.
@@ -156,10 +159,11 @@ fn fresh(config: &Config) -> Buffer {
     Buffer::zeros(config.dtype, &config.cache_shape(), &CPU()).unwrap()
 }
 
-/// Compares some executions, one after the other, with the interpreter: results and cache.
-fn check(config: Config, steps: &[Vec<(Sequence, usize)>]) {
-    let (graph, model) = (config.graph().unwrap(), load(&config));
-    let cache = fresh(&config);
+/// Compares some executions on a device, one after the other, with the interpreter: results and cache.
+fn check(config: Config, steps: &[Vec<(Sequence, usize)>], device: &Device, tolerance: f32) {
+    let graph = config.graph(device.device_ref()).unwrap();
+    let model = InferenceSession::new([device.clone()]).load(&graph).unwrap();
+    let cache = fresh(&config).to(device).unwrap();
     let mut expected_cache = zeros(&config);
     for step in steps {
         let given = inputs(&config, step);
@@ -168,14 +172,15 @@ fn check(config: Config, steps: &[Vec<(Sequence, usize)>]) {
         let expected = interpret_in_place(&graph.body(), &mut all, &()).unwrap();
         expected_cache = all.swap_remove(0);
         let mut buffers = vec![cache.clone()];
-        buffers.extend(given.iter().map(buffer));
+        buffers.extend(given.iter().map(|tensor| buffer(tensor).to(device).unwrap()));
         let found = model.execute(&buffers).unwrap();
         assert_eq!(found[1].to_vec::<i64>().unwrap(), expected[1].elements::<i64>().unwrap().to_vec());
-        let stored = cache.host_bytes().unwrap();
+        let stored = cache.to(&CPU()).unwrap();
+        let stored = stored.host_bytes().unwrap();
         assert!(*stored == **expected_cache.bytes(), "the cache of {config:?} {step:?}");
         let (found, expected) = (found[0].to_vec::<f32>().unwrap(), expected[0].elements::<f32>().unwrap());
         let worst = found.iter().zip(expected.iter()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 2e-5 && found.iter().all(|x| x.is_finite()), "{worst} for {config:?} {step:?}");
+        assert!(worst < tolerance && found.iter().all(|x| x.is_finite()), "{worst} for {config:?} {step:?}");
     }
 }
 
@@ -184,8 +189,8 @@ fn scattered(first: u32, count: u32, pages: u32) -> Vec<u32> {
     (0..count).map(|at| (first + at * 5) % pages).collect()
 }
 
-#[test]
-fn every_form_matches_the_interpreter() {
+/// Caches, pages, heads and masks of many kinds, with steps that read a prompt and go on.
+fn forms() -> Vec<(Config, Vec<Vec<(Sequence, usize)>>)> {
     let base = Config { pages: 11, ..PLAIN };
     let mut configs = vec![base];
     for dtype in [DType::Float16, DType::BFloat16, DType::UInt8] {
@@ -199,7 +204,7 @@ fn every_form_matches_the_interpreter() {
     configs.push(Config { page: 128, heads: 8, key_heads: 1, depth: 64, ..base });
     configs.push(Config { page: 512, pages: 5, heads: 2, key_heads: 2, depth: 8, ..base });
     configs.push(Config { depth: 1, heads: 1, key_heads: 1, ..base });
-    for config in configs {
+    let steps = |config: Config| {
         let pages = |tokens: usize| tokens.div_ceil(config.page) as u32;
         let (long, short) = (77, 23);
         let of = |first: u32, count: u32, cached: usize, tokens: usize| Sequence {
@@ -210,15 +215,60 @@ fn every_form_matches_the_interpreter() {
         // Each sequence has pages of its own, since 5 is prime to their number.
         let (a, b) = (pages(long + 2), pages(short + 2));
         let start = 5 * a % config.pages as u32;
-        check(
-            config,
-            &[
-                vec![(of(0, a, 0, long), 1), (of(start, b, 0, 0), 2)],
-                vec![(of(0, a, long, 1), 1), (of(start, b, 0, short), 2)],
-                vec![(of(0, a, long + 1, 1), 1), (of(start, b, short, 1), 2)],
-                vec![],
-            ],
-        );
+        vec![
+            vec![(of(0, a, 0, long), 1), (of(start, b, 0, 0), 2)],
+            vec![(of(0, a, long, 1), 1), (of(start, b, 0, short), 2)],
+            vec![(of(0, a, long + 1, 1), 1), (of(start, b, short, 1), 2)],
+            vec![],
+        ]
+    };
+    configs.into_iter().map(|config| (config, steps(config))).collect()
+}
+
+#[test]
+fn every_form_matches_the_interpreter() {
+    for (config, steps) in forms() {
+        check(config, &steps, &CPU(), 2e-5);
+    }
+}
+
+#[test]
+fn every_form_matches_the_interpreter_on_a_gpu() {
+    let Some(device) = gpu::gpu() else { return };
+    for (config, steps) in forms() {
+        check(config, &steps, &device, 2e-5);
+        for dtype in [DType::Float16, DType::BFloat16] {
+            // Queries and weights are rounded to the dtype of the cache.
+            let tolerance = if dtype == DType::Float16 { 3e-3 } else { 2e-2 };
+            check(Config { dtype, ..config }, &steps, &device, tolerance);
+        }
+    }
+}
+
+#[test]
+fn long_sequences_match_the_interpreter_on_a_gpu() {
+    let Some(device) = gpu::gpu() else { return };
+    for (window, depth) in [(-1, 128), (300, 64), (-1, 256)] {
+        let config = Config {
+            dtype: DType::BFloat16,
+            page: 128,
+            pages: 24,
+            heads: 8,
+            key_heads: 2,
+            depth,
+            window,
+            ..PLAIN
+        };
+        let of = |first: u32, cached, count| {
+            (Sequence { pages: scattered(first, 10, 24), cached, count }, first as usize)
+        };
+        let steps = [
+            vec![of(0, 0, 1000)],
+            vec![of(0, 1000, 1), of(2, 0, 700)],
+            vec![of(0, 1001, 1), of(2, 700, 1)],
+            vec![of(0, 1002, 3), of(2, 701, 2)],
+        ];
+        check(config, &steps, &device, 2e-2);
     }
 }
 
@@ -264,7 +314,10 @@ fn many_sequences_are_computed_together() {
     let batch: Vec<_> = (0..40u32)
         .map(|at| (Sequence { pages: vec![at], cached: 0, count: 1 + at as usize % 5 }, at as usize))
         .collect();
-    check(config, &[batch]);
+    check(config, &[batch.clone()], &CPU(), 2e-5);
+    if let Some(device) = gpu::gpu() {
+        check(config, &[batch], &device, 2e-5);
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod loops;
 mod matmul;
 #[cfg(test)]
 mod nvrtc;
+mod paged;
 mod put;
 mod qmatmul;
 mod record;
@@ -246,13 +247,13 @@ impl Plan {
             Kernel::QMatmul(k) => self.qmatmul(k),
             Kernel::Window(k) => self.window(k),
             Kernel::Resample(k) => self.resample(k),
-            Kernel::Irfft(_) | Kernel::Suppress(_) | Kernel::PagedAttention(_) | Kernel::PagedStore(_) => {
-                bail!(
-                    not_implemented,
-                    "{} is not implemented on a GPU; transfer its operands to the CPU",
-                    kernel.kind()
-                )
-            }
+            Kernel::PagedAttention(k) => self.paged_attention(k),
+            Kernel::PagedStore(k) => self.paged_store(k),
+            Kernel::Irfft(_) | Kernel::Suppress(_) => bail!(
+                not_implemented,
+                "{} is not implemented on a GPU; transfer its operands to the CPU",
+                kernel.kind()
+            ),
         }
     }
 

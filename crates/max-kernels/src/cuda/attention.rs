@@ -249,7 +249,8 @@ fn source(k: &Attention<i64>) -> Source {
         "#define NAME {name}\n#define ROWS {rows}\n#define HALF {half}\n#define DEPTH {depth}\n#define WIDTH {width}\n#define MASK {mask}\n\
          #define CAUSAL {causal}\n#define WINDOW {window}\n"
     );
-    Source { code: definitions + include_str!("attention.cu"), prelude: "".into(), name }
+    let text = [&definitions, include_str!("tensor.cuh"), include_str!("attention.cu")].concat();
+    Source { code: text, prelude: "".into(), name }
 }
 
 /// The access that an epilogue stores to, if storing the result is all it does.

@@ -1,0 +1,395 @@
+//! Caches of keys and values in pages on a GPU: what is stored in them, and attention to them.
+//!
+//! Caches of 16-bit floats are read by tensor cores (`tensor.cu`): many tokens of a sequence by a block per 64 of them, few by
+//! blocks that have a part of the keys each. Every other cache is read row by row (`rows.cu`).
+
+use max_core::kernel::{Access, PagedAttention, PagedStore, Pages};
+use max_core::{DType, Result, bail};
+use max_driver::cuda::Source;
+
+use super::matmul::fused::{self, FusedEpilogue};
+use super::matmul::row_major;
+use super::text::typed;
+use super::{Address, Call, Param, Plan, PlannedLaunch, SCRATCH};
+
+/// The rows of a product on tensor cores, and the tokens and keys of a tile.
+const ROWS: i64 = 16;
+const TILE: i64 = 64;
+
+/// The longest keys that fit the registers of tensor cores.
+const MOST_DEPTH: i64 = 256;
+
+/// The most pages of a sequence whose numbers fit shared memory beside the tiles.
+const MOST_PAGES: i64 = 1 << 14;
+
+/// The blocks that a multiprocessor has at a time when keys are divided.
+const BLOCKS: i64 = 3;
+
+/// The elements and bytes of a block of Q8_0.
+const BLOCK: i64 = 32;
+const BLOCK_BYTES: i64 = 34;
+
+impl Plan {
+    /// Adds a store.
+    pub(super) fn paged_store(&mut self, k: &PagedStore<i64>) -> Result<()> {
+        let cache = Cache::new(&k.pages, &k.cache)?;
+        let [_, parts, ..] = k.pages.sizes;
+        if k.source.dtype != DType::Float32 || k.part as i64 >= parts {
+            bail!(internal, "a store of {} to part {} of {parts}", k.source.dtype, k.part);
+        }
+        let rows = k.pages.tokens.saturating_mul(cache.heads);
+        if rows <= 0 || cache.depth == 0 {
+            return Ok(());
+        }
+        let [page, part, layer, token, head, _] = cache.strides;
+        let to = Address::of(&Access { offset: k.cache.offset + k.part as i64 * part, ..k.cache.clone() });
+        let mut params = vec![Param::Address(Address::of(&k.source)), Param::Address(to)];
+        params.extend(cache.tables(&k.pages));
+        params.push(Param::Number(cache.heads));
+        params.extend(k.source.strides.iter().chain(&[page, layer, token, head]).map(|&n| Param::Number(n)));
+        self.launches.push(PlannedLaunch::Function(Call {
+            source: store_source(&cache),
+            grid: [(rows as u64).div_ceil(8).min(1 << 16) as u32, 1, 1],
+            block: [256, 1, 1],
+            shared: 0,
+            params,
+        }));
+        Ok(())
+    }
+
+    /// Adds attention.
+    pub(super) fn paged_attention(&mut self, k: &PagedAttention<i64>) -> Result<()> {
+        let cache = Cache::new(&k.pages, &k.cache)?;
+        if k.query.dtype != DType::Float32 || cache.heads < 1 || k.heads % cache.heads != 0 {
+            bail!(internal, "attention of {} heads of {} to {}", k.heads, k.query.dtype, cache.heads);
+        }
+        if k.epilogue.shape.contains(&0) {
+            return Ok(());
+        }
+        let direct = fused::read(&k.epilogue)
+            .filter(|fused| {
+                fused.is_scaled_store() && !fused.is_scaled() && fused.store.dtype != DType::Float64
+            })
+            .map(|FusedEpilogue { store, .. }| store);
+        let out = match direct {
+            Some(out) => out,
+            None => {
+                let (strides, count) = row_major(&k.epilogue.shape)?;
+                let offset = self.scratch(DType::Float32, count)?;
+                Access { slot: SCRATCH, dtype: DType::Float32, offset, strides }
+            }
+        };
+        let form = self.form(k, &cache);
+        match form {
+            Form::Rows => self.by_rows(k, &cache, &out),
+            Form::Tiles => self.by_tiles(k, &cache, &out),
+            Form::Splits(splits) => self.by_splits(k, &cache, splits, &out)?,
+        }
+        if out.slot == SCRATCH { self.epilogue(&k.epilogue, out) } else { Ok(()) }
+    }
+
+    /// How attention is computed.
+    fn form(&self, k: &PagedAttention<i64>, cache: &Cache) -> Form {
+        let Pages { tokens, sequences, most, sizes, .. } = &k.pages;
+        let whole = |stride: &i64| stride % 8 == 0;
+        let can = self.gpu.compute_capability() >= (8, 0)
+            && matches!(cache.dtype, DType::Float16 | DType::BFloat16)
+            && cache.depth % 8 == 0
+            && cache.depth <= MOST_DEPTH
+            && *most <= MOST_PAGES
+            && whole(&k.cache.offset)
+            && cache.strides[..5].iter().all(whole);
+        if !can {
+            return Form::Rows;
+        }
+        let shared = k.heads / cache.heads;
+        if tokens.saturating_mul(shared) > sequences.saturating_mul(ROWS) || *sequences > 1 << 15 {
+            return Form::Tiles;
+        }
+        let wanted = BLOCKS * i64::from(self.gpu.multiprocessors());
+        let all = most.saturating_mul(sizes[3]).div_euclid(TILE) + 1;
+        Form::Splits((wanted / (cache.heads * sequences).max(1)).clamp(1, all))
+    }
+
+    fn by_rows(&mut self, k: &PagedAttention<i64>, cache: &Cache, out: &Access<i64>) {
+        let rows = k.pages.tokens.saturating_mul(k.heads);
+        let mut params = [&k.query, &k.cache, out].map(|access| Param::Address(Address::of(access))).to_vec();
+        params.extend(cache.tables(&k.pages));
+        params.extend([Param::Number(k.heads), Param::Number(k.heads / cache.heads)]);
+        params.extend([Param::Bits(k.scale.to_bits()), Param::Number(i64::from(k.causal))]);
+        params.extend([Param::Number(window(k)), Param::Bits(k.softcap.to_bits())]);
+        params.extend(strides(&[&k.query.strides, &out.strides, &cache.strides[..5]]));
+        self.launches.push(PlannedLaunch::Function(Call {
+            source: rows_source(cache, out.dtype),
+            grid: [(rows as u64).div_ceil(4).min(1 << 20) as u32, 1, 1],
+            block: [128, 1, 1],
+            shared: 0,
+            params,
+        }));
+    }
+
+    fn by_tiles(&mut self, k: &PagedAttention<i64>, cache: &Cache, out: &Access<i64>) {
+        // Each sequence may have a tile that is not full.
+        let tiles = k.pages.tokens / TILE + k.pages.sequences;
+        let params = tensor_params(k, cache, Address::of(out), Param::Number(0), (1, &out.strides));
+        self.launches.push(PlannedLaunch::Function(Call {
+            source: tensor_source(k, cache, out.dtype, false),
+            grid: [tiles.min(i64::from(i32::MAX)) as u32, k.heads as u32, 1],
+            block: [128, 1, 1],
+            shared: shared_bytes(k, cache),
+            params,
+        }));
+    }
+
+    fn by_splits(
+        &mut self,
+        k: &PagedAttention<i64>,
+        cache: &Cache,
+        splits: i64,
+        out: &Access<i64>,
+    ) -> Result<()> {
+        let (_, found) = row_major(&[k.pages.tokens, k.heads, splits])?;
+        let (_, elements) = row_major(&[found, cache.depth])?;
+        let parts = self.scratch(DType::Float32, elements)? * 4;
+        let weights = self.scratch(DType::Float32, found.saturating_mul(2))? * 4;
+        let [parts, weights] = [parts, weights].map(|bytes| Address { slot: SCRATCH, bytes });
+        self.launches.push(PlannedLaunch::Function(Call {
+            source: tensor_source(k, cache, DType::Float32, true),
+            grid: [splits as u32, cache.heads as u32, k.pages.sequences as u32],
+            block: [128, 1, 1],
+            shared: shared_bytes(k, cache),
+            params: tensor_params(k, cache, parts, Param::Address(weights), (splits, &[0; 3])),
+        }));
+        let mut params =
+            vec![Param::Address(parts), Param::Address(weights), Param::Address(Address::of(out))];
+        params.extend(cache.tables(&k.pages));
+        params.extend([k.heads, window(k), splits].map(Param::Number));
+        params.extend(strides(&[&out.strides]));
+        self.launches.push(PlannedLaunch::Function(Call {
+            source: combine_source(cache.depth, out.dtype),
+            grid: [k.pages.tokens as u32, k.heads as u32, 1],
+            block: [(cache.depth as u32).next_multiple_of(32).min(256), 1, 1],
+            shared: 0,
+            params,
+        }));
+        Ok(())
+    }
+}
+
+/// How attention is computed: row by row, by tiles of tokens, or by so many parts of the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Rows,
+    Tiles,
+    Splits(i64),
+}
+
+/// What functions know about a cache.
+struct Cache {
+    dtype: DType,
+    depth: i64,
+    heads: i64,
+    strides: [i64; 6],
+}
+
+impl Cache {
+    fn new(pages: &Pages<i64>, access: &Access<i64>) -> Result<Cache> {
+        let Pages { sizes, depth, tokens, sequences, ends, starts, lengths, table, layer, .. } = pages;
+        let integers = [starts, lengths, table, layer].iter().all(|access| access.dtype == DType::Int64);
+        let length = match access.dtype {
+            DType::UInt8 if depth % BLOCK == 0 => depth / BLOCK * BLOCK_BYTES,
+            DType::UInt8 => -1,
+            _ => *depth,
+        };
+        let known = matches!(access.dtype, DType::Float32 | DType::Float16 | DType::BFloat16 | DType::UInt8);
+        let strides = <[i64; 6]>::try_from(access.strides.as_slice());
+        let (true, Ok(strides)) = (known && integers, strides) else {
+            bail!(internal, "a cache of {} with tables of other dtypes", access.dtype)
+        };
+        if sizes[5] != length || *ends != sequences + 1 || (strides[5] != 1 && length > 1) {
+            bail!(internal, "a cache of the sizes {sizes:?} for {sequences} sequences of the depth {depth}");
+        }
+        if sizes[3] < 1 {
+            bail!(value, "pages must have room for a token; they have the size {}", sizes[3]);
+        }
+        row_major(&[*tokens, *sequences, 1])?;
+        Ok(Cache { dtype: access.dtype, depth: *depth, heads: sizes[4], strides })
+    }
+
+    /// The parameters that tables have in functions.
+    fn tables(&self, pages: &Pages<i64>) -> Vec<Param> {
+        let Pages { sizes, tokens, sequences, most, starts, lengths, table, layer, .. } = pages;
+        let mut params =
+            [starts, lengths, table, layer].map(|access| Param::Address(Address::of(access))).to_vec();
+        params.push(Param::Report);
+        params.extend(strides(&[&starts.strides, &lengths.strides, &table.strides]));
+        let page = sizes[3];
+        let shift = if page.count_ones() == 1 { i64::from(page.trailing_zeros()) } else { -1 };
+        params.extend([sizes[0], sizes[2], page, shift, *tokens, *sequences, *most].map(Param::Number));
+        params
+    }
+
+    fn is_encoded(&self) -> bool {
+        self.dtype == DType::UInt8
+    }
+}
+
+fn strides(all: &[&[i64]]) -> Vec<Param> {
+    all.iter().copied().flatten().map(|&stride| Param::Number(stride)).collect()
+}
+
+/// The window, clamped to a length that no number of keys reaches.
+fn window(k: &PagedAttention<i64>) -> i64 {
+    k.window.min(1 << 40) as i64
+}
+
+/// The tiles of keys and values, twice, and the pages of a sequence.
+fn shared_bytes(k: &PagedAttention<i64>, cache: &Cache) -> u32 {
+    let row = (cache.depth as u32).next_multiple_of(16) + 8;
+    4 * TILE as u32 * row * 2 + k.pages.most as u32 * 4
+}
+
+/// The parameters of `tensor.cu`.
+fn tensor_params(
+    k: &PagedAttention<i64>,
+    cache: &Cache,
+    out: Address,
+    weights: Param,
+    (splits, out_strides): (i64, &[i64]),
+) -> Vec<Param> {
+    let mut params = [&k.query, &k.cache].map(|access| Param::Address(Address::of(access))).to_vec();
+    params.extend([Param::Address(out), weights]);
+    params.extend(cache.tables(&k.pages));
+    params.extend([Param::Number(k.heads), Param::Number(k.heads / cache.heads)]);
+    params.extend([
+        Param::Bits(k.scale.to_bits()),
+        Param::Number(window(k)),
+        Param::Bits(k.softcap.to_bits()),
+    ]);
+    params.push(Param::Number(splits));
+    params.extend(strides(&[&k.query.strides, out_strides, &cache.strides[..5]]));
+    params
+}
+
+/// The texts that all functions begin with.
+const TABLES: &str = concat!(include_str!("report.cuh"), include_str!("paged/tables.cuh"));
+
+fn store_source(cache: &Cache) -> Source {
+    let (depth, encoded) = (cache.depth.to_string(), u8::from(cache.is_encoded()).to_string());
+    let name = format!("paged_store_{}_{depth}", cache.dtype);
+    let words = [("DEPTH", depth.as_str()), ("ENCODED", &encoded)];
+    typed(
+        &name,
+        &[("FLOAT", DType::Float32), ("IN", cache.dtype)],
+        &words,
+        &[TABLES, include_str!("paged/store.cu")].concat(),
+    )
+}
+
+fn rows_source(cache: &Cache, out: DType) -> Source {
+    let (depth, encoded) = (cache.depth.to_string(), u8::from(cache.is_encoded()).to_string());
+    let name = format!("paged_attention_rows_{}_{out}_{depth}", cache.dtype);
+    let words = [("DEPTH", depth.as_str()), ("ENCODED", &encoded)];
+    let dtypes = [("FLOAT", DType::Float32), ("IN", cache.dtype), ("OUT", out)];
+    typed(&name, &dtypes, &words, &[TABLES, include_str!("paged/rows.cu")].concat())
+}
+
+fn tensor_source(k: &PagedAttention<i64>, cache: &Cache, out: DType, split: bool) -> Source {
+    let flags = [
+        ("HALF", cache.dtype == DType::Float16),
+        ("CAUSAL", k.causal),
+        ("WINDOW", k.causal && k.window > 0),
+        ("SOFTCAP", k.softcap > 0.0),
+        ("SPLIT", split),
+    ];
+    let depth = cache.depth.to_string();
+    let digits: String = flags.iter().map(|(_, on)| if *on { '1' } else { '0' }).collect();
+    let name = format!("paged_attention_{digits}_{out}_{depth}");
+    let flags = flags.map(|(word, on)| (word, if on { "1" } else { "0" }));
+    let words = [&flags[..], &[("DEPTH", depth.as_str())]].concat();
+    let dtypes = [("FLOAT", DType::Float32), ("IN", cache.dtype), ("OUT", out)];
+    let text = [TABLES, include_str!("tensor.cuh"), include_str!("paged/tensor.cu")].concat();
+    typed(&name, &dtypes, &words, &text)
+}
+
+fn combine_source(depth: i64, out: DType) -> Source {
+    let words = [("DEPTH", depth.to_string())];
+    let words = words.each_ref().map(|(word, meaning)| (*word, meaning.as_str()));
+    let text = [TABLES, include_str!("paged/combine.cu")].concat();
+    typed(&format!("paged_combine_{out}_{depth}"), &[("FLOAT", DType::Float32), ("OUT", out)], &words, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use max_core::kernel::{Instr, Loop, Reg, Slot};
+
+    use super::*;
+    use crate::cuda::nvrtc;
+
+    fn access(slot: u32, dtype: DType, strides: &[i64]) -> Access<i64> {
+        Access { slot: Slot(slot), dtype, offset: 0, strides: strides.to_vec() }
+    }
+
+    /// Attention of 8 heads to 2 heads of a cache with two layers and pages of 4 tokens.
+    fn attention(dtype: DType, depth: i64) -> PagedAttention<i64> {
+        let length = if dtype == DType::UInt8 { depth / BLOCK * BLOCK_BYTES } else { depth };
+        let sizes = [5, 2, 2, 4, 2, length];
+        let (strides, _) = row_major(&sizes).unwrap();
+        let integers = |slot: u32, strides: &[i64]| access(slot, DType::Int64, strides);
+        let code = vec![Instr::Product(DType::Float32), Instr::Store(0, Reg(0))];
+        let out = access(7, DType::Float32, &[6 * depth, depth, 1]);
+        PagedAttention {
+            pages: Pages {
+                sizes,
+                depth,
+                tokens: 6,
+                sequences: 2,
+                ends: 3,
+                most: 3,
+                starts: integers(2, &[1]),
+                lengths: integers(3, &[1]),
+                table: integers(4, &[3, 1]),
+                layer: integers(5, &[]),
+            },
+            heads: 8,
+            query: access(0, DType::Float32, &[6 * depth, depth, 1]),
+            cache: access(1, dtype, &strides),
+            scale: 0.5,
+            causal: true,
+            window: 0,
+            softcap: 0.0,
+            epilogue: Loop { shape: vec![8, 6, depth], reduce: None, accesses: vec![out], code },
+        }
+    }
+
+    #[test]
+    fn functions_compile() {
+        let (mut any, mut tensor) = (Vec::new(), Vec::new());
+        for dtype in [DType::Float32, DType::Float16, DType::BFloat16, DType::UInt8] {
+            let k = attention(dtype, 96);
+            let cache = Cache::new(&k.pages, &k.cache).unwrap();
+            any.extend([
+                store_source(&cache),
+                rows_source(&cache, DType::BFloat16),
+                combine_source(96, dtype),
+            ]);
+        }
+        for (dtype, depth) in [(DType::Float16, 64), (DType::BFloat16, 40), (DType::BFloat16, 256)] {
+            for (window, softcap) in [(0, 0.0), (3, 2.0)] {
+                let k = PagedAttention { window, softcap, ..attention(dtype, depth) };
+                let cache = Cache::new(&k.pages, &k.cache).unwrap();
+                tensor.extend([false, true].map(|split| tensor_source(&k, &cache, DType::Float32, split)));
+            }
+        }
+        nvrtc::check(&any);
+        nvrtc::check_for(&tensor, &["compute_80", "sm_90"]);
+    }
+
+    #[test]
+    fn blocks_of_bytes_must_be_whole() {
+        let mut k = attention(DType::UInt8, 64);
+        assert!(Cache::new(&k.pages, &k.cache).is_ok());
+        k.pages.depth = 48;
+        assert!(Cache::new(&k.pages, &k.cache).is_err());
+    }
+}

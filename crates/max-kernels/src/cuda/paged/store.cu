@@ -1,0 +1,42 @@
+// Stores rows of float32 in pages of a cache, a warp each: as floats, or as blocks of Q8_0 if ENCODED.
+
+extern "C" __global__ void __launch_bounds__(256) NAME(
+    const float *source, IN *cache, TABLES, long long heads, long long source_token, long long source_head,
+    long long source_step, long long cache_page, long long cache_layer, long long cache_token, long long cache_head) {
+    const Tables tables = GIVEN_TABLES;
+    const int lane = threadIdx.x % 32;
+    const long long rows = tokens * heads, step = gridDim.x * 8ll;
+    const long long layer = tables.layer();
+    if (layer < 0) return;
+    for (long long row = blockIdx.x * 8ll + threadIdx.x / 32; row < rows; row += step) {
+        const long long token = row / heads, head = row - token * heads;
+        const long long number = tables.sequence_of(token);
+        const Sequence own = tables.sequence(number);
+        if (token < own.first || token >= own.first + own.count) continue;
+        const long long position = own.cached + token - own.first, at = tables.number_of(position);
+        const long long page_number = tables.page_of(number, at);
+        if (page_number < 0) continue;
+        const float *const from = source + token * source_token + head * source_head;
+        IN *const to = cache + page_number * cache_page + layer * cache_layer + (position - at * page) * cache_token +
+                       head * cache_head;
+#if ENCODED
+        for (int block = 0; block < DEPTH / 32; block++) {
+            const float value = from[(block * 32 + lane) * source_step];
+            float largest = fabsf(value);
+            for (int apart = 16; apart > 0; apart /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, apart));
+            const float scale = largest / 127.0f, inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+            IN *const bytes = to + block * 34;
+            // Subnormal scales have no inverse; all of their codes are zero.
+            const float steps = value * inverse;
+            bytes[2 + lane] = fabsf(steps) <= 127.0f ? (unsigned char)(signed char)(int)roundf(steps) : 0;
+            if (lane == 0) {
+                const unsigned short half = to_f16(scale);
+                bytes[0] = (unsigned char)half;
+                bytes[1] = (unsigned char)(half >> 8);
+            }
+        }
+#else
+        for (int column = lane; column < DEPTH; column += 32) to[column] = IN_OF(from[column * source_step]);
+#endif
+    }
+}
