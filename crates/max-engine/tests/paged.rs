@@ -236,7 +236,9 @@ fn every_form_matches_the_interpreter() {
 fn every_form_matches_the_interpreter_on_a_gpu() {
     let Some(device) = gpu::gpu() else { return };
     for (config, steps) in forms() {
-        check(config, &steps, &device, 2e-5);
+        if !config.dtype.is_half() {
+            check(config, &steps, &device, 2e-5);
+        }
         for dtype in [DType::Float16, DType::BFloat16] {
             // Queries and weights are rounded to the dtype of the cache.
             let tolerance = if dtype == DType::Float16 { 3e-3 } else { 2e-2 };
