@@ -161,9 +161,9 @@ pub struct Generate {
     /// Convert matrices when they are loaded: bfloat16, float16, q8_0, q4_0, q4_k, q5_k or q6_k
     #[arg(long, value_name = "DTYPE|ENCODING", value_parser = |name: &str| name.parse::<Target>().map_err(|e| e.message().to_string()))]
     pub quantize: Option<Target>,
-    /// The elements of the cache: float32, bfloat16, float16 or q8_0
-    #[arg(long, value_name = "DTYPE", default_value = "float32", value_parser = cache_dtype)]
-    pub cache_dtype: DType,
+    /// The elements of the cache: float32, bfloat16, float16 or q8_0; by default what the model is computed in
+    #[arg(long, value_name = "DTYPE", value_parser = cache_dtype)]
+    pub cache_dtype: Option<DType>,
     /// The most tokens of prompt and answer together [default: the model's context, at most 8192]
     #[arg(long, value_name = "COUNT")]
     pub max_length: Option<usize>,

@@ -234,7 +234,7 @@ impl Plan {
         match kernel {
             Kernel::Loop(k) => self.loop_(k),
             Kernel::Matmul(k) => self.matmul(k),
-            Kernel::Matmuls(k) => k.all.iter().try_for_each(|k| self.matmul(k)),
+            Kernel::Matmuls(k) => self.matmuls(&k.all),
             Kernel::Attention(k) => self.attention(k),
             Kernel::Conv2d(k) => self.conv2d(k),
             Kernel::Dequantize(k) => self.dequantize(k),

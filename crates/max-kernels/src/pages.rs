@@ -159,8 +159,11 @@ type Store = unsafe fn((*const f32, isize), usize, *mut u8) -> Result<()>;
 impl PreparedStore {
     pub(crate) fn new(k: &PagedStore<i64>) -> Result<PreparedStore> {
         let cache = Cache::new(&k.pages, &k.cache)?;
-        if k.source.dtype != DType::Float32 || k.part >= cache.sizes[1] {
-            bail!(internal, "a store of {} to part {} of {:?}", k.source.dtype, k.part, cache.sizes);
+        if k.source.dtype != DType::Float32 {
+            bail!(not_implemented, "a store of {} in a cache on a host; cast it to float32", k.source.dtype);
+        }
+        if k.part >= cache.sizes[1] {
+            bail!(internal, "a store to part {} of {:?}", k.part, cache.sizes);
         }
         let store: Store = match k.cache.dtype {
             DType::Float32 => store::<f32>,

@@ -1,9 +1,10 @@
 //! Tiny decoders of every architecture give the logits of Transformers, prompt at once, token by token, and in company.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use max_core::DType;
-use max_driver::CPU;
+use max_driver::{CPU, Device};
 use max_pipelines::{Cache, DecoderModel, DecoderOptions, Folder, ModelFiles, Pages, Step};
 use max_weights::load_weights;
 use serde_json::Value;
@@ -60,16 +61,16 @@ fn greatest(row: &[f32]) -> u32 {
     row.iter().position(|&x| x == most).unwrap() as u32
 }
 
-/// Runs the cases of a folder: the prompt at once with all logits, then token by token.
-fn check(folder: &Path) {
+/// Runs the cases of a folder on a device: the prompt at once with all logits, then token by token.
+fn check(folder: &Path, device: &Device, tolerance: f32) {
     // What is scaled with the length has no longest one.
     let max_length = folder.ends_with("llama-dynamic").then_some(128);
-    let model = load(folder, &DecoderOptions { max_length, ..options() });
+    let model = load(folder, &DecoderOptions { max_length, device: device.clone(), ..options() });
     let vocab = model.config().vocab_size;
     for case in cases(folder) {
         let name = format!("{} {}", folder.display(), case.name);
         let all = [&case.prompt[..], &case.generated].concat();
-        let mut cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
+        let mut cache = Cache::new(model.config(), model.cache_config(), device).unwrap();
         let mut pages = Pages::default();
         cache.reserve(&mut pages, all.len()).unwrap();
         let mut found = model
@@ -83,7 +84,7 @@ fn check(folder: &Path) {
             let logits = match model.config().reread_at(length) {
                 true => {
                     pages = Pages::default();
-                    cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
+                    cache = Cache::new(model.config(), model.cache_config(), device).unwrap();
                     cache.reserve(&mut pages, all.len()).unwrap();
                     model.run(&cache, &mut [Step { tokens: &all[..length], pages: &mut pages }])
                 }
@@ -92,12 +93,12 @@ fn check(folder: &Path) {
             found.extend(logits.unwrap().to_vec::<f32>().unwrap());
         }
         let worst = worst(&found, &case.logits);
-        assert!(worst < 1e-4, "{worst} for {name}");
+        assert!(worst < tolerance, "{worst} for {name}");
     }
 }
 
-#[test]
-fn every_architecture_gives_the_logits_of_transformers() {
+/// Checks every architecture on a device.
+fn check_all(device: &Device, tolerance: f32) {
     let mut folders: Vec<PathBuf> = goldens()
         .read_dir()
         .unwrap()
@@ -106,9 +107,25 @@ fn every_architecture_gives_the_logits_of_transformers() {
         .collect();
     folders.sort();
     assert!(folders.len() >= 19, "{folders:?}");
-    let failed: Vec<_> =
-        folders.iter().filter(|folder| std::panic::catch_unwind(|| check(folder)).is_err()).collect();
+    let fails = |folder: &&PathBuf| std::panic::catch_unwind(|| check(folder, device, tolerance)).is_err();
+    let failed: Vec<_> = folders.iter().filter(fails).collect();
     assert!(failed.is_empty(), "{failed:?}");
+}
+
+#[test]
+fn every_architecture_gives_the_logits_of_transformers() {
+    check_all(&CPU(), 1e-4);
+}
+
+#[test]
+fn every_architecture_gives_the_same_tokens_on_a_gpu() {
+    match Device::accelerator(None) {
+        Ok(device) => check_all(&device, 1e-3),
+        Err(why) => {
+            // Not eprintln!, whose output tests capture.
+            let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", why.message());
+        }
+    }
 }
 
 #[test]
@@ -187,7 +204,7 @@ fn caches_of_other_dtypes_are_close() {
     let folder = goldens().join("llama-linear");
     let case = cases(&folder).swap_remove(0);
     for (cache_dtype, most) in [(DType::Float16, 2e-2), (DType::BFloat16, 1e-1)] {
-        let model = load(&folder, &DecoderOptions { cache_dtype, ..options() });
+        let model = load(&folder, &DecoderOptions { cache_dtype: Some(cache_dtype), ..options() });
         let mut cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
         let mut pages = Pages::default();
         cache.reserve(&mut pages, case.prompt.len()).unwrap();

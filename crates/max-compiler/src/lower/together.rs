@@ -33,10 +33,7 @@ pub(super) fn together(parts: &Parts) -> Vec<Vec<usize>> {
             {
                 steps[leader].append(&mut own);
             }
-            // On a GPU every matmul is a launch, or several.
-            (Work::Kernel(Kernel::Matmul(_) | Kernel::QMatmul(_)), _) => {
-                open = (parts.fuse && group.device.is_cpu()).then_some(number);
-            }
+            (Work::Kernel(Kernel::Matmul(_) | Kernel::QMatmul(_)), _) => open = parts.fuse.then_some(number),
             (Work::Kernel(Kernel::Loop(_)) | Work::Print(..) | Work::Transfer { .. }, _) => {}
             (Work::Kernel(_) | Work::Nested(_) | Work::Collective { .. } | Work::Custom(_), _) => open = None,
         }

@@ -7,7 +7,7 @@
 
 use max_core::kernel::{Limits, Placed, Tables};
 use max_core::{
-    DType, Dim, Element, HostBytes, QuantizationEncoding, Result, TensorType, Type, bail, dispatch,
+    DType, DeviceRef, Dim, Element, HostBytes, QuantizationEncoding, Result, TensorType, Type, bail, dispatch,
 };
 
 use crate::attr::op_struct;
@@ -56,7 +56,7 @@ op_fns! {
             bail!(value, "paged_attention takes float queries [tokens, heads, depth]; got {}", q.tensor_type());
         }
         let window = usize::try_from(window.max(0)).unwrap_or(usize::MAX);
-        let query = permute_value(&cast_value(&q, DType::Float32)?, vec![1, 0, 2])?;
+        let query = permute_value(&floats(&q)?, vec![1, 0, 2])?;
         let contents = ops::buffer_load(cache)?;
         let [starts, lengths, table, layer] = &places;
         let operands = [&query, &contents, starts, lengths, table, layer];
@@ -73,7 +73,7 @@ op_fns! {
         let x = x.tensor()?;
         let places = places(&x, &cache, [row_offsets, cache_lengths, lookup_table, layer])?;
         let Ok(part) = usize::try_from(part) else { bail!(value, "part {part} of a cache") };
-        let mut operands = vec![cache.value().clone(), cast_value(&x, DType::Float32)?.into()];
+        let mut operands = vec![cache.value().clone(), floats(&x)?.into()];
         operands.extend(places.into_iter().map(Into::into));
         record(PagedStore { part }, &operands)?;
         Ok(())
@@ -102,6 +102,17 @@ op_fns! {
             (ops::gather(&starts, &sequence, 0)?, ops::gather(&starts, ops::add(&sequence, 1)?, 0)?);
         ops::add(ops::gather(lengths, sequence, 0)?, ops::sub(end, start)?)
     }
+}
+
+/// Tokens in a dtype that kernels read: on a GPU 16-bit floats are read as they are.
+fn floats(x: &TensorValue) -> Result<TensorValue> {
+    let dtype = if is_read(x.dtype(), x.device()) { x.dtype() } else { DType::Float32 };
+    cast_value(x, dtype)
+}
+
+/// Whether kernels on a device read tokens in a dtype.
+fn is_read(dtype: DType, device: DeviceRef) -> bool {
+    dtype == DType::Float32 || dtype.is_half() && device.is_gpu()
 }
 
 /// A tensor of integers of some rank as int64 where another one is.
@@ -242,8 +253,8 @@ impl Operation for PagedAttention {
         let [heads, _, depth] = &query.shape[..] else {
             bail!(value, "paged_attention takes queries [heads, tokens, depth]; got {}", query.shape);
         };
-        if query.dtype != DType::Float32 {
-            bail!(value, "paged_attention takes float32 queries; got {}", query.dtype);
+        if !is_read(query.dtype, query.device) {
+            bail!(value, "paged_attention takes float32 queries on {}; got {}", query.device, query.dtype);
         }
         check(cache, [heads, depth], tables)?;
         if cache.shape[1].as_static().is_some_and(|parts| parts != 2) {
@@ -280,6 +291,7 @@ impl Operation for PagedAttention {
         let (query, cache) = (&operands[0], &operands[1]);
         let &[heads, tokens, depth] = query.shape() else { bail!(internal, "queries of another rank") };
         let placed = placed(cache.shape(), tokens, &operands[2..])?;
+        let (dtype, query) = (query.dtype(), &query.cast(DType::Float32)?);
         let (queries, stored, sizes) = (query.elements::<f32>()?, elements(cache)?, cache.shape());
         let mut results = allocate::<f32>(queries.len())?;
         results.resize(queries.len(), 0.0);
@@ -314,7 +326,7 @@ impl Operation for PagedAttention {
                 }
             }
         }
-        Ok(vec![HostTensor::from_vec(query.shape(), results)?])
+        Ok(vec![HostTensor::from_vec(query.shape(), results)?.cast(dtype)?])
     }
 }
 
@@ -326,8 +338,8 @@ impl Operation for PagedStore {
         let [_, heads, depth] = &x.shape[..] else {
             bail!(value, "paged_store takes [tokens, heads, depth]; got {}", x.shape);
         };
-        if x.dtype != DType::Float32 {
-            bail!(value, "paged_store takes float32; got {}", x.dtype);
+        if !is_read(x.dtype, x.device) {
+            bail!(value, "paged_store takes float32 on {}; got {}", x.device, x.dtype);
         }
         let cache = cache.as_tensor();
         check(&cache, [heads, depth], tables)?;
@@ -358,7 +370,8 @@ impl Operation for PagedStore {
         if heads != sizes[4] {
             bail!(value, "a cache of {} heads does not hold {heads} heads", sizes[4]);
         }
-        let (values, mut bytes) = (x.elements::<f32>()?, cache.bytes().to_vec());
+        let (x, mut bytes) = (x.cast(DType::Float32)?, cache.bytes().to_vec());
+        let values = x.elements::<f32>()?;
         let row_bytes = sizes[5] * cache.dtype().size_in_bytes();
         for sequence in &placed.sequences {
             for (token, head) in

@@ -301,17 +301,21 @@ fn turn(x: &TensorValue, rows: &TensorValue, interleaved: bool) -> Result<Tensor
     let [outer @ .., _] = &x.shape()[..] else { bail!(internal, "rope of a scalar") };
     let pairs = rows.shape()[rows.rank() - 2].clone();
     let (split, axis) = if interleaved { ([pairs, TWO], -1) } else { ([TWO, pairs], -2) };
-    let split = reshape_value(&cast_value(x, wide)?, [outer, &split].concat().into())?;
-    let of_pair = |at: i64| match interleaved {
-        true => ops::slice_tensor(&split, vec![Index::Ellipsis, at.into()]),
-        false => ops::slice_tensor(&split, vec![Index::Ellipsis, at.into(), Index::from(..)]),
+    let split = reshape_value(x, [outer, &split].concat().into())?;
+    // Casts of parts, not parts of casts: so everything is one loop.
+    let of_pair = |at: i64| {
+        let part = match interleaved {
+            true => ops::slice_tensor(&split, vec![Index::Ellipsis, at.into()]),
+            false => ops::slice_tensor(&split, vec![Index::Ellipsis, at.into(), Index::from(..)]),
+        };
+        cast_value(&part?, wide)
     };
     let of_row = |at: i64| cast_value(&ops::slice_tensor(rows, vec![Index::Ellipsis, at.into()])?, wide);
     let ([a, b], [cos, sin]) = ([of_pair(0)?, of_pair(1)?], [of_row(0)?, of_row(1)?]);
     let first = ops::sub(ops::mul(&a, &cos), ops::mul(&b, &sin))?;
     let second = ops::add(ops::mul(&a, &sin), ops::mul(&b, &cos))?;
-    let turned = reshape_value(&ops::stack([first, second], axis)?, x.shape().clone())?;
-    cast_value(&turned, x.dtype())
+    let sides = [cast_value(&first, x.dtype())?, cast_value(&second, x.dtype())?];
+    reshape_value(&ops::stack(sides, axis)?, x.shape().clone())
 }
 
 #[cfg(test)]

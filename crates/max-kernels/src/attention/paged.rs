@@ -20,7 +20,7 @@ impl PreparedPagedAttention {
         let [_, parts, _, page, key_heads, _] = k.pages.sizes;
         let (tokens, depth) = (k.pages.tokens, k.pages.depth);
         if k.query.dtype != DType::Float32 {
-            bail!(internal, "paged attention of {} queries", k.query.dtype);
+            bail!(not_implemented, "attention of {} queries on a host; cast them to float32", k.query.dtype);
         }
         if parts != 2 {
             bail!(value, "attention needs a cache of keys and values, which are 2 parts; got {parts}");

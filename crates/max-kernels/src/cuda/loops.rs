@@ -25,7 +25,7 @@ use crate::loops::settle;
 use mapping::Mapping;
 use nest::Nest;
 use split::split;
-pub(super) use words::memory_type;
+pub(super) use words::{cast_text, literal_text, memory_type};
 
 /// The declarations that all functions share.
 pub(super) static PRELUDE: LazyLock<String> = LazyLock::new(|| {
@@ -96,12 +96,17 @@ fn call(nest: &Nest, form: &Mapping) -> Result<Call> {
     })
 }
 
-/// The source of a function, named by a hash of its text.
-fn source(code: String) -> Source {
+/// A name with a hash of a text, so that equal texts have equal names.
+pub(super) fn named(name: &str, code: &str) -> String {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     let hash = code.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
-    let name = format!("loop_{hash:032x}");
+    format!("{name}_{hash:032x}")
+}
+
+/// The source of a function, named by a hash of its text.
+fn source(code: String) -> Source {
+    let name = named("loop", &code);
     let code = code.replacen(text::NAME, &name, 1);
     Source { name, prelude: Cow::Borrowed(PRELUDE.as_str()), code }
 }

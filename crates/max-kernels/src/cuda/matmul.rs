@@ -4,6 +4,7 @@
 //! data. Here it is carried out: a matmul that cannot run as it is becomes one that can, by copying its operands, by
 //! splitting it into several matmuls, or as a matmul into scratch memory and a loop, and is planned again.
 
+mod ending;
 pub(super) mod fused;
 mod method;
 mod own;
@@ -39,8 +40,22 @@ impl Plan {
             MatmulMethod::Scratch => self.through_scratch(k),
             MatmulMethod::Widened => self.with_copies(k, WIDENED),
             MatmulMethod::Own(store) => self.own_matmul(k, &store),
-            MatmulMethod::Thin(layout, fused) => self.thin_matmul(k, layout, &fused),
+            MatmulMethod::Thin(layout) => self.thin_matmuls(std::slice::from_ref(k), layout),
             MatmulMethod::Library(gemm) => self.by_library(k, &gemm),
+        }
+    }
+
+    /// Adds matmuls of one left operand: a single function if they have few rows.
+    pub(super) fn matmuls(&mut self, all: &[Matmul<i64>]) -> Result<()> {
+        let simple = all.iter().map(simplify).collect::<Result<Vec<_>>>()?;
+        let methods = simple.iter().map(decide).collect::<Result<Vec<_>>>()?;
+        match methods.first() {
+            Some(MatmulMethod::Thin(layout))
+                if thin::fit(&simple) && methods.iter().all(|m| *m == methods[0]) =>
+            {
+                self.thin_matmuls(&simple, *layout)
+            }
+            _ => all.iter().try_for_each(|k| self.matmul(k)),
         }
     }
 

@@ -52,8 +52,8 @@ fn open() -> Option<Library> {
 ///
 /// The library is NVRTC.
 unsafe fn compile(library: &Library, source: &Source, architecture: &str) -> String {
-    let (code, name) =
-        (CString::new(source.code.as_str()).unwrap(), CString::new(source.name.as_str()).unwrap());
+    let code = CString::new([&source.prelude, source.code.as_str()].concat()).unwrap();
+    let name = CString::new(source.name.as_str()).unwrap();
     let options =
         [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()]
             .map(|option| CString::new(option).unwrap());

@@ -34,7 +34,7 @@ impl Plan {
     pub(super) fn paged_store(&mut self, k: &PagedStore<i64>) -> Result<()> {
         let cache = Cache::new(&k.pages, &k.cache)?;
         let [_, parts, ..] = k.pages.sizes;
-        if k.source.dtype != DType::Float32 || k.part as i64 >= parts {
+        if !is_read(k.source.dtype) || k.part as i64 >= parts {
             bail!(internal, "a store of {} to part {} of {parts}", k.source.dtype, k.part);
         }
         let rows = k.pages.tokens.saturating_mul(cache.heads);
@@ -48,7 +48,7 @@ impl Plan {
         params.push(Param::Number(cache.heads));
         params.extend(k.source.strides.iter().chain(&[page, layer, token, head]).map(|&n| Param::Number(n)));
         self.launches.push(PlannedLaunch::Function(Call {
-            source: store_source(&cache),
+            source: store_source(&cache, k.source.dtype),
             grid: [(rows as u64).div_ceil(8).min(1 << 16) as u32, 1, 1],
             block: [256, 1, 1],
             shared: 0,
@@ -60,7 +60,7 @@ impl Plan {
     /// Adds attention.
     pub(super) fn paged_attention(&mut self, k: &PagedAttention<i64>) -> Result<()> {
         let cache = Cache::new(&k.pages, &k.cache)?;
-        if k.query.dtype != DType::Float32 || cache.heads < 1 || k.heads % cache.heads != 0 {
+        if !is_read(k.query.dtype) || cache.heads < 1 || k.heads % cache.heads != 0 {
             bail!(internal, "attention of {} heads of {} to {}", k.heads, k.query.dtype, cache.heads);
         }
         if k.epilogue.shape.contains(&0) {
@@ -120,7 +120,7 @@ impl Plan {
         params.extend([Param::Number(window(k)), Param::Bits(k.softcap.to_bits())]);
         params.extend(strides(&[&k.query.strides, &out.strides, &cache.strides[..5]]));
         self.launches.push(PlannedLaunch::Function(Call {
-            source: rows_source(cache, out.dtype),
+            source: rows_source(k, cache, out.dtype),
             grid: [(rows as u64).div_ceil(4).min(1 << 20) as u32, 1, 1],
             block: [128, 1, 1],
             shared: 0,
@@ -234,6 +234,11 @@ impl Cache {
     }
 }
 
+/// Whether functions read tokens in a dtype.
+fn is_read(dtype: DType) -> bool {
+    dtype == DType::Float32 || dtype.is_half()
+}
+
 fn strides(all: &[&[i64]]) -> Vec<Param> {
     all.iter().copied().flatten().map(|&stride| Param::Number(stride)).collect()
 }
@@ -274,23 +279,20 @@ fn tensor_params(
 /// The texts that all functions begin with.
 const TABLES: &str = concat!(include_str!("report.cuh"), include_str!("paged/tables.cuh"));
 
-fn store_source(cache: &Cache) -> Source {
+fn store_source(cache: &Cache, from: DType) -> Source {
     let (depth, encoded) = (cache.depth.to_string(), u8::from(cache.is_encoded()).to_string());
-    let name = format!("paged_store_{}_{depth}", cache.dtype);
+    let name = format!("paged_store_{from}_{}_{depth}", cache.dtype);
     let words = [("DEPTH", depth.as_str()), ("ENCODED", &encoded)];
-    typed(
-        &name,
-        &[("FLOAT", DType::Float32), ("IN", cache.dtype)],
-        &words,
-        &[TABLES, include_str!("paged/store.cu")].concat(),
-    )
+    let dtypes = [("FLOAT", DType::Float32), ("IN", cache.dtype), ("SOURCE", from)];
+    typed(&name, &dtypes, &words, &[TABLES, include_str!("paged/store.cu")].concat())
 }
 
-fn rows_source(cache: &Cache, out: DType) -> Source {
+fn rows_source(k: &PagedAttention<i64>, cache: &Cache, out: DType) -> Source {
     let (depth, encoded) = (cache.depth.to_string(), u8::from(cache.is_encoded()).to_string());
-    let name = format!("paged_attention_rows_{}_{out}_{depth}", cache.dtype);
+    let query = k.query.dtype;
+    let name = format!("paged_attention_rows_{query}_{}_{out}_{depth}", cache.dtype);
     let words = [("DEPTH", depth.as_str()), ("ENCODED", &encoded)];
-    let dtypes = [("FLOAT", DType::Float32), ("IN", cache.dtype), ("OUT", out)];
+    let dtypes = [("FLOAT", DType::Float32), ("IN", cache.dtype), ("OUT", out), ("QUERY", k.query.dtype)];
     typed(&name, &dtypes, &words, &[TABLES, include_str!("paged/rows.cu")].concat())
 }
 
@@ -304,10 +306,10 @@ fn tensor_source(k: &PagedAttention<i64>, cache: &Cache, out: DType, split: bool
     ];
     let depth = cache.depth.to_string();
     let digits: String = flags.iter().map(|(_, on)| if *on { '1' } else { '0' }).collect();
-    let name = format!("paged_attention_{digits}_{out}_{depth}");
+    let name = format!("paged_attention_{digits}_{}_{out}_{depth}", k.query.dtype);
     let flags = flags.map(|(word, on)| (word, if on { "1" } else { "0" }));
     let words = [&flags[..], &[("DEPTH", depth.as_str())]].concat();
-    let dtypes = [("FLOAT", DType::Float32), ("IN", cache.dtype), ("OUT", out)];
+    let dtypes = [("FLOAT", DType::Float32), ("IN", cache.dtype), ("OUT", out), ("QUERY", k.query.dtype)];
     let text = [TABLES, include_str!("tensor.cuh"), include_str!("paged/tensor.cu")].concat();
     typed(&name, &dtypes, &words, &text)
 }
@@ -368,11 +370,9 @@ mod tests {
         for dtype in [DType::Float32, DType::Float16, DType::BFloat16, DType::UInt8] {
             let k = attention(dtype, 96);
             let cache = Cache::new(&k.pages, &k.cache).unwrap();
-            any.extend([
-                store_source(&cache),
-                rows_source(&cache, DType::BFloat16),
-                combine_source(96, dtype),
-            ]);
+            let from = if dtype == DType::UInt8 { DType::Float16 } else { dtype };
+            any.extend([store_source(&cache, from), rows_source(&k, &cache, DType::BFloat16)]);
+            any.push(combine_source(96, from));
         }
         for (dtype, depth) in [(DType::Float16, 64), (DType::BFloat16, 40), (DType::BFloat16, 256)] {
             for (window, softcap) in [(0, 0.0), (3, 2.0)] {

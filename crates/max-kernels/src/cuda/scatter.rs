@@ -180,7 +180,6 @@ mod tests {
                 modes.map(|mode| source(mode, Combine::Add, DType::Float32, indices, 2))
             }));
         sources.push(source(Mode::Rows, Combine::Max, DType::BFloat16, DType::Int32, 0));
-        let whole = |source: Source| Source { code: format!("{}{}", *PRELUDE, source.code), ..source };
-        nvrtc::check(&sources.into_iter().map(whole).collect::<Vec<_>>());
+        nvrtc::check(&sources);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use max_core::{DType, HostBytes, Result, bail};
-use max_driver::Buffer;
+use max_core::{DType, Result, ViewIndex, bail};
+use max_driver::{Buffer, Device};
 use max_engine::WeightsRegistry;
 use max_nn::Module;
 use max_nn::state::Rules;
@@ -14,8 +14,8 @@ use super::graph::Decoder;
 /// The numbers that are drawn; weights repeat them. Every block format divides them evenly.
 const DRAWN: usize = 1 << 16;
 
-/// Small numbers for all weights of a decoder.
-pub fn values(decoder: &Decoder) -> Result<WeightsRegistry> {
+/// Small numbers for all weights of a decoder, made where they are needed.
+pub fn values(decoder: &Decoder, device: &Device) -> Result<WeightsRegistry> {
     let mut state = HashMap::new();
     for (name, weight) in decoder.raw_state_dict() {
         let ty = weight.tensor_type();
@@ -26,7 +26,7 @@ pub fn values(decoder: &Decoder) -> Result<WeightsRegistry> {
             Some(encoding) => drawn.encode(encoding)?,
             None => drawn.astype(ty.dtype)?,
         };
-        let data = repeated(&drawn.data.host_bytes()?, ty.dtype, &sizes)?;
+        let data = repeated(&drawn.data, ty.dtype, &sizes, device)?;
         state.insert(name, WeightData { data, quantization_encoding: weight.quantization_encoding });
     }
     decoder.load_state_dict(&state, Rules::default())
@@ -42,15 +42,22 @@ fn draw() -> Vec<f32> {
     (0..DRAWN).map(next).collect()
 }
 
-/// A tensor of repeated bytes.
-fn repeated(bytes: &[u8], dtype: DType, sizes: &[usize]) -> Result<Buffer> {
+/// A tensor of repeated bytes on a device.
+fn repeated(pattern: &Buffer, dtype: DType, sizes: &[usize], device: &Device) -> Result<Buffer> {
     let count = sizes.iter().try_fold(dtype.size_in_bytes(), |count, &size| count.checked_mul(size));
     let Some(count) = count else { bail!(memory, "a weight of the shape {sizes:?} is too large") };
-    let mut all: Vec<u8> = Vec::new();
-    max_core::memory::try_reserve(&mut all, count, "a weight")?;
-    while all.len() < count {
-        let taken = bytes.len().min(count - all.len());
-        all.extend_from_slice(&bytes[..taken]);
+    let all = Buffer::uninit_pooled(DType::UInt8, &[count], device)?;
+    let part = |buffer: &Buffer, start: usize, stop: usize| {
+        buffer.index(&[ViewIndex::Slice { start: Some(start as i64), stop: Some(stop as i64), step: 1 }])
+    };
+    let bytes = pattern.view(DType::UInt8, Some(&[pattern.num_bytes()]))?;
+    let mut done = bytes.num_bytes().min(count);
+    part(&all, 0, done)?.copy_from(&part(&bytes, 0, done)?)?;
+    // What is there is copied behind it, twice as much each time.
+    while done < count {
+        let more = done.min(count - done);
+        part(&all, done, done + more)?.copy_from(&part(&all, 0, more)?)?;
+        done += more;
     }
-    Buffer::from_host_bytes(HostBytes::from_vec(all), dtype, sizes)
+    all.view(dtype, Some(sizes))
 }

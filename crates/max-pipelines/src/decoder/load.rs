@@ -23,8 +23,8 @@ pub struct DecoderOptions {
     pub max_length: Option<usize>,
     /// The tokens that the cache has room for; as many as one sequence has at most, if it is not said.
     pub cache_tokens: Option<usize>,
-    /// The dtype of the cache; uint8 for blocks of Q8_0.
-    pub cache_dtype: DType,
+    /// The dtype of the cache, uint8 for blocks of Q8_0; the one that everything is computed in, if it is not said.
+    pub cache_dtype: Option<DType>,
     /// The tokens of a page of the cache.
     pub page_size: usize,
     /// What matrices are converted to when they are loaded, if it is not what they are.
@@ -40,7 +40,7 @@ impl Default for DecoderOptions {
             threads: None,
             max_length: None,
             cache_tokens: None,
-            cache_dtype: DType::Float32,
+            cache_dtype: None,
             page_size: 128,
             quantize: None,
             dummy: false,
@@ -52,8 +52,21 @@ impl Default for DecoderOptions {
 const USUAL_LENGTH: usize = 8192;
 
 impl DecoderOptions {
+    /// The dtype that everything is computed in. A GPU multiplies 16-bit floats as they are; on a CPU, and with blocks, what
+    /// weights are multiplied by is float32.
+    fn dtype(&self, matrices: Stored) -> DType {
+        match matrices {
+            Stored::Floats(dtype) if dtype.is_half() && !self.device.runs_on_host() => dtype,
+            _ => DType::Float32,
+        }
+    }
+
     /// The config with the length that is wanted, how its cache is made, and a session.
-    fn apply(&self, mut config: DecoderConfig) -> Result<(DecoderConfig, CacheConfig, InferenceSession)> {
+    fn apply(
+        &self,
+        mut config: DecoderConfig,
+        dtype: DType,
+    ) -> Result<(DecoderConfig, CacheConfig, InferenceSession)> {
         let longest = self.max_length.unwrap_or(config.max_length.min(USUAL_LENGTH));
         if longest == 0 || longest > config.max_length && !config.is_open_ended() {
             bail!(value, "sequences of {longest} tokens: the context of the model has {}", config.max_length);
@@ -62,7 +75,7 @@ impl DecoderOptions {
         let cache = CacheConfig {
             page_size: self.page_size,
             tokens: self.cache_tokens.unwrap_or(longest),
-            dtype: self.cache_dtype,
+            dtype: self.cache_dtype.unwrap_or(dtype),
         };
         let session = InferenceSession::new([self.device.clone()]);
         Ok((
@@ -108,9 +121,10 @@ impl ModelFiles {
                 }
             }
         };
-        let (config, cache, session) = options.apply(config)?;
         let stored = options.quantize.unwrap_or(Stored::Floats(DType::Float32));
-        DecoderModel::dummy(config, stored, session, (cache, DType::Float32, &options.device))
+        let dtype = options.dtype(stored);
+        let (config, cache, session) = options.apply(config, dtype)?;
+        DecoderModel::dummy(config, stored, session, (cache, dtype, &options.device))
     }
 
     /// The weights, and what describes them: the architecture, the config and how weights are renamed.
@@ -188,9 +202,10 @@ impl Opened {
         if config.layers.len() > weights.len() {
             bail!(value, "{} layers have only {} weights", config.layers.len(), weights.len());
         }
-        let (config, cache, session) = options.apply(config)?;
-        let dtype = DType::Float32;
-        let sources = Sources::new(&weights, &config, &|name| names.rename(name), (options.quantize, dtype));
+        let mut sources = Sources::new(&weights, &config, &|name| names.rename(name), options.quantize);
+        let dtype = options.dtype(sources.stored("layers.0.attention.query.weight"));
+        sources.dtype = dtype;
+        let (config, cache, session) = options.apply(config, dtype)?;
         DecoderModel::new(config, &sources, session, (cache, dtype, &options.device), each)
     }
 }

@@ -7,13 +7,15 @@ use max_driver::Device;
 
 use super::{Cache, DecoderModel, Pages, Step};
 
-/// The most tokens of a prompt that are computed at once.
+/// The most tokens of a prompt that are computed at once, on a CPU and on a GPU.
 const CHUNK: usize = 512;
+const GPU_CHUNK: usize = 4096;
 
 /// A decoder and its cache, which sequences share.
 pub struct Sequences {
     model: DecoderModel,
     cache: Mutex<Cache>,
+    chunk: usize,
 }
 
 /// A sequence of tokens, whose keys and values are in the cache as far as they were computed. Its pages go back when it is
@@ -28,7 +30,8 @@ impl Sequences {
     /// The sequences of a model on a device.
     pub fn new(model: DecoderModel, device: &Device) -> Result<Sequences> {
         let cache = Mutex::new(Cache::new(model.config(), model.cache_config(), device)?);
-        Ok(Sequences { model, cache })
+        let chunk = if device.runs_on_host() { CHUNK } else { GPU_CHUNK };
+        Ok(Sequences { model, cache, chunk })
     }
 
     /// The model.
@@ -100,7 +103,8 @@ impl Sequence<'_> {
         while self.tokens.len() < tokens.len() {
             let done = self.tokens.len();
             // What is turned by the length of the sequence needs the length of the whole.
-            let most = if crosses || self.of.model.config().is_open_ended() { tokens.len() } else { CHUNK };
+            let most =
+                if crosses || self.of.model.config().is_open_ended() { tokens.len() } else { self.of.chunk };
             let chunk = &tokens[done..tokens.len().min(done + most)];
             let mut cache = self.of.cache();
             cache.reserve(&mut self.pages, chunk.len())?;

@@ -20,17 +20,17 @@ pub struct Sources<'a> {
     /// What matrices are converted to, if it is not what they are.
     to: Option<Stored>,
     /// The dtype of what is computed, and so of vectors.
-    dtype: DType,
+    pub dtype: DType,
 }
 
 impl<'a> Sources<'a> {
     /// The weights under the names that a function gives; those without are not used. Matrices of several projections
-    /// below each other are divided.
+    /// below each other are divided. Everything is computed in float32, unless it is said otherwise.
     pub fn new(
         weights: &'a Weights,
         config: &DecoderConfig,
         rename: &dyn Fn(&str) -> Option<String>,
-        (to, dtype): (Option<Stored>, DType),
+        to: Option<Stored>,
     ) -> Sources<'a> {
         let (query, key) = (config.heads * config.head_dim, config.key_heads * config.head_dim);
         let fused = [
@@ -56,7 +56,7 @@ impl<'a> Sources<'a> {
                 start = rows[1];
             }
         }
-        Sources { weights, named, to, dtype }
+        Sources { weights, named, to, dtype: DType::Float32 }
     }
 
     fn info(&self, name: &str) -> Option<WeightInfo> {

@@ -18,7 +18,7 @@ pub(in crate::cuda) fn memory_type(dtype: DType) -> &'static str {
 }
 
 /// A literal in register form.
-pub(super) fn literal_text(literal: Literal) -> String {
+pub(in crate::cuda) fn literal_text(literal: Literal) -> String {
     let of = register_type(literal.dtype);
     let bytes = literal.bits.to_le_bytes();
     match literal.dtype {
@@ -47,7 +47,7 @@ pub(super) fn literal_text(literal: Literal) -> String {
     }
 }
 
-pub(super) fn cast_text(from: DType, to: DType, value: &str) -> String {
+pub(in crate::cuda) fn cast_text(from: DType, to: DType, value: &str) -> String {
     if register(to) != to {
         return format!("lane::Rounded<{}>::of({value})", memory_type(to));
     }

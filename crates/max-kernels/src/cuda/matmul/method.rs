@@ -28,8 +28,8 @@ pub(super) enum MatmulMethod {
     Scratch,
     /// By our own function, stored without an epilogue.
     Own(Access<i64>),
-    /// By our function for few rows.
-    Thin(RightLayout, Box<FusedEpilogue>),
+    /// By our function for few rows, with any epilogue.
+    Thin(RightLayout),
     /// By the library.
     Library(Box<LibraryGemm>),
 }
@@ -52,6 +52,13 @@ pub(super) fn decide(k: &Matmul<i64>) -> Result<MatmulMethod> {
     if k.k <= 0 {
         return Ok(MatmulMethod::Zeros);
     }
+    if let Some(layout) = thin_layout(k)? {
+        return Ok(MatmulMethod::Thin(layout));
+    }
+    let swapped = transposed(k);
+    if k.m > k.n && thin_layout(&swapped)?.is_some() {
+        return Ok(MatmulMethod::Others(vec![swapped]));
+    }
     let Some(fused) = fused::read(&k.epilogue) else { return Ok(MatmulMethod::Scratch) };
     let dtype = k.lhs.dtype;
     if !dtype.is_float() {
@@ -72,13 +79,6 @@ pub(super) fn decide(k: &Matmul<i64>) -> Result<MatmulMethod> {
     } else {
         Scaling::None
     };
-    if let Some(layout) = thin_layout(k) {
-        return Ok(MatmulMethod::Thin(layout, Box::new(fused)));
-    }
-    let swapped = transposed(k);
-    if k.m > k.n && (fused.bias.is_none() || fused.residual.is_none()) && thin_layout(&swapped).is_some() {
-        return Ok(MatmulMethod::Others(vec![swapped]));
-    }
     let Some(result) = ResultLayout::new(k, &fused) else {
         let fused = fused::read(&swapped.epilogue);
         let can = fused.is_some_and(|fused| ResultLayout::new(&swapped, &fused).is_some());

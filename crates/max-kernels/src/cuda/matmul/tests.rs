@@ -403,7 +403,7 @@ fn empty_matmuls_give_nothing_or_zeros() {
 fn thin_matmuls_read_the_right_operand_once() {
     use thin::RightLayout;
     let thin_layout = |k: &Matmul<i64>| match method(k) {
-        MatmulMethod::Thin(layout, _) => Some(layout),
+        MatmulMethod::Thin(layout) => Some(layout),
         _ => None,
     };
     assert_eq!(thin_layout(&matmul(F32, &[], [1, 4096, 512])), Some(RightLayout::Rows));
@@ -431,21 +431,34 @@ fn thin_functions_compile() {
         for (at, layout) in
             [thin::RightLayout::Columns, thin::RightLayout::Rows].into_iter().cycle().take(8).enumerate()
         {
-            let mut k = matmul(dtype, &[], [[1, 2, 3, 4][at / 2], 4096, 512]);
-            k.epilogue.accesses[0].dtype = to;
-            let store = k.epilogue.accesses[0].clone();
-            let fused = fused::FusedEpilogue {
-                scales: [None, None],
-                is_rounded: false,
-                bias: (at % 3 == 0).then(|| store.clone()),
-                residual: (at % 2 == 0).then(|| store.clone()),
-                activation: [Activation::None, Activation::Relu, Activation::GeluTanh][at % 3],
-                store,
-            };
-            sources.push(thin::source(&k, layout, &fused));
+            let k = matmul(dtype, &[], [[1, 2, 3, 4][at / 2], 4096, 512]);
+            let mut gated = k.epilogue.clone();
+            gated.accesses[0].dtype = to;
+            gated.accesses.push(access(3, dtype, 0, &[4096, 1]));
+            gated.code = vec![
+                Instr::Product(dtype),
+                Instr::Apply(RealOp::Silu.into(), [Reg(0); 2]),
+                Instr::Load(1),
+                Instr::Apply(NumericOp::Mul.into(), [Reg(1), Reg(2)]),
+                Instr::Cast(Reg(3), to),
+                Instr::Store(0, Reg(4)),
+            ];
+            let endings = [&k.epilogue, &gated].into_iter().enumerate();
+            let endings = endings.map(|(number, epilogue)| ending::write(epilogue, number).unwrap().unwrap());
+            sources.push(thin::source(&k, layout, &endings.collect::<Vec<_>>()));
         }
     }
     nvrtc::check(&sources);
+}
+
+#[test]
+fn thin_matmuls_of_one_left_operand_are_one_function() {
+    let k = matmul(DType::BFloat16, &[], [1, 512, 4096]);
+    let narrow = Matmul { n: 64, ..k.clone() };
+    assert!(thin::fit(&[k.clone(), narrow]));
+    let mut other = k.clone();
+    other.lhs.slot = Slot(9);
+    assert!(!thin::fit(&[k, other]));
 }
 
 #[test]

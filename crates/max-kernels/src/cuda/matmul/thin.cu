@@ -1,11 +1,16 @@
-// What the functions for matmuls of few rows share: out[b, r, j] = epilogue(sum over p of x[b, r, p] * w[b, p, j]), for
-// up to ROWS rows with unit stride along p.
+// What the functions for products of few rows share: the sum over p of x[b, r, p] * w[b, p, j], for up to ROWS rows with unit
+// stride along p. What happens to an element of a product is a function, `finish`.
 
-#define PARAMETERS \
-    const IN *x, const IN *w, OUT *out, const OUT *bias, const OUT *residual, long long batch, long long m, long long n, \
-        long long k, long long x_batch, long long x_row, long long w_batch, long long w_leading, long long out_batch, \
-        long long out_row, long long out_col, long long residual_batch, long long residual_row, \
-        long long residual_col, long long share
+struct Given {
+    const IN *x;
+    long long batch, m, k, x_batch, x_row, share;
+};
+
+// The matrix, and which of its blocks this one is.
+struct Matrix {
+    const IN *w;
+    long long n, w_batch, w_leading, block, blocks;
+};
 
 // The number of elements in sixteen bytes.
 #define LANES ((int)(16 / sizeof(IN)))
@@ -27,6 +32,14 @@ __device__ __forceinline__ Vector load(const IN *from, long long at, long long e
     for (int e = 0; e < LANES; e++) {
         if (at + e < end) read.each[e] = from[at + e];
     }
+    return read;
+}
+
+// Sixteen bytes that are read once.
+__device__ __forceinline__ uint4 once(const IN *from) {
+    uint4 read;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(read.x), "=r"(read.y), "=r"(read.z), "=r"(read.w) : "l"(from));
     return read;
 }
 

@@ -1,20 +1,23 @@
-//! Matmuls of few rows, which are bound by reading the right operand: functions that read it once, with the same fused
-//! epilogues as the library's.
+//! Matmuls of few rows, which are bound by reading the right operand: functions that read it once, for several matmuls of one
+//! left operand, each with an epilogue of its own.
+
+use std::borrow::Cow;
 
 use max_core::kernel::Matmul;
-use max_core::{DType, Result};
+use max_core::{DType, Result, bail};
 use max_driver::cuda::Source;
 
+use super::super::loops::PRELUDE;
 use super::super::text::typed;
 use super::super::{Address, Call, Param, Plan, PlannedLaunch};
-use super::fused::FusedEpilogue;
+use super::ending::{self, Ending, strides};
 
 /// The most rows of a thin matmul.
 const ROWS: i64 = 4;
 
 /// The columns that warps of `dots.cu` share, and the number of blocks that is enough for a GPU.
 const COLUMNS: u64 = 2;
-const BLOCKS: u64 = 256;
+const BLOCKS: u64 = 512;
 
 /// The width of a strip of `strips.cu` in bytes, and the fewest strips that use the GPU well.
 const STRIP: u64 = 64;
@@ -29,10 +32,19 @@ pub(super) enum RightLayout {
     Rows,
 }
 
-/// The layout of the right operand of a thin matmul; `None` if it has many rows, several batch axes or another layout.
-pub(super) fn thin_layout(k: &Matmul<i64>) -> Option<RightLayout> {
+/// The layout of the right operand of a thin matmul; `None` if it has many rows, several batch axes, another layout, or an
+/// epilogue that is no function of elements.
+pub(super) fn thin_layout(k: &Matmul<i64>) -> Result<Option<RightLayout>> {
+    let layout = layout(k).filter(|_| k.m <= ROWS && k.batch.len() <= 1);
+    Ok(match layout {
+        Some(layout) => ending::write(&k.epilogue, 0)?.map(|_| layout),
+        None => None,
+    })
+}
+
+fn layout(k: &Matmul<i64>) -> Option<RightLayout> {
     let dtype = k.lhs.dtype;
-    if !(dtype.is_half() || dtype == DType::Float32) || k.m > ROWS || k.batch.len() > 1 {
+    if !(dtype.is_half() || dtype == DType::Float32) {
         return None;
     }
     let [.., along] = k.lhs.strides.as_slice() else { return None };
@@ -48,46 +60,48 @@ pub(super) fn thin_layout(k: &Matmul<i64>) -> Option<RightLayout> {
     ((*across == 1 || k.n == 1) && strips >= STRIPS).then_some(RightLayout::Rows)
 }
 
+/// Whether one function computes thin matmuls.
+pub(super) fn fit(all: &[Matmul<i64>]) -> bool {
+    let shared = |k: &Matmul<i64>| (k.lhs.clone(), k.batch.clone(), k.m, k.k);
+    all.windows(2).all(|pair| shared(&pair[0]) == shared(&pair[1]))
+}
+
 impl Plan {
-    /// Adds a thin matmul.
-    pub(super) fn thin_matmul(
-        &mut self,
-        k: &Matmul<i64>,
-        layout: RightLayout,
-        fused: &FusedEpilogue,
-    ) -> Result<()> {
+    /// Adds thin matmuls that fit one function.
+    pub(super) fn thin_matmuls(&mut self, all: &[Matmul<i64>], layout: RightLayout) -> Result<()> {
+        let Some(k) = all.first() else { return Ok(()) };
         let batch = k.batch.first().copied().unwrap_or(1);
         let size = k.lhs.dtype.size_in_bytes() as u64;
-        let (blocks, share) = match layout {
-            RightLayout::Rows => ((k.n as u64).div_ceil(STRIP / size), 1),
-            RightLayout::Columns => {
-                let groups = (k.n as u64).div_ceil(COLUMNS);
-                // Warps share columns until there are enough blocks, or too little for each to do.
-                let all = groups.saturating_mul(batch as u64);
-                let vectors = (k.k as u64 * size).div_ceil(512);
-                let enough = |share: &u64| all.saturating_mul(*share) >= 8 * BLOCKS || *share * 2 > vectors;
-                let share = [1, 2, 4].into_iter().find(enough).unwrap_or(8);
-                (groups.div_ceil(8 / share), share)
-            }
+        let groups = |k: &Matmul<i64>| (k.n as u64).div_ceil(COLUMNS);
+        // Warps share columns until there are enough blocks, or too little for each to do.
+        let every = all.iter().map(groups).sum::<u64>().saturating_mul(batch as u64);
+        let vectors = (k.k as u64 * size).div_ceil(512);
+        let enough = |share: &u64| every.saturating_mul(*share) >= 8 * BLOCKS || *share * 2 > vectors;
+        let share = [1, 2, 4].into_iter().find(enough).unwrap_or(8);
+        let blocks = |k: &Matmul<i64>| match layout {
+            RightLayout::Rows => (k.n as u64).div_ceil(STRIP / size),
+            RightLayout::Columns => groups(k).div_ceil(8 / share),
         };
-        let strides = |strides: &[i64]| match strides {
-            [outer @ .., down, along] => [outer.first().copied().unwrap_or(0), *down, *along],
-            _ => [0; 3],
-        };
-        let [x, w, out] = [&k.lhs, &k.rhs, &fused.store].map(|access| strides(&access.strides));
-        let residual = fused.residual.as_ref().map_or([0; 3], |access| strides(&access.strides));
-        let leading = if layout == RightLayout::Columns { w[2] } else { w[1] };
-        let addend = |access: &Option<_>| {
-            access.as_ref().map_or(Param::Number(0), |it| Param::Address(Address::of(it)))
-        };
-        let mut params =
-            [&k.lhs, &k.rhs, &fused.store].map(|access| Param::Address(Address::of(access))).to_vec();
-        params.extend([addend(&fused.bias), addend(&fused.residual)]);
-        params.extend([batch, k.m, k.n, k.k, x[0], x[1], w[0], leading].map(Param::Number));
-        params.extend(out.into_iter().chain(residual).chain([share as i64]).map(Param::Number));
+        let [x_batch, x_row, _] = strides(&k.lhs);
+        let mut params = vec![Param::Address(Address::of(&k.lhs))];
+        params.extend([batch, k.m, k.k, x_batch, x_row, share as i64].map(Param::Number));
+        let (mut endings, mut total) = (Vec::new(), 0u64);
+        for (number, k) in all.iter().enumerate() {
+            let Some(ending) = ending::write(&k.epilogue, number)? else {
+                bail!(internal, "a thin matmul with another epilogue: {:?}", k.epilogue)
+            };
+            let [w_batch, down, across] = strides(&k.rhs);
+            let leading = if layout == RightLayout::Columns { across } else { down };
+            let own = blocks(k).clamp(1, 1 << 24);
+            params.push(Param::Address(Address::of(&k.rhs)));
+            params.extend([k.n, w_batch, leading, own as i64].map(Param::Number));
+            params.extend(ending.params.iter().map(|(_, param)| *param));
+            endings.push(ending);
+            total += own;
+        }
         self.launches.push(PlannedLaunch::Function(Call {
-            source: source(k, layout, fused),
-            grid: [blocks.clamp(1, 1 << 30) as u32, batch.clamp(1, 1 << 15) as u32, 1],
+            source: source(k, layout, &endings),
+            grid: [total as u32, batch.clamp(1, 1 << 15) as u32, 1],
             block: [256, 1, 1],
             shared: 0,
             params,
@@ -96,20 +110,47 @@ impl Plan {
     }
 }
 
-/// The function for a thin matmul.
-pub(super) fn source(k: &Matmul<i64>, layout: RightLayout, fused: &FusedEpilogue) -> Source {
-    let (from, to) = (k.lhs.dtype, fused.store.dtype);
+/// The function for thin matmuls with some epilogues.
+pub(super) fn source(k: &Matmul<i64>, layout: RightLayout, endings: &[Ending]) -> Source {
+    let dtype = k.lhs.dtype;
     let (rows, count) = match k.m {
         1 => ("1", 1),
         2 => ("2", 2),
         _ => ("4", 4),
     };
-    let words = [&[("ROWS", rows)][..], &fused.words()].concat();
     let (name, text) = match layout {
         RightLayout::Columns => ("dots", include_str!("dots.cu")),
         RightLayout::Rows => ("strips", include_str!("strips.cu")),
     };
-    let flags = fused.flags();
-    let text = [FusedEpilogue::TEXT, include_str!("thin.cu"), text].concat();
-    typed(&format!("{name}{count}_{from}_{to}_{flags}"), &[("IN", from), ("OUT", to)], &words, &text)
+    let mut params = String::from(
+        "const IN *x, long long batch, long long m, long long k, long long x_batch, long long x_row, long long share",
+    );
+    let mut body = String::from(
+        "    const Given given = {x, batch, m, k, x_batch, x_row, share};\n    long long block = blockIdx.x;\n",
+    );
+    for (number, ending) in endings.iter().enumerate() {
+        params += &format!(
+            ", const IN *w{number}, long long n{number}, long long w_batch{number}, long long w_leading{number}, long long \
+             blocks{number}"
+        );
+        for (declaration, _) in &ending.params {
+            params += ", ";
+            params += declaration;
+        }
+        body += &format!(
+            "    if (block < blocks{number}) {{\n        const Matrix matrix = {{w{number}, n{number}, w_batch{number}, \
+             w_leading{number}, block, blocks{number}}};\n        multiply(given, matrix, [&](float product, long long number, \
+             long long row, long long column) {{\n{}        }});\n        return;\n    }}\n    block -= blocks{number};\n",
+            ending.body
+        );
+    }
+    let text = [
+        include_str!("thin.cu"),
+        text,
+        &format!("\nextern \"C\" __global__ void __launch_bounds__(256) NAME({params}) {{\n{body}}}\n"),
+    ]
+    .concat();
+    let name = super::super::loops::named(&format!("{name}{count}_{dtype}"), &text);
+    let typed = typed(&name, &[("IN", dtype)], &[("ROWS", rows)], &text);
+    Source { prelude: Cow::Borrowed(PRELUDE.as_str()), ..typed }
 }

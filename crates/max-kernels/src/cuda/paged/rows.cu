@@ -17,7 +17,7 @@ __device__ __forceinline__ void read(float (&to)[EACH], const IN *row, int lane)
 }
 
 extern "C" __global__ void __launch_bounds__(128) NAME(
-    const float *query, const IN *cache, OUT *out, TABLES, long long heads, long long shared, double scale,
+    const QUERY *query, const IN *cache, OUT *out, TABLES, long long heads, long long shared, double scale,
     long long causal, long long window, double softcap, long long query_head, long long query_token, long long query_step,
     long long out_head, long long out_token, long long out_step, long long cache_page, long long cache_part,
     long long cache_layer, long long cache_token, long long cache_head) {
@@ -37,7 +37,8 @@ extern "C" __global__ void __launch_bounds__(128) NAME(
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int column = i * 32 + lane;
-            queries[i] = column < DEPTH ? query[head * query_head + token * query_token + column * query_step] : 0.0f;
+            const QUERY *const from = query + head * query_head + token * query_token + column * query_step;
+            queries[i] = column < DEPTH ? SUM_OF_QUERY(*from) : 0.0f;
         }
         long long page_at = -1;
         const IN *keys = cache;

@@ -1,7 +1,7 @@
-// Stores rows of float32 in pages of a cache, a warp each: as floats, or as blocks of Q8_0 if ENCODED.
+// Stores rows of floats in pages of a cache, a warp each: as floats, or as blocks of Q8_0 if ENCODED.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(
-    const float *source, IN *cache, TABLES, long long heads, long long source_token, long long source_head,
+    const SOURCE *source, IN *cache, TABLES, long long heads, long long source_token, long long source_head,
     long long source_step, long long cache_page, long long cache_layer, long long cache_token, long long cache_head) {
     const Tables tables = GIVEN_TABLES;
     const int lane = threadIdx.x % 32;
@@ -16,12 +16,12 @@ extern "C" __global__ void __launch_bounds__(256) NAME(
         const long long position = own.cached + token - own.first, at = tables.number_of(position);
         const long long page_number = tables.page_of(number, at);
         if (page_number < 0) continue;
-        const float *const from = source + token * source_token + head * source_head;
+        const SOURCE *const from = source + token * source_token + head * source_head;
         IN *const to = cache + page_number * cache_page + layer * cache_layer + (position - at * page) * cache_token +
                        head * cache_head;
 #if ENCODED
         for (int block = 0; block < DEPTH / 32; block++) {
-            const float value = from[(block * 32 + lane) * source_step];
+            const float value = SUM_OF_SOURCE(from[(block * 32 + lane) * source_step]);
             float largest = fabsf(value);
             for (int apart = 16; apart > 0; apart /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, apart));
             const float scale = largest / 127.0f, inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
@@ -36,7 +36,9 @@ extern "C" __global__ void __launch_bounds__(256) NAME(
             }
         }
 #else
-        for (int column = lane; column < DEPTH; column += 32) to[column] = IN_OF(from[column * source_step]);
+        for (int column = lane; column < DEPTH; column += 32) {
+            to[column] = IN_OF(SUM_OF_SOURCE(from[column * source_step]));
+        }
 #endif
     }
 }

@@ -8,7 +8,7 @@
 //   them: 16 rows of tokens and heads at a time, of which each warp has a fourth of the keys of a tile. What the warps have
 //   found is combined here, and what blocks have found by another function (combine.cu).
 //
-// This text is preceded by definitions of NAME, IN (the cache), OUT, DEPTH (a multiple of 8), HALF, CAUSAL, WINDOW, SOFTCAP and
+// This text is preceded by definitions of NAME, QUERY, IN (the cache), OUT, DEPTH (a multiple of 8), HALF, CAUSAL, WINDOW, SOFTCAP and
 // SPLIT.
 
 constexpr int KEYS = 64, DEEP = (DEPTH + 15) / 16 * 16, ROW = DEEP + 8;
@@ -21,7 +21,7 @@ struct Rows {
 };
 
 extern "C" __global__ void __launch_bounds__(128) NAME(
-    const float *query, const u16 *cache, OUT *out, float2 *weights, TABLES, i64 heads, i64 shared_heads, double scale, i64 window,
+    const QUERY *query, const u16 *cache, OUT *out, float2 *weights, TABLES, i64 heads, i64 shared_heads, double scale, i64 window,
     double softcap, i64 splits, i64 query_head, i64 query_token, i64 query_step, i64 out_head, i64 out_token, i64 out_step,
     i64 cache_page, i64 cache_part, i64 cache_layer, i64 cache_token, i64 cache_head) {
     extern __shared__ __align__(16) u16 shared[];
@@ -125,9 +125,9 @@ extern "C" __global__ void __launch_bounds__(128) NAME(
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int column = step * 16 + lane % 4 * 2 + i / 2 * 8;
-                const float *const from = query + query_at[i % 2] + column * query_step;
+                const QUERY *const from = query + query_at[i % 2] + column * query_step;
                 const bool is = there[i % 2] && column < DEPTH;
-                queries[step][i] = is ? rounded(from[0], from[query_step]) : 0;
+                queries[step][i] = is ? rounded(SUM_OF_QUERY(from[0]), SUM_OF_QUERY(from[query_step])) : 0;
             }
         Rows found = {{HIDDEN, HIDDEN}, {0.0f, 0.0f}, {}};
 
