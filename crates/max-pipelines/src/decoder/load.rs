@@ -23,7 +23,8 @@ pub struct DecoderOptions {
     pub max_length: Option<usize>,
     /// The tokens that the cache has room for; as many as one sequence has at most, if it is not said.
     pub cache_tokens: Option<usize>,
-    /// The dtype of the cache, uint8 for blocks of Q8_0; the one that everything is computed in, if it is not said.
+    /// The dtype of the cache, uint8 for blocks of Q8_0. If it is not said, the one that everything is computed in; on a GPU
+    /// float16 beside weights that are blocks, since tensor cores read it.
     pub cache_dtype: Option<DType>,
     /// The tokens of a page of the cache.
     pub page_size: usize,
@@ -61,11 +62,20 @@ impl DecoderOptions {
         }
     }
 
+    /// The dtype of the cache.
+    fn cache_dtype(&self, matrices: Stored) -> DType {
+        let usual = match matrices {
+            Stored::Blocks(_) if !self.device.runs_on_host() => DType::Float16,
+            _ => self.dtype(matrices),
+        };
+        self.cache_dtype.unwrap_or(usual)
+    }
+
     /// The config with the length that is wanted, how its cache is made, and a session.
     fn apply(
         &self,
         mut config: DecoderConfig,
-        dtype: DType,
+        matrices: Stored,
     ) -> Result<(DecoderConfig, CacheConfig, InferenceSession)> {
         let longest = self.max_length.unwrap_or(config.max_length.min(USUAL_LENGTH));
         if longest == 0 || longest > config.max_length && !config.is_open_ended() {
@@ -75,7 +85,7 @@ impl DecoderOptions {
         let cache = CacheConfig {
             page_size: self.page_size,
             tokens: self.cache_tokens.unwrap_or(longest),
-            dtype: self.cache_dtype.unwrap_or(dtype),
+            dtype: self.cache_dtype(matrices),
         };
         let session = InferenceSession::new([self.device.clone()]);
         Ok((
@@ -123,7 +133,7 @@ impl ModelFiles {
         };
         let stored = options.quantize.unwrap_or(Stored::Floats(DType::Float32));
         let dtype = options.dtype(stored);
-        let (config, cache, session) = options.apply(config, dtype)?;
+        let (config, cache, session) = options.apply(config, stored)?;
         DecoderModel::dummy(config, stored, session, (cache, dtype, &options.device))
     }
 
@@ -203,9 +213,10 @@ impl Opened {
             bail!(value, "{} layers have only {} weights", config.layers.len(), weights.len());
         }
         let mut sources = Sources::new(&weights, &config, &|name| names.rename(name), options.quantize);
-        let dtype = options.dtype(sources.stored("layers.0.attention.query.weight"));
+        let matrices = sources.stored("layers.0.attention.query.weight");
+        let dtype = options.dtype(matrices);
         sources.dtype = dtype;
-        let (config, cache, session) = options.apply(config, dtype)?;
+        let (config, cache, session) = options.apply(config, matrices)?;
         DecoderModel::new(config, &sources, session, (cache, dtype, &options.device), each)
     }
 }
