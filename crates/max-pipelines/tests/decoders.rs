@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use max_core::DType;
 use max_driver::{CPU, Device};
-use max_pipelines::{Cache, DecoderModel, DecoderOptions, Folder, ModelFiles, Pages, Step};
+use max_pipelines::{Cache, DecoderModel, DecoderOptions, Folder, ModelFiles, Pages, Step, Stored};
 use max_weights::load_weights;
 use serde_json::Value;
 
@@ -65,7 +65,9 @@ fn greatest(row: &[f32]) -> u32 {
 fn check(folder: &Path, device: &Device, tolerance: f32) {
     // What is scaled with the length has no longest one.
     let max_length = folder.ends_with("llama-dynamic").then_some(128);
-    let model = load(folder, &DecoderOptions { max_length, device: device.clone(), ..options() });
+    // A GPU would compute with 16-bit weights in 16 bits.
+    let quantize = Some(Stored::Floats(DType::Float32));
+    let model = load(folder, &DecoderOptions { max_length, device: device.clone(), quantize, ..options() });
     let vocab = model.config().vocab_size;
     for case in cases(folder) {
         let name = format!("{} {}", folder.display(), case.name);

@@ -23,6 +23,11 @@ enum Ending {
     Square,
 }
 
+/// An ending whose results a dtype has: squares are too large for float16.
+fn fitting(dtype: DType, ending: Ending) -> Ending {
+    if dtype == DType::Float16 && ending == Ending::Square { Ending::Bias } else { ending }
+}
+
 /// Groups of rows: where they start and end, and their matrices.
 #[derive(Clone, Debug)]
 struct Groups {
@@ -312,6 +317,7 @@ fn products() -> Vec<Product> {
                 let k = k.max(unit).next_multiple_of(unit);
                 let dtype = [DType::BFloat16, F32, DType::Float16][(number + at) % 3];
                 let ending = [Ending::Store, Ending::Bias, Ending::Store, Ending::Square, Ending::Bias][turn];
+                let ending = fitting(dtype, ending);
                 products.push(Product::new(&mut random, (dtype, storage), [m, n, k], ending, None, false));
             }
         }
@@ -339,7 +345,7 @@ fn grouped() -> Vec<Product> {
     let mut products = Vec::new();
     for (number, storage) in encodings().chain([Storage::Float4]).enumerate() {
         let dtype = [DType::BFloat16, F32, DType::Float16][number % 3];
-        let ending = [Ending::Store, Ending::Bias, Ending::Square][number % 3];
+        let ending = fitting(dtype, [Ending::Store, Ending::Bias, Ending::Square][number % 3]);
         let groups = Some(groups.clone());
         products.push(Product::new(&mut random, (dtype, storage), [43, 40, 512], ending, groups, false));
     }

@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(
             IN *const bytes = to + block * 34;
             // Subnormal scales have no inverse; all of their codes are zero.
             const float steps = value * inverse;
-            bytes[2 + lane] = fabsf(steps) <= 127.0f ? (unsigned char)(signed char)(int)roundf(steps) : 0;
+            bytes[2 + lane] = fabsf(steps) < 128.0f ? (unsigned char)(signed char)(int)roundf(steps) : 0;
             if (lane == 0) {
                 const unsigned short half = to_f16(scale);
                 bytes[0] = (unsigned char)half;
