@@ -9,27 +9,28 @@ use max_core::{Error, Result};
 use max_pipelines::text::chat::ChatMessage;
 use max_pipelines::text::sampling::SamplingParams;
 use max_pipelines::{
-    Answer, AnswerStats, AnswerStream, DecoderOptions, ModelFiles, Prompt, Stored, TextGenerator,
+    Answer, AnswerStats, AnswerStream, BOX, DecoderOptions, ModelFiles, Prompt, Stored, TextGenerator,
 };
 use max_weights::Target;
 use serde_json::json;
 
-use crate::Outcome;
 use crate::arguments::{AnswerFormat, Generate, LoadFormat};
 use crate::progress::{Bar, downloads};
+use crate::{Outcome, say};
 
 /// The most tokens of an answer if nothing is said.
 const USUAL_ANSWER: usize = 512;
 
 pub fn run(arguments: &Generate, output: &mut dyn Write) -> Outcome {
-    let params = params(arguments);
-    params.validate()?;
+    // What is wrong on the command line is said before a model is looked for.
+    params(arguments, &SamplingParams::greedy()).validate()?;
     let prompt = match (&arguments.prompt, &arguments.prompt_file) {
         (Some(prompt), _) => Some(prompt.clone()),
         (None, Some(file)) => Some(text_of(file)?),
         (None, None) => None,
     };
     let generator = load(arguments)?;
+    let params = params(arguments, generator.sampling());
     let stopped = Arc::new(AtomicBool::new(false));
     let flag = stopped.clone();
     // A second Ctrl-C, while nothing notices the first, ends the program.
@@ -66,15 +67,16 @@ pub fn run(arguments: &Generate, output: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-fn params(arguments: &Generate) -> SamplingParams {
+/// What the command line says, and where it says nothing, what the model suggests.
+fn params(arguments: &Generate, suggested: &SamplingParams) -> SamplingParams {
     SamplingParams {
-        top_k: arguments.top_k,
-        top_p: arguments.top_p,
-        min_p: arguments.min_p,
-        temperature: arguments.temperature,
+        top_k: arguments.top_k.unwrap_or(suggested.top_k),
+        top_p: arguments.top_p.unwrap_or(suggested.top_p),
+        min_p: arguments.min_p.unwrap_or(suggested.min_p),
+        temperature: arguments.temperature.unwrap_or(suggested.temperature),
         frequency_penalty: arguments.frequency_penalty,
         presence_penalty: arguments.presence_penalty,
-        repetition_penalty: arguments.repetition_penalty,
+        repetition_penalty: arguments.repetition_penalty.unwrap_or(suggested.repetition_penalty),
         max_new_tokens: Some(arguments.max_new_tokens.unwrap_or(USUAL_ANSWER.max(arguments.min_new_tokens))),
         min_new_tokens: arguments.min_new_tokens,
         ignore_eos: arguments.ignore_eos,
@@ -98,7 +100,16 @@ fn load(arguments: &Generate) -> Result<TextGenerator> {
         dummy: arguments.load_format == LoadFormat::Dummy,
         ..DecoderOptions::default()
     };
-    let files = ModelFiles::find(&arguments.model, &downloads())?;
+    let files = match &arguments.model {
+        Some(model) => ModelFiles::find(model, &downloads())?,
+        None => {
+            let about = BOX.about;
+            say(&format!(
+                "This is {about}.\nFor a real model: --model with a GGUF file, a folder or a name.\n\n"
+            ));
+            ModelFiles::Embedded(&BOX)
+        }
+    };
     let mut bar = None;
     let generator = TextGenerator::from_files(&files, &options, &mut |done, all| {
         bar.get_or_insert_with(|| Bar::of_items(all)).set(done as u64);
@@ -159,13 +170,10 @@ fn converse(
     let chat = uses_chat(generator, arguments);
     let watched = io::stdin().is_terminal();
     if watched {
-        eprintln!(
-            "{} ({}). /exit ends the conversation, Ctrl-C an answer.",
-            generator.name(),
-            generator.architecture()
-        );
+        let (name, architecture) = (generator.name(), generator.architecture());
+        say(&format!("{name} ({architecture}). /exit ends the conversation, Ctrl-C an answer.\n"));
         if !chat {
-            eprintln!("It has no chat template: it continues what you write.");
+            say("It has no chat template: it continues what you write.\n");
         }
     }
     let mut conversation = generator.conversation();
@@ -179,7 +187,7 @@ fn converse(
             Some(line) => line,
             None => {
                 if watched {
-                    eprint!("> ");
+                    say("> ");
                 }
                 match lines.next() {
                     Some(line) => {
@@ -220,7 +228,7 @@ fn converse(
             }
             // The next message may fit again.
             Err(crate::Failure::Error(error)) => {
-                eprintln!("max: {}", crate::on_one_line(&error));
+                say(&format!("max: {}\n", crate::on_one_line(&error)));
                 if chat {
                     said.pop();
                 } else {
@@ -236,9 +244,9 @@ fn converse(
 /// Says how long an answer took.
 fn report(generator: &TextGenerator, stats: &AnswerStats) {
     let [weights, cache] = generator.memory();
-    eprintln!(
+    say(&format!(
         "\nloaded in {:.0} ms; {} prompt tokens ({} cached), first token after {:.0} ms ({:.1} tokens/s); {} tokens, {:.1} \
-         tokens/s; weights {:.0} MB, cache {:.0} MB{}",
+         tokens/s; weights {:.0} MB, cache {:.0} MB{}\n",
         generator.load_time().as_secs_f64() * 1e3,
         stats.prompt_tokens,
         stats.cached_tokens,
@@ -249,7 +257,7 @@ fn report(generator: &TextGenerator, stats: &AnswerStats) {
         weights as f64 / 1e6,
         cache as f64 / 1e6,
         resident().map_or(String::new(), |bytes| format!(", process {:.0} MB", bytes as f64 / 1e6)),
-    );
+    ));
 }
 
 /// An answer as JSON.

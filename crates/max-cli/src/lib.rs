@@ -79,9 +79,13 @@ fn execute(command: Command, output: &mut dyn Write) -> Outcome {
 }
 
 fn complain(message: &str) -> u8 {
-    // There is no better place to say that standard error is closed.
-    let _ = writeln!(io::stderr(), "max: {message}");
+    say(&format!("max: {message}\n"));
     1
+}
+
+/// Writes to standard error. If it is closed, there is no better place to say so.
+fn say(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// An error with what was being done, but without the line of this program that noticed it.

@@ -22,7 +22,7 @@ pub use decoder::{
     Cache, CacheConfig, DecoderConfig, DecoderModel, DecoderOptions, LayerConfig, ModelFiles, Norms, Opened,
     Pages, QueryNorm, Rope, Sequence, Sequences, Sources, Step, Stored,
 };
-pub use embedded::{EMBEDDED, ENCODER, Embedded};
+pub use embedded::{BOX, EMBEDDED, ENCODER, Embedded};
 pub use encoder::{Embeddings, EncoderConfig, EncoderOptions, RelativePositions, SentenceEncoder};
 pub use folder::Folder;
 pub use generator::{Answer, AnswerStats, AnswerStream, CACHE_DTYPES, Conversation, Prompt, TextGenerator};
