@@ -37,6 +37,8 @@ pub enum Command {
     Generate(Box<Generate>),
     /// Turn texts into vectors: similar texts have similar vectors
     Encode(Encode),
+    /// Measure how well a model predicts a text
+    Perplexity(Perplexity),
     /// List architectures, built-in models, and models in the local cache
     List,
     /// Convert weights to another format, dtype or quantization
@@ -120,16 +122,16 @@ pub struct Generate {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub min_new_tokens: usize,
     /// How random the answer is; 0 always takes the most probable token [default: what the model suggests, or 0]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// How many of the most probable tokens are considered [default: what the model suggests, or -1 for 255]
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub top_k: Option<i64>,
     /// The probability that the considered tokens have together [default: what the model suggests, or 1]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// The least probability of a token, as a share of that of the most probable one [default: what the model suggests, or 0]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
     /// What is subtracted from a token's logit for each time it is in the answer
     #[arg(long, value_name = "NUMBER", default_value_t = 0.0, allow_negative_numbers = true)]
@@ -138,7 +140,7 @@ pub struct Generate {
     #[arg(long, value_name = "NUMBER", default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f32,
     /// What the logits of tokens in the prompt or the answer are divided by [default: what the model suggests, or 1]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// Go on after a token that ends a text
     #[arg(long)]
@@ -161,18 +163,61 @@ pub struct Generate {
     /// Say how long it took, and how much memory
     #[arg(long)]
     pub stats: bool,
+    /// Where weights come from
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub load_format: LoadFormat,
+    #[command(flatten)]
+    pub loading: Loading,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  max perplexity --file text.txt
+  max perplexity --model ./Llama-3.2-1B --file text.txt --quantize q4_k
+  max perplexity --model model.gguf --file text.txt --stride 256 --output json
+
+A text that is longer than the context is read in windows. Each begins a stride after the one before it, and only tokens that are
+new in it count, so that every token counts once and has at least the rest of a window before it. A small stride is slower, and
+gives every token more to go by.")]
+pub struct Perplexity {
+    /// A GGUF file, a folder with a model, or a name like organization/name; without it, the built-in toy
+    #[arg(short, long, value_name = "PATH|NAME")]
+    pub model: Option<String>,
+    /// A file with the text; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// How many tokens after the one before a window begins [default: half a window]
+    #[arg(long, value_name = "COUNT")]
+    pub stride: Option<usize>,
+    /// The format of the result
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub output: ScoreFormat,
+    #[command(flatten)]
+    pub loading: Loading,
+}
+
+/// How a perplexity is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScoreFormat {
+    /// A line
+    Text,
+    /// {"perplexity": ..., "tokens": ..., "window": ..., ...}
+    Json,
+}
+
+/// How a model that generates text is loaded.
+#[derive(Args, Debug)]
+pub struct Loading {
     /// Convert matrices when they are loaded: bfloat16, float16, q8_0, q4_0, q4_k, q5_k or q6_k
     #[arg(long, value_name = "DTYPE|ENCODING", value_parser = |name: &str| name.parse::<Target>().map_err(|e| e.message().to_string()))]
     pub quantize: Option<Target>,
     /// The elements of the cache: float32, bfloat16, float16 or q8_0
     #[arg(long, value_name = "DTYPE", default_value = "float32", value_parser = cache_dtype)]
     pub cache_dtype: DType,
-    /// The most tokens of prompt and answer together [default: the model's context, at most 8192]
+    /// The most tokens of a sequence: prompt and answer together, or a window [default: the model's context, at most 8192]
     #[arg(long, value_name = "COUNT")]
     pub max_length: Option<usize>,
-    /// Where weights come from
-    #[arg(long, value_name = "FORMAT", default_value = "auto")]
-    pub load_format: LoadFormat,
     #[command(flatten)]
     pub machine: Machine,
 }

@@ -1,22 +1,16 @@
 //! `max generate`: texts that go on, and conversations.
 
-use std::io::{self, BufRead, IsTerminal, Read, Write};
-use std::path::Path;
-use std::sync::Arc;
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use max_core::{Error, Result};
+use max_core::{Error, Result, bail};
 use max_pipelines::text::chat::ChatMessage;
 use max_pipelines::text::sampling::SamplingParams;
-use max_pipelines::{
-    Answer, AnswerStats, AnswerStream, BOX, DecoderOptions, ModelFiles, Prompt, Stored, TextGenerator,
-};
-use max_weights::Target;
+use max_pipelines::{Answer, AnswerStats, AnswerStream, BOX, Prompt, TextGenerator};
 use serde_json::json;
 
 use crate::arguments::{AnswerFormat, Generate, LoadFormat};
-use crate::progress::{Bar, downloads};
-use crate::{Outcome, say};
+use crate::{Outcome, loading, say};
 
 /// The most tokens of an answer if nothing is said.
 const USUAL_ANSWER: usize = 512;
@@ -26,22 +20,16 @@ pub fn run(arguments: &Generate, output: &mut dyn Write) -> Outcome {
     params(arguments, &SamplingParams::greedy()).validate()?;
     let prompt = match (&arguments.prompt, &arguments.prompt_file) {
         (Some(prompt), _) => Some(prompt.clone()),
-        (None, Some(file)) => Some(text_of(file)?),
+        (None, Some(file)) => Some(loading::text_of(file)?),
         (None, None) => None,
     };
-    let generator = load(arguments)?;
+    let dummy = arguments.load_format == LoadFormat::Dummy;
+    let generator = loading::load(arguments.model.as_deref(), &arguments.loading, dummy)?;
     let params = params(arguments, generator.sampling());
-    let stopped = Arc::new(AtomicBool::new(false));
-    let flag = stopped.clone();
-    // A second Ctrl-C, while nothing notices the first, ends the program.
-    let handler = move || {
-        if flag.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
-        }
-    };
-    ctrlc::set_handler(handler).map_err(|error| Error::runtime(format!("cannot handle Ctrl-C: {error}")))?;
+    notice_interrupts()?;
     if arguments.interactive {
-        return converse(&generator, arguments, &params, prompt, &stopped, output);
+        introduce(arguments);
+        return converse(&generator, arguments, &params, prompt, output);
     }
     let prompt = prompt.unwrap_or_default();
     let prompt = match uses_chat(&generator, arguments) {
@@ -50,9 +38,10 @@ pub fn run(arguments: &Generate, output: &mut dyn Write) -> Outcome {
     };
     let stream = generator.stream(&prompt, &params)?;
     let seed = stream.seed();
+    introduce(arguments);
     match arguments.output {
         AnswerFormat::Text => {
-            let answer = show(stream, &stopped, output)?;
+            let answer = show(stream, output)?;
             writeln!(output)?;
             output.flush()?;
             if arguments.stats {
@@ -60,11 +49,28 @@ pub fn run(arguments: &Generate, output: &mut dyn Write) -> Outcome {
             }
         }
         AnswerFormat::Json => {
-            let answer = show(stream, &stopped, &mut io::sink())?;
+            let answer = show(stream, &mut io::sink())?;
             writeln!(output, "{}", described(&generator, &answer, seed))?;
         }
     }
     Ok(())
+}
+
+/// Whether Ctrl-C was pressed and nothing has noticed it yet.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// From now on, Ctrl-C ends an answer; the second one, while nothing notices the first, ends the program.
+fn notice_interrupts() -> Result<()> {
+    let handler = || {
+        if STOPPED.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+    };
+    match ctrlc::set_handler(handler) {
+        // A Python program may run several commands.
+        Ok(()) | Err(ctrlc::Error::MultipleHandlers) => Ok(()),
+        Err(error) => bail!(runtime, "cannot handle Ctrl-C: {error}"),
+    }
 }
 
 /// What the command line says, and where it says nothing, what the model suggests.
@@ -87,48 +93,14 @@ fn params(arguments: &Generate, suggested: &SamplingParams) -> SamplingParams {
     }
 }
 
-fn load(arguments: &Generate) -> Result<TextGenerator> {
-    let options = DecoderOptions {
-        device: arguments.machine.device()?,
-        threads: arguments.machine.threads.map(usize::from),
-        max_length: arguments.max_length,
-        cache_dtype: arguments.cache_dtype,
-        quantize: arguments.quantize.map(|target| match target {
-            Target::DType(dtype) => Stored::Floats(dtype),
-            Target::Encoding(encoding) => Stored::Blocks(encoding),
-        }),
-        dummy: arguments.load_format == LoadFormat::Dummy,
-        ..DecoderOptions::default()
-    };
-    let files = match &arguments.model {
-        Some(model) => ModelFiles::find(model, &downloads())?,
-        None => {
-            let about = BOX.about;
-            say(&format!(
-                "This is {about}.\nFor a real model: --model with a GGUF file, a folder or a name.\n\n"
-            ));
-            ModelFiles::Embedded(&BOX)
-        }
-    };
-    let mut bar = None;
-    let generator = TextGenerator::from_files(&files, &options, &mut |done, all| {
-        bar.get_or_insert_with(|| Bar::of_items(all)).set(done as u64);
-    })?;
-    if let Some(bar) = bar {
-        bar.clear();
+/// Says that the toy is one, so that nobody takes it for what models can do.
+fn introduce(arguments: &Generate) {
+    if arguments.model.is_none() {
+        say(&format!(
+            "This is {}.\nFor a real model: --model with a GGUF file, a folder or a name.\n\n",
+            BOX.about
+        ));
     }
-    Ok(generator)
-}
-
-/// The contents of a file, or of standard input.
-fn text_of(file: &Path) -> Result<String> {
-    let mut text = String::new();
-    let (name, read) = match file == Path::new("-") {
-        true => ("standard input".to_string(), io::stdin().lock().read_to_string(&mut text).map(|_| ())),
-        false => (file.display().to_string(), std::fs::read_to_string(file).map(|read| text = read)),
-    };
-    read.map_err(|error| Error::runtime(format!("cannot read {name}: {error}")))?;
-    Ok(text)
 }
 
 /// Whether prompts are messages of a conversation.
@@ -142,15 +114,11 @@ fn messages(arguments: &Generate, prompt: &str) -> Vec<ChatMessage> {
 }
 
 /// Writes an answer while it is generated, until it ends or is stopped.
-fn show(
-    mut stream: AnswerStream,
-    stopped: &AtomicBool,
-    output: &mut dyn Write,
-) -> std::result::Result<Answer, crate::Failure> {
-    stopped.store(false, Ordering::SeqCst);
+fn show(mut stream: AnswerStream, output: &mut dyn Write) -> std::result::Result<Answer, crate::Failure> {
+    STOPPED.store(false, Ordering::SeqCst);
     while let Some(piece) = stream.next() {
         output.write_all(piece?.text.as_bytes())?;
-        if stopped.swap(false, Ordering::SeqCst) {
+        if STOPPED.swap(false, Ordering::SeqCst) {
             output.write_all(stream.cancel().as_bytes())?;
         }
         output.flush()?;
@@ -164,7 +132,6 @@ fn converse(
     arguments: &Generate,
     params: &SamplingParams,
     first: Option<String>,
-    stopped: &AtomicBool,
     output: &mut dyn Write,
 ) -> Outcome {
     let chat = uses_chat(generator, arguments);
@@ -215,7 +182,7 @@ fn converse(
         let answer = conversation
             .stream(&prompt, params)
             .map_err(crate::Failure::from)
-            .and_then(|stream| show(stream, stopped, output));
+            .and_then(|stream| show(stream, output));
         match answer {
             Ok(answer) => {
                 writeln!(output)?;

@@ -10,6 +10,8 @@ mod encode;
 mod files;
 mod generate;
 mod list;
+mod loading;
+mod perplexity;
 mod progress;
 mod table;
 mod vectors;
@@ -67,6 +69,7 @@ fn execute(command: Command, output: &mut dyn Write) -> Outcome {
     match command {
         Command::Generate(arguments) => generate::run(&arguments, output),
         Command::Encode(arguments) => encode::run(&arguments, output),
+        Command::Perplexity(arguments) => perplexity::run(&arguments, output),
         Command::List => list::run(output),
         Command::Convert(arguments) => files::convert(&arguments, output),
         Command::Inspect(arguments) => files::inspect(&arguments, output),

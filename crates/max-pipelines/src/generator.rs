@@ -241,6 +241,11 @@ impl TextGenerator {
         Conversation { generator: self, sequence: self.sequences.sequence() }
     }
 
+    /// A new sequence without tokens.
+    pub(crate) fn sequence(&self) -> Sequence<'_> {
+        self.sequences.sequence()
+    }
+
     /// The answers to several prompts, computed together. Each is the one that it would get alone.
     pub fn generate_batch(&self, prompts: &[(Prompt, SamplingParams)]) -> Result<Vec<Answer>> {
         let mut streams = Vec::with_capacity(prompts.len());
