@@ -8,7 +8,6 @@ use max_weights::{Weights, WeightsFormat};
 use crate::folder::Folder;
 
 /// A model in the program.
-#[derive(Debug)]
 pub struct Embedded {
     /// Its name.
     pub name: &'static str,
@@ -71,5 +70,11 @@ impl Embedded {
 impl fmt::Display for Embedded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the built-in model {}", self.name)
+    }
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Embedded({:?}, {} bytes)", self.name, self.num_bytes())
     }
 }
