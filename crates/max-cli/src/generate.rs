@@ -172,6 +172,9 @@ fn converse(
         let prompt = match chat {
             true => {
                 said.push(ChatMessage::new("user", &line));
+                if forget(generator, &mut said, arguments.system.iter().len(), params)? {
+                    say("(What was said first no longer fits the context, and is forgotten.)\n");
+                }
                 Prompt::Chat(said.clone())
             }
             false => {
@@ -206,6 +209,24 @@ fn converse(
         }
     }
     Ok(())
+}
+
+/// Removes the oldest turns after the first messages until there is room for an answer; whether there was something to
+/// remove.
+fn forget(
+    generator: &TextGenerator,
+    said: &mut Vec<ChatMessage>,
+    first: usize,
+    params: &SamplingParams,
+) -> Result<bool> {
+    let context = generator.model().config().max_length;
+    let room = params.max_new_tokens.unwrap_or(context).min(context / 4);
+    let before = said.len();
+    // A turn is a message and its answer.
+    while said.len() > first + 2 && generator.tokens(&Prompt::Chat(said.clone()))?.len() + room > context {
+        said.drain(first..first + 2);
+    }
+    Ok(said.len() < before)
 }
 
 /// Says how long an answer took.

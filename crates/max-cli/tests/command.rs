@@ -106,6 +106,10 @@ fn the_built_in_toy_needs_nothing() {
     let talk =
         told(&[&["generate", "--interactive"][..], &greedy].concat(), "What is 2 + 3?\n\n/exit\nnever\n");
     assert!(sum.contains('5') && talk == sum, "{sum}{talk}");
+    // A conversation that is longer than the context goes on without its beginning.
+    let short = ["generate", "--interactive", "--max-length", "48"];
+    let answers = told(&[&short[..], &greedy].concat(), &"What is 2 + 3?\n".repeat(9));
+    assert_eq!(answers.lines().count(), 9, "{answers}");
     // Nothing, and nothing but its beginning, can be answered too.
     told(&[&["generate", "--prompt", ""][..], &greedy].concat(), "");
     told(&[&["generate", "--prompt", "", "--no-chat-template"][..], &greedy].concat(), "");
