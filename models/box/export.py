@@ -45,7 +45,7 @@ def unpermuted(name, weight):
     return weight.reshape(-1, HALF, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
-def write(weights, path):
+def write(weights, generation, path):
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("max-rs box")
     writer.add_description("A toy: small stories, sums and questions about max-rs")
@@ -76,6 +76,8 @@ def write(weights, path):
     writer.add_add_bos_token(True)
     writer.add_add_space_prefix(False)
     writer.add_chat_template(TEMPLATE)
+    writer.add_sampling_temp(generation["temperature"])
+    writer.add_sampling_top_p(generation["top_p"])
     for name, weight in weights.items():
         parts = name.split(".")
         number = parts[2] if name.startswith("model.layers.") else None
@@ -94,7 +96,7 @@ def main():
 
     folder, path = sys.argv[1], Path(sys.argv[2]) if sys.argv[2:] else HERE / "box.gguf"
     weights = load(folder).state_dict()
-    write(weights, path)
+    write(weights, json.loads((Path(folder) / "generation_config.json").read_text()), path)
     again = load(path).state_dict()
     worst = max(((again[name] - weight).norm() / weight.norm()).item() for name, weight in weights.items())
     assert worst < 0.02, worst

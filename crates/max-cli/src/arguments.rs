@@ -17,6 +17,7 @@ use max_weights::Target;
     arg_required_else_help = true,
     after_help = "\
 Examples:
+  max generate --prompt \"Once upon a time\"
   max generate --model model.gguf --prompt \"Why is the sky blue?\"
   max generate --model Qwen/Qwen2.5-0.5B-Instruct --interactive
   max encode --prompt \"The child is happy.\" --prompt \"The kid is glad.\"
@@ -36,6 +37,8 @@ pub enum Command {
     Generate(Box<Generate>),
     /// Turn texts into vectors: similar texts have similar vectors
     Encode(Encode),
+    /// Measure how well a model predicts a text
+    Perplexity(Perplexity),
     /// List architectures, built-in models, and models in the local cache
     List,
     /// Convert weights to another format, dtype or quantization
@@ -88,6 +91,8 @@ pub struct Encode {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  max generate --prompt \"Once upon a time\"
+  max generate --interactive
   max generate --model model.gguf --prompt \"Why is the sky blue?\" --stats
   max generate --model ./Llama-3.2-1B --prompt \"Once upon a time\" --no-chat-template --max-new-tokens 100
   max generate --model ./Qwen2.5-0.5B-Instruct --quantize q8_0 --interactive
@@ -95,9 +100,9 @@ Examples:
 A prompt is a message of a conversation if the model has a chat template. In a conversation, Ctrl-C stops an answer, and /exit or
 the end of the input ends it. Where a model that is given by name comes from: see `max help encode`.")]
 pub struct Generate {
-    /// A GGUF file, a folder with a model, or a name like organization/name
+    /// A GGUF file, a folder with a model, or a name like organization/name; without it, the built-in toy
     #[arg(short, long, value_name = "PATH|NAME")]
-    pub model: String,
+    pub model: Option<String>,
     /// What to continue or to answer
     #[arg(short, long, value_name = "TEXT", required_unless_present_any = ["interactive", "prompt_file"])]
     pub prompt: Option<String>,
@@ -116,27 +121,27 @@ pub struct Generate {
     /// The least tokens of an answer
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub min_new_tokens: usize,
-    /// How random the answer is; 0 always takes the most probable token
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
-    pub temperature: f32,
-    /// How many of the most probable tokens are considered; -1 for the default of 255
-    #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true)]
-    pub top_k: i64,
-    /// The probability that the considered tokens have together
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
-    pub top_p: f32,
-    /// The least probability of a token, as a share of that of the most probable one
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub min_p: f32,
+    /// How random the answer is; 0 always takes the most probable token [default: what the model suggests, or 0]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub temperature: Option<f32>,
+    /// How many of the most probable tokens are considered [default: what the model suggests, or -1 for 255]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+    pub top_k: Option<i64>,
+    /// The probability that the considered tokens have together [default: what the model suggests, or 1]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    pub top_p: Option<f32>,
+    /// The least probability of a token, as a share of that of the most probable one [default: what the model suggests, or 0]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    pub min_p: Option<f32>,
     /// What is subtracted from a token's logit for each time it is in the answer
     #[arg(long, value_name = "NUMBER", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
     /// What is subtracted from a token's logit if it is in the answer
     #[arg(long, value_name = "NUMBER", default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f32,
-    /// What the logits of tokens in the prompt or the answer are divided by
-    #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
-    pub repetition_penalty: f32,
+    /// What the logits of tokens in the prompt or the answer are divided by [default: what the model suggests, or 1]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f32>,
     /// Go on after a token that ends a text
     #[arg(long)]
     pub ignore_eos: bool,
@@ -158,18 +163,61 @@ pub struct Generate {
     /// Say how long it took, and how much memory
     #[arg(long)]
     pub stats: bool,
-    /// Convert matrices when they are loaded: bfloat16, float16, q8_0, q4_0, q4_k, q5_k or q6_k
-    #[arg(long, value_name = "DTYPE|ENCODING", value_parser = |name: &str| name.parse::<Target>().map_err(|e| e.message().to_string()))]
-    pub quantize: Option<Target>,
-    /// The elements of the cache: float32, bfloat16, float16 or q8_0; by default what the model is computed in
-    #[arg(long, value_name = "DTYPE", value_parser = cache_dtype)]
-    pub cache_dtype: Option<DType>,
-    /// The most tokens of prompt and answer together [default: the model's context, at most 8192]
-    #[arg(long, value_name = "COUNT")]
-    pub max_length: Option<usize>,
     /// Where weights come from
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub load_format: LoadFormat,
+    #[command(flatten)]
+    pub loading: Loading,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  max perplexity --file text.txt
+  max perplexity --model ./Llama-3.2-1B --file text.txt --quantize q4_k
+  max perplexity --model model.gguf --file text.txt --stride 256 --output json
+
+A text that is longer than the context is read in windows. Each begins a stride after the one before it, and only tokens that are
+new in it count, so that every token counts once and has at least the rest of a window before it. A small stride is slower, and
+gives every token more to go by.")]
+pub struct Perplexity {
+    /// A GGUF file, a folder with a model, or a name like organization/name; without it, the built-in toy
+    #[arg(short, long, value_name = "PATH|NAME")]
+    pub model: Option<String>,
+    /// A file with the text; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// How many tokens after the one before a window begins [default: half a window]
+    #[arg(long, value_name = "COUNT")]
+    pub stride: Option<usize>,
+    /// The format of the result
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub output: ScoreFormat,
+    #[command(flatten)]
+    pub loading: Loading,
+}
+
+/// How a perplexity is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScoreFormat {
+    /// A line
+    Text,
+    /// {"perplexity": ..., "tokens": ..., "window": ..., ...}
+    Json,
+}
+
+/// How a model that generates text is loaded.
+#[derive(Args, Debug)]
+pub struct Loading {
+    /// Convert matrices when they are loaded: bfloat16, float16, q8_0, q4_0, q4_k, q5_k or q6_k
+    #[arg(long, value_name = "DTYPE|ENCODING", value_parser = |name: &str| name.parse::<Target>().map_err(|e| e.message().to_string()))]
+    pub quantize: Option<Target>,
+    /// The elements of the cache: float32, bfloat16, float16 or q8_0; by default what fits the weights and the device
+    #[arg(long, value_name = "DTYPE", value_parser = cache_dtype)]
+    pub cache_dtype: Option<DType>,
+    /// The most tokens of a sequence: prompt and answer together, or a window [default: the model's context, at most 8192]
+    #[arg(long, value_name = "COUNT")]
+    pub max_length: Option<usize>,
     #[command(flatten)]
     pub machine: Machine,
 }

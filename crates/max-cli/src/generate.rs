@@ -1,46 +1,35 @@
 //! `max generate`: texts that go on, and conversations.
 
-use std::io::{self, BufRead, IsTerminal, Read, Write};
-use std::path::Path;
-use std::sync::Arc;
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use max_core::{Error, Result};
+use max_core::{Error, Result, bail};
 use max_pipelines::text::chat::ChatMessage;
 use max_pipelines::text::sampling::SamplingParams;
-use max_pipelines::{
-    Answer, AnswerStats, AnswerStream, DecoderOptions, ModelFiles, Prompt, Stored, TextGenerator,
-};
-use max_weights::Target;
+use max_pipelines::{Answer, AnswerStats, AnswerStream, BOX, Prompt, TextGenerator};
 use serde_json::json;
 
-use crate::Outcome;
 use crate::arguments::{AnswerFormat, Generate, LoadFormat};
-use crate::progress::{Bar, downloads};
+use crate::{Outcome, loading, say};
 
 /// The most tokens of an answer if nothing is said.
 const USUAL_ANSWER: usize = 512;
 
 pub fn run(arguments: &Generate, output: &mut dyn Write) -> Outcome {
-    let params = params(arguments);
-    params.validate()?;
+    // What is wrong on the command line is said before a model is looked for.
+    params(arguments, &SamplingParams::greedy()).validate()?;
     let prompt = match (&arguments.prompt, &arguments.prompt_file) {
         (Some(prompt), _) => Some(prompt.clone()),
-        (None, Some(file)) => Some(text_of(file)?),
+        (None, Some(file)) => Some(loading::text_of(file)?),
         (None, None) => None,
     };
-    let generator = load(arguments)?;
-    let stopped = Arc::new(AtomicBool::new(false));
-    let flag = stopped.clone();
-    // A second Ctrl-C, while nothing notices the first, ends the program.
-    let handler = move || {
-        if flag.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
-        }
-    };
-    ctrlc::set_handler(handler).map_err(|error| Error::runtime(format!("cannot handle Ctrl-C: {error}")))?;
+    let dummy = arguments.load_format == LoadFormat::Dummy;
+    let generator = loading::load(arguments.model.as_deref(), &arguments.loading, dummy)?;
+    let params = params(arguments, generator.sampling());
+    notice_interrupts()?;
     if arguments.interactive {
-        return converse(&generator, arguments, &params, prompt, &stopped, output);
+        introduce(arguments);
+        return converse(&generator, arguments, &params, prompt, output);
     }
     let prompt = prompt.unwrap_or_default();
     let prompt = match uses_chat(&generator, arguments) {
@@ -49,9 +38,10 @@ pub fn run(arguments: &Generate, output: &mut dyn Write) -> Outcome {
     };
     let stream = generator.stream(&prompt, &params)?;
     let seed = stream.seed();
+    introduce(arguments);
     match arguments.output {
         AnswerFormat::Text => {
-            let answer = show(stream, &stopped, output)?;
+            let answer = show(stream, output)?;
             writeln!(output)?;
             output.flush()?;
             if arguments.stats {
@@ -59,22 +49,40 @@ pub fn run(arguments: &Generate, output: &mut dyn Write) -> Outcome {
             }
         }
         AnswerFormat::Json => {
-            let answer = show(stream, &stopped, &mut io::sink())?;
+            let answer = show(stream, &mut io::sink())?;
             writeln!(output, "{}", described(&generator, &answer, seed))?;
         }
     }
     Ok(())
 }
 
-fn params(arguments: &Generate) -> SamplingParams {
+/// Whether Ctrl-C was pressed and nothing has noticed it yet.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// From now on, Ctrl-C ends an answer; the second one, while nothing notices the first, ends the program.
+fn notice_interrupts() -> Result<()> {
+    let handler = || {
+        if STOPPED.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+    };
+    match ctrlc::set_handler(handler) {
+        // A Python program may run several commands.
+        Ok(()) | Err(ctrlc::Error::MultipleHandlers) => Ok(()),
+        Err(error) => bail!(runtime, "cannot handle Ctrl-C: {error}"),
+    }
+}
+
+/// What the command line says, and where it says nothing, what the model suggests.
+fn params(arguments: &Generate, suggested: &SamplingParams) -> SamplingParams {
     SamplingParams {
-        top_k: arguments.top_k,
-        top_p: arguments.top_p,
-        min_p: arguments.min_p,
-        temperature: arguments.temperature,
+        top_k: arguments.top_k.unwrap_or(suggested.top_k),
+        top_p: arguments.top_p.unwrap_or(suggested.top_p),
+        min_p: arguments.min_p.unwrap_or(suggested.min_p),
+        temperature: arguments.temperature.unwrap_or(suggested.temperature),
         frequency_penalty: arguments.frequency_penalty,
         presence_penalty: arguments.presence_penalty,
-        repetition_penalty: arguments.repetition_penalty,
+        repetition_penalty: arguments.repetition_penalty.unwrap_or(suggested.repetition_penalty),
         max_new_tokens: Some(arguments.max_new_tokens.unwrap_or(USUAL_ANSWER.max(arguments.min_new_tokens))),
         min_new_tokens: arguments.min_new_tokens,
         ignore_eos: arguments.ignore_eos,
@@ -85,39 +93,14 @@ fn params(arguments: &Generate) -> SamplingParams {
     }
 }
 
-fn load(arguments: &Generate) -> Result<TextGenerator> {
-    let options = DecoderOptions {
-        device: arguments.machine.device()?,
-        threads: arguments.machine.threads.map(usize::from),
-        max_length: arguments.max_length,
-        cache_dtype: arguments.cache_dtype,
-        quantize: arguments.quantize.map(|target| match target {
-            Target::DType(dtype) => Stored::Floats(dtype),
-            Target::Encoding(encoding) => Stored::Blocks(encoding),
-        }),
-        dummy: arguments.load_format == LoadFormat::Dummy,
-        ..DecoderOptions::default()
-    };
-    let files = ModelFiles::find(&arguments.model, &downloads())?;
-    let mut bar = None;
-    let generator = TextGenerator::from_files(&files, &options, &mut |done, all| {
-        bar.get_or_insert_with(|| Bar::of_items(all)).set(done as u64);
-    })?;
-    if let Some(bar) = bar {
-        bar.clear();
+/// Says that the toy is one, so that nobody takes it for what models can do.
+fn introduce(arguments: &Generate) {
+    if arguments.model.is_none() {
+        say(&format!(
+            "This is {}.\nFor a real model: --model with a GGUF file, a folder or a name.\n\n",
+            BOX.about
+        ));
     }
-    Ok(generator)
-}
-
-/// The contents of a file, or of standard input.
-fn text_of(file: &Path) -> Result<String> {
-    let mut text = String::new();
-    let (name, read) = match file == Path::new("-") {
-        true => ("standard input".to_string(), io::stdin().lock().read_to_string(&mut text).map(|_| ())),
-        false => (file.display().to_string(), std::fs::read_to_string(file).map(|read| text = read)),
-    };
-    read.map_err(|error| Error::runtime(format!("cannot read {name}: {error}")))?;
-    Ok(text)
 }
 
 /// Whether prompts are messages of a conversation.
@@ -131,15 +114,11 @@ fn messages(arguments: &Generate, prompt: &str) -> Vec<ChatMessage> {
 }
 
 /// Writes an answer while it is generated, until it ends or is stopped.
-fn show(
-    mut stream: AnswerStream,
-    stopped: &AtomicBool,
-    output: &mut dyn Write,
-) -> std::result::Result<Answer, crate::Failure> {
-    stopped.store(false, Ordering::SeqCst);
+fn show(mut stream: AnswerStream, output: &mut dyn Write) -> std::result::Result<Answer, crate::Failure> {
+    STOPPED.store(false, Ordering::SeqCst);
     while let Some(piece) = stream.next() {
         output.write_all(piece?.text.as_bytes())?;
-        if stopped.swap(false, Ordering::SeqCst) {
+        if STOPPED.swap(false, Ordering::SeqCst) {
             output.write_all(stream.cancel().as_bytes())?;
         }
         output.flush()?;
@@ -153,19 +132,15 @@ fn converse(
     arguments: &Generate,
     params: &SamplingParams,
     first: Option<String>,
-    stopped: &AtomicBool,
     output: &mut dyn Write,
 ) -> Outcome {
     let chat = uses_chat(generator, arguments);
     let watched = io::stdin().is_terminal();
     if watched {
-        eprintln!(
-            "{} ({}). /exit ends the conversation, Ctrl-C an answer.",
-            generator.name(),
-            generator.architecture()
-        );
+        let (name, architecture) = (generator.name(), generator.architecture());
+        say(&format!("{name} ({architecture}). /exit ends the conversation, Ctrl-C an answer.\n"));
         if !chat {
-            eprintln!("It has no chat template: it continues what you write.");
+            say("It has no chat template: it continues what you write.\n");
         }
     }
     let mut conversation = generator.conversation();
@@ -179,7 +154,7 @@ fn converse(
             Some(line) => line,
             None => {
                 if watched {
-                    eprint!("> ");
+                    say("> ");
                 }
                 match lines.next() {
                     Some(line) => {
@@ -197,6 +172,9 @@ fn converse(
         let prompt = match chat {
             true => {
                 said.push(ChatMessage::new("user", &line));
+                if forget(generator, &mut said, arguments.system.iter().len(), params)? {
+                    say("(What was said first no longer fits the context, and is forgotten.)\n");
+                }
                 Prompt::Chat(said.clone())
             }
             false => {
@@ -207,7 +185,7 @@ fn converse(
         let answer = conversation
             .stream(&prompt, params)
             .map_err(crate::Failure::from)
-            .and_then(|stream| show(stream, stopped, output));
+            .and_then(|stream| show(stream, output));
         match answer {
             Ok(answer) => {
                 writeln!(output)?;
@@ -220,7 +198,7 @@ fn converse(
             }
             // The next message may fit again.
             Err(crate::Failure::Error(error)) => {
-                eprintln!("max: {}", crate::on_one_line(&error));
+                say(&format!("max: {}\n", crate::on_one_line(&error)));
                 if chat {
                     said.pop();
                 } else {
@@ -233,12 +211,30 @@ fn converse(
     Ok(())
 }
 
+/// Removes the oldest turns after the first messages until there is room for an answer; whether there was something to
+/// remove.
+fn forget(
+    generator: &TextGenerator,
+    said: &mut Vec<ChatMessage>,
+    first: usize,
+    params: &SamplingParams,
+) -> Result<bool> {
+    let context = generator.model().config().max_length;
+    let room = params.max_new_tokens.unwrap_or(context).min(context / 4);
+    let before = said.len();
+    // A turn is a message and its answer.
+    while said.len() > first + 2 && generator.tokens(&Prompt::Chat(said.clone()))?.len() + room > context {
+        said.drain(first..first + 2);
+    }
+    Ok(said.len() < before)
+}
+
 /// Says how long an answer took.
 fn report(generator: &TextGenerator, stats: &AnswerStats) {
     let [weights, cache] = generator.memory();
-    eprintln!(
+    say(&format!(
         "\nloaded in {:.0} ms; {} prompt tokens ({} cached), first token after {:.0} ms ({:.1} tokens/s); {} tokens, {:.1} \
-         tokens/s; weights {:.0} MB, cache {:.0} MB{}",
+         tokens/s; weights {:.0} MB, cache {:.0} MB{}\n",
         generator.load_time().as_secs_f64() * 1e3,
         stats.prompt_tokens,
         stats.cached_tokens,
@@ -249,7 +245,7 @@ fn report(generator: &TextGenerator, stats: &AnswerStats) {
         weights as f64 / 1e6,
         cache as f64 / 1e6,
         resident().map_or(String::new(), |bytes| format!(", process {:.0} MB", bytes as f64 / 1e6)),
-    );
+    ));
 }
 
 /// An answer as JSON.

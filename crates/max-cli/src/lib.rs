@@ -10,6 +10,8 @@ mod encode;
 mod files;
 mod generate;
 mod list;
+mod loading;
+mod perplexity;
 mod progress;
 mod table;
 mod vectors;
@@ -67,6 +69,7 @@ fn execute(command: Command, output: &mut dyn Write) -> Outcome {
     match command {
         Command::Generate(arguments) => generate::run(&arguments, output),
         Command::Encode(arguments) => encode::run(&arguments, output),
+        Command::Perplexity(arguments) => perplexity::run(&arguments, output),
         Command::List => list::run(output),
         Command::Convert(arguments) => files::convert(&arguments, output),
         Command::Inspect(arguments) => files::inspect(&arguments, output),
@@ -79,9 +82,13 @@ fn execute(command: Command, output: &mut dyn Write) -> Outcome {
 }
 
 fn complain(message: &str) -> u8 {
-    // There is no better place to say that standard error is closed.
-    let _ = writeln!(io::stderr(), "max: {message}");
+    say(&format!("max: {message}\n"));
     1
+}
+
+/// Writes to standard error. If it is closed, there is no better place to say so.
+fn say(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// An error with what was being done, but without the line of this program that noticed it.

@@ -71,6 +71,124 @@ fn the_built_in_encoder_needs_nothing() {
     assert!(dot > 0.5, "{dot}");
 }
 
+/// What a command that uses the toy prints, after it has said that it is one.
+fn told(arguments: &[&str], input: &str) -> String {
+    let mut child = max()
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    assert!(
+        said.starts_with("This is a toy of 7.3 million parameters") && said.contains("--model"),
+        "{said}"
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_built_in_toy_needs_nothing() {
+    let story = ["generate", "--prompt", "Once upon a time", "--max-new-tokens", "30", "--seed", "1"];
+    let text = told(&story, "");
+    assert!(text.trim().len() > 20, "{text}");
+    assert_eq!(text, told(&[&story[..], &["--threads", "1"]].concat(), ""));
+    assert_ne!(text, told(&[&story[..], &["--temperature", "5"]].concat(), ""));
+    let json = told(&[&story[..], &["--output", "json"]].concat(), "");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((json["text"].as_str(), json["seed"].as_u64()), (Some(text.trim_end_matches('\n')), Some(1)));
+    let greedy = ["--temperature", "0", "--max-new-tokens", "8"];
+    let sum = told(&[&["generate", "--prompt", "What is 2 + 3?"][..], &greedy].concat(), "");
+    let talk =
+        told(&[&["generate", "--interactive"][..], &greedy].concat(), "What is 2 + 3?\n\n/exit\nnever\n");
+    assert!(sum.contains('5') && talk == sum, "{sum}{talk}");
+    // A conversation that is longer than the context goes on without its beginning.
+    let short = ["generate", "--interactive", "--max-length", "48"];
+    let answers = told(&[&short[..], &greedy].concat(), &"What is 2 + 3?\n".repeat(9));
+    assert_eq!(answers.lines().count(), 9, "{answers}");
+    // Nothing, and nothing but its beginning, can be answered too.
+    told(&[&["generate", "--prompt", ""][..], &greedy].concat(), "");
+    told(&[&["generate", "--prompt", "", "--no-chat-template"][..], &greedy].concat(), "");
+    told(&[&["generate", "--prompt-file", "-"][..], &greedy].concat(), "Name three animals.");
+    assert_eq!(told(&[&story[..4], &["0"]].concat(), ""), "\n");
+}
+
+/// `UPDATE_EXPECT=1` rewrites the story.
+#[test]
+fn the_readme_tells_what_the_toy_tells() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(&path).unwrap();
+    let (_, rest) = readme.split_once("With `--seed 5` it is this one:\n\n```text\n").unwrap();
+    let (shown, after) = rest.split_once("```").unwrap();
+    let story = told(&["generate", "--prompt", "Once upon a time", "--seed", "5"], "");
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let before = &readme[..readme.len() - rest.len()];
+        std::fs::write(&path, format!("{before}{story}```{after}")).unwrap();
+    } else {
+        assert_eq!(shown, story);
+    }
+}
+
+#[test]
+fn prompts_that_do_not_fit_are_errors() {
+    let long = "word ".repeat(3000);
+    assert!(failure(&["generate", "--prompt", &long]).contains("the context has 1024 tokens"));
+    let longest = ["generate", "--prompt", "Once upon a time", "--max-length"];
+    assert!(failure(&[&longest[..], &["4"]].concat()).contains("the context has 4 tokens"));
+    assert!(failure(&[&longest[..], &["0"]].concat()).contains("the context of the model has 1024"));
+    assert!(failure(&[&longest[..], &["1025"]].concat()).contains("the context of the model has 1024"));
+    assert!(failure(&["generate", "--prompt", "x", "--temperature", "-1"]).contains("temperature"));
+    assert!(failure(&["generate", "--prompt", "x", "--temperature", "nan"]).contains("temperature"));
+    assert!(failure(&["generate", "--prompt", "x", "--top-p", "1.5"]).contains("top_p"));
+    assert!(failure(&["generate", "--prompt", "x", "--stop", ""]).contains("stop"));
+    assert!(failure(&["generate", "--prompt", "x", "--devices", "gpu:60000"]).contains("gpu:60000"));
+    assert!(failure(&["generate", "--prompt-file", "/no/such/file"]).contains("/no/such/file"));
+    let stories = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/box");
+    assert!(
+        failure(&["generate", "--model", stories.to_str().unwrap(), "-p", "x"]).contains("no config.json")
+    );
+}
+
+#[test]
+fn perplexity_is_measured() {
+    let path = scratch("text.txt");
+    let file = path.to_str().unwrap();
+    let story = "Once upon a time, there was a little fox named Mia. She lived in a forest. ";
+    std::fs::write(&path, story).unwrap();
+    let line = printed(&["perplexity", "--file", file]);
+    assert!(line.starts_with("perplexity ") && line.contains("windows of 1024, every 512"), "{line}");
+    let measured = |rest: &[&str]| -> Value {
+        serde_json::from_str(&printed(&[&["perplexity", "-f", file, "--output", "json"], rest].concat()))
+            .unwrap()
+    };
+    let whole = measured(&[]);
+    let perplexity = whole["perplexity"].as_f64().unwrap();
+    assert!(line.starts_with(&format!("perplexity {perplexity:.4} of {} tokens", whole["tokens"])), "{line}");
+    let mean = -whole["log_likelihood"].as_f64().unwrap() / whole["tokens"].as_f64().unwrap();
+    assert!((mean.exp() / perplexity - 1.0).abs() < 1e-9);
+    let floats = measured(&["--quantize", "float32"])["perplexity"].as_f64().unwrap();
+    assert!((floats / perplexity - 1.0).abs() < 0.02, "{floats} {perplexity}");
+    let windows = measured(&["--max-length", "8", "--stride", "2"]);
+    assert_eq!((&windows["window"], &windows["stride"]), (&Value::from(8), &Value::from(2)));
+    assert!(windows["perplexity"].as_f64().unwrap() > perplexity);
+    assert_eq!(windows["tokens"], whole["tokens"]);
+
+    let fails = |rest: &[&str]| failure(&[&["perplexity", "--file", file], rest].concat());
+    assert!(fails(&["--stride", "0"]).contains("the stride is 0; expected 1 to 1023"));
+    assert!(fails(&["--max-length", "1"]).contains("no room"));
+    assert!(fails(&["--model", "./nothing here"]).contains("there is no folder"));
+    std::fs::write(&path, "").unwrap();
+    assert!(fails(&[]).contains("is empty"));
+    std::fs::write(&path, b"fine \xff").unwrap();
+    assert!(fails(&[]).contains("is no UTF-8 text from byte 5 on"));
+    std::fs::remove_file(&path).unwrap();
+    assert!(fails(&[]).contains("cannot read"));
+}
+
 #[test]
 fn formats_agree() {
     let model = golden("bert");
@@ -129,6 +247,14 @@ fn wrong_command_lines_are_explained() {
         (&["encode", "-p", "x", "--threads", "0"], "--threads"),
         (&["encode", "-p", "x", "--devices", "tpu"], "expected cpu, gpu or gpu:NUMBER"),
         (&["encode", "-p", "x", "--dtype", "int8"], "expected float32, bfloat16 or float16"),
+        (&["generate"], "--prompt"),
+        (&["generate", "-p", "x", "--temperature", "hot"], "--temperature"),
+        (&["generate", "-p", "x", "--max-new-tokens", "-3"], "-3"),
+        (&["generate", "-p", "x", "--prompt-file", "y"], "cannot be used with"),
+        (&["generate", "-i", "--output", "json"], "cannot be used with"),
+        (&["generate", "-p", "x", "--quantize", "q3"], "'q3' is nothing that weights can be converted to"),
+        (&["generate", "-p", "x", "--cache-dtype", "int8"], "there are float32, bfloat16, float16, q8_0"),
+        (&["perplexity"], "--file"),
         (&["convert", "a", "b", "--to", "int3"], "'int3' is nothing that weights can be converted to"),
         (&["frobnicate"], "frobnicate"),
         (&["inspect"], "<FILE>"),
@@ -184,7 +310,7 @@ fn failures_are_one_line() {
 #[test]
 fn help_is_there() {
     let help = printed(&["--help"]);
-    for command in ["encode", "list", "convert", "inspect", "completions"] {
+    for command in ["generate", "encode", "perplexity", "list", "convert", "inspect", "completions"] {
         assert!(help.contains(command), "{help}");
         assert!(printed(&[command, "--help"]).contains("Usage: max"));
     }
@@ -213,7 +339,7 @@ fn what_there_is_is_listed() {
         String::from_utf8(output.stdout).unwrap()
     };
     let list = with_cache(&["list"]);
-    for expected in ["BertModel", "MPNetModel", "encoder", "some/model"] {
+    for expected in ["BertModel", "MPNetModel", "encoder", "box", "7.3 million parameters", "some/model"] {
         assert!(list.contains(expected), "{list}");
     }
     // A name is looked up in the cache, also offline.

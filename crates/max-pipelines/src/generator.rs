@@ -7,6 +7,7 @@ use max_weights::MetadataValue;
 
 use crate::architecture::Architecture;
 use crate::decoder::{DecoderModel, DecoderOptions, ModelFiles, Sequence, Sequences};
+use crate::embedded::BOX;
 use crate::text::chat::{ChatMessage, ChatTemplate};
 use crate::text::request::{Generation, Progress};
 use crate::text::sampling::{LogProbabilities, SamplingParams};
@@ -15,12 +16,12 @@ use crate::text::tokenizer::TextTokenizer;
 
 /// A model that continues texts.
 ///
-/// ```no_run
+/// ```
 /// use max_pipelines::text::sampling::SamplingParams;
-/// use max_pipelines::{DecoderOptions, Prompt, TextGenerator};
+/// use max_pipelines::{Prompt, TextGenerator};
 ///
-/// let generator = TextGenerator::load("model.gguf", &DecoderOptions::default())?;
-/// let params = SamplingParams { max_new_tokens: Some(50), ..SamplingParams::greedy() };
+/// let generator = TextGenerator::load_default()?; // or load("model.gguf", &DecoderOptions::default())
+/// let params = SamplingParams { max_new_tokens: Some(50), ..generator.sampling().clone() };
 /// let answer = generator.generate(&Prompt::Text("Once upon a time".into()), &params)?;
 /// println!("{}", answer.text);
 ///
@@ -35,6 +36,7 @@ pub struct TextGenerator {
     name: String,
     tokenizer: TextTokenizer,
     chat: Option<ChatTemplate>,
+    sampling: SamplingParams,
     sequences: Sequences,
     load_time: Duration,
 }
@@ -99,6 +101,11 @@ impl TextGenerator {
         TextGenerator::from_files(&ModelFiles::find(model, &|_| ())?, options, &mut |_, _| ())
     }
 
+    /// The toy that is part of the program: it needs no files.
+    pub fn load_default() -> Result<TextGenerator> {
+        TextGenerator::from_files(&ModelFiles::Embedded(&BOX), &DecoderOptions::default(), &mut |_, _| ())
+    }
+
     /// The model in files; a function is told how many of its weights are loaded.
     pub fn from_files(
         files: &ModelFiles,
@@ -114,23 +121,26 @@ impl TextGenerator {
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<TextGenerator> {
         let start = Instant::now();
-        let (architecture, name, tokenizer, model) = match files {
+        let (architecture, name, tokenizer, sampling, model) = match files {
             ModelFiles::Folder(folder) if options.dummy => {
                 let architecture = Architecture::of(&folder.model_config()?)?.name;
                 let tokenizer = TextTokenizer::from_folder(folder)?;
-                (architecture, files.to_string(), tokenizer, files.dummy(options)?)
+                let sampling = SamplingParams::of_folder(folder)?;
+                (architecture, files.to_string(), tokenizer, sampling, files.dummy(options)?)
             }
             ModelFiles::Folder(folder) => {
                 let (opened, tokenizer) = (files.open()?, TextTokenizer::from_folder(folder)?);
-                (opened.architecture, files.to_string(), tokenizer, opened.load(options, each)?)
+                let sampling = SamplingParams::of_folder(folder)?;
+                (opened.architecture, files.to_string(), tokenizer, sampling, opened.load(options, each)?)
             }
-            ModelFiles::Gguf(_) => {
+            ModelFiles::Gguf(_) | ModelFiles::Embedded(_) => {
                 let opened = files.open()?;
                 let metadata = opened.weights.metadata();
                 let tokenizer = TextTokenizer::from_gguf(metadata)?;
+                let sampling = SamplingParams::of_gguf(metadata)?;
                 let name = metadata.get("general.name").and_then(MetadataValue::as_str);
                 let name = name.map_or_else(|| files.to_string(), str::to_string);
-                (opened.architecture, name, tokenizer, opened.load(options, each)?)
+                (opened.architecture, name, tokenizer, sampling, opened.load(options, each)?)
             }
         };
         let chat = tokenizer.chat_template().map(ChatTemplate::new).transpose()?;
@@ -143,7 +153,8 @@ impl TextGenerator {
             );
         }
         let sequences = Sequences::new(model, &options.device)?;
-        Ok(TextGenerator { architecture, name, tokenizer, chat, sequences, load_time: start.elapsed() })
+        let load_time = start.elapsed();
+        Ok(TextGenerator { architecture, name, tokenizer, chat, sampling, sequences, load_time })
     }
 
     /// The name of its architecture.
@@ -159,6 +170,11 @@ impl TextGenerator {
     /// Its tokenizer.
     pub fn tokenizer(&self) -> &TextTokenizer {
         &self.tokenizer
+    }
+
+    /// How the model suggests to choose tokens; greedily if it suggests nothing.
+    pub fn sampling(&self) -> &SamplingParams {
+        &self.sampling
     }
 
     /// What computes tokens.
@@ -223,6 +239,11 @@ impl TextGenerator {
     /// A conversation, which keeps what it has computed for the next turn.
     pub fn conversation(&self) -> Conversation<'_> {
         Conversation { generator: self, sequence: self.sequences.sequence() }
+    }
+
+    /// A new sequence without tokens.
+    pub(crate) fn sequence(&self) -> Sequence<'_> {
+        self.sequences.sequence()
     }
 
     /// The answers to several prompts, computed together. Each is the one that it would get alone.

@@ -13,6 +13,7 @@ mod encoder;
 mod folder;
 mod generator;
 pub mod hub;
+mod perplexity;
 pub mod text;
 mod tokenizer;
 
@@ -22,8 +23,9 @@ pub use decoder::{
     Cache, CacheConfig, DecoderConfig, DecoderModel, DecoderOptions, LayerConfig, ModelFiles, Norms, Opened,
     Pages, QueryNorm, Rope, Sequence, Sequences, Sources, Step, Stored,
 };
-pub use embedded::{EMBEDDED, ENCODER, Embedded};
+pub use embedded::{BOX, EMBEDDED, ENCODER, Embedded};
 pub use encoder::{Embeddings, EncoderConfig, EncoderOptions, RelativePositions, SentenceEncoder};
 pub use folder::Folder;
 pub use generator::{Answer, AnswerStats, AnswerStream, CACHE_DTYPES, Conversation, Prompt, TextGenerator};
+pub use perplexity::TextLikelihood;
 pub use tokenizer::Tokenizer;

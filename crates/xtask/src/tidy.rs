@@ -27,6 +27,7 @@ const RULES: &[Rule] = &[
     leftovers::check_conflicts,
     leftovers::check_placeholders,
     leftovers::check_trailing_space,
+    crate::chart::check,
 ];
 
 /// A text file of the repository.
@@ -59,7 +60,7 @@ impl File {
     }
 
     /// A finding about the line with this index, counted from zero.
-    fn finding(&self, line: usize, message: impl Into<String>) -> Finding {
+    pub fn finding(&self, line: usize, message: impl Into<String>) -> Finding {
         Finding { path: self.path.clone(), line: line + 1, message: message.into() }
     }
 }

@@ -40,8 +40,8 @@ impl Venv {
         })
     }
 
-    /// Installs a requirements file, unless exactly this text was installed before.
-    pub fn install_requirements(&self, file: &Path) -> Result<(), String> {
+    /// Installs a requirements file with options of pip, unless exactly this text was installed before.
+    pub fn install_requirements(&self, file: &Path, options: &[&str]) -> Result<(), String> {
         let wanted = std::fs::read_to_string(file)
             .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
         let stamp = self.folder.join(file.file_name().unwrap_or_default()).with_extension("stamp");
@@ -49,8 +49,17 @@ impl Venv {
             println!("{} is already installed", file.display());
             return Ok(());
         }
-        exec::run(self.pip_install().arg("-r").arg(file))?;
+        exec::run(self.pip_install().args(options).arg("-r").arg(file))?;
         std::fs::write(&stamp, wanted).map_err(|error| format!("cannot write {}: {error}", stamp.display()))
+    }
+
+    /// The folder of installed packages.
+    pub fn packages(&self) -> Result<PathBuf, String> {
+        let code = "import sysconfig; print(sysconfig.get_path('purelib'))";
+        let folder = exec::probe(self.python().args(["-c", code]));
+        folder
+            .map(PathBuf::from)
+            .ok_or_else(|| format!("the Python of {} does not run", self.folder.display()))
     }
 
     /// The environment's Python, without the variables that would let other packages in.

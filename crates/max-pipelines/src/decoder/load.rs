@@ -10,6 +10,7 @@ use max_weights::{Weights, load_weights};
 
 use super::{CacheConfig, DecoderConfig, DecoderModel, Sources, Stored};
 use crate::architecture::{Architecture, Kind, gguf};
+use crate::embedded::Embedded;
 use crate::folder::Folder;
 
 /// How a decoder runs.
@@ -106,6 +107,8 @@ pub enum ModelFiles {
     Folder(Folder),
     /// In a GGUF file.
     Gguf(PathBuf),
+    /// In a GGUF file that is part of the program.
+    Embedded(&'static Embedded),
 }
 
 impl ModelFiles {
@@ -122,7 +125,7 @@ impl ModelFiles {
     /// A model of the shape that the files describe, with weights that mean nothing.
     pub fn dummy(&self, options: &DecoderOptions) -> Result<DecoderModel> {
         let config = match self {
-            ModelFiles::Gguf(_) => self.open()?.config,
+            ModelFiles::Gguf(_) | ModelFiles::Embedded(_) => self.open()?.config,
             ModelFiles::Folder(folder) => {
                 let config = folder.model_config()?;
                 match Architecture::of(&config)?.kind {
@@ -140,12 +143,8 @@ impl ModelFiles {
     /// The weights, and what describes them: the architecture, the config and how weights are renamed.
     pub fn open(&self) -> Result<Opened> {
         match self {
-            ModelFiles::Gguf(path) => {
-                let weights = load_weights(&[path])?;
-                let (architecture, config) = gguf::config(&weights)?;
-                let names = Names::Gguf { gated: weights.contains("blk.0.ffn_gate.weight") };
-                Ok(Opened { weights, architecture, config, names })
-            }
+            ModelFiles::Gguf(path) => Opened::gguf(load_weights(&[path])?),
+            ModelFiles::Embedded(model) => Opened::gguf(model.gguf()?),
             ModelFiles::Folder(folder) => {
                 let config = folder.model_config()?;
                 let architecture = Architecture::of(&config)?;
@@ -168,6 +167,7 @@ impl fmt::Display for ModelFiles {
         match self {
             ModelFiles::Folder(folder) => write!(f, "{folder}"),
             ModelFiles::Gguf(path) => write!(f, "{}", path.display()),
+            ModelFiles::Embedded(model) => write!(f, "{model}"),
         }
     }
 }
@@ -205,6 +205,13 @@ impl Names {
 }
 
 impl Opened {
+    /// The weights of a GGUF file, whose metadata describes them.
+    fn gguf(weights: Weights) -> Result<Opened> {
+        let (architecture, config) = gguf::config(&weights)?;
+        let names = Names::Gguf { gated: weights.contains("blk.0.ffn_gate.weight") };
+        Ok(Opened { weights, architecture, config, names })
+    }
+
     /// The model, ready to run; a function is told how many weights are loaded.
     pub fn load(self, options: &DecoderOptions, each: &mut dyn FnMut(usize, usize)) -> Result<DecoderModel> {
         let Opened { weights, config, names, .. } = self;

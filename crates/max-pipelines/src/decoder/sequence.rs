@@ -6,10 +6,14 @@ use max_core::{Result, bail};
 use max_driver::Device;
 
 use super::{Cache, DecoderModel, Pages, Step};
+use crate::text::sampling::TokenLogProbability;
 
 /// The most tokens of a prompt that are computed at once, on a CPU and on a GPU.
 const CHUNK: usize = 512;
 const GPU_CHUNK: usize = 4096;
+
+/// The most logits that are there at once, where every token needs those of all.
+const MOST_LOGITS: usize = 1 << 24;
 
 /// A decoder and its cache, which sequences share.
 pub struct Sequences {
@@ -117,6 +121,48 @@ impl Sequence<'_> {
             each(self.tokens.len())?;
         }
         Ok(logits)
+    }
+
+    /// Makes it a sequence of these tokens, and gives the log probabilities of those from a place on, each after all before
+    /// it. A function is told how many of them are done, and may end the work with an error.
+    pub fn log_probabilities(
+        &mut self,
+        tokens: &[u32],
+        from: usize,
+        each: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<f64>> {
+        let config = self.of.model.config();
+        let longest = config.max_length;
+        if from == 0 || from >= tokens.len() || tokens.len() > longest {
+            bail!(value, "tokens {from} to {} of a context of {longest} tokens", tokens.len());
+        }
+        // What is turned by the length of the sequence needs the length of the whole.
+        let whole = config.is_open_ended() || (1..=tokens.len()).any(|length| config.reread_at(length));
+        let most = if whole { tokens.len() } else { (MOST_LOGITS / config.vocab_size).clamp(1, CHUNK) };
+        match from - 1 {
+            before if before > 0 && !whole => drop(self.read(&tokens[..before], &mut |_| Ok(()))?),
+            _ => self.shorten(0),
+        }
+        // Nothing follows the last token.
+        let read = &tokens[..tokens.len() - 1];
+        let mut found = Vec::with_capacity(tokens.len() - from);
+        while self.tokens.len() < read.len() {
+            let done = self.tokens.len();
+            let chunk = &read[done..read.len().min(done + most)];
+            let mut cache = self.of.cache();
+            cache.reserve(&mut self.pages, chunk.len())?;
+            let logits =
+                self.of.model.run_all(&cache, &mut [Step { tokens: chunk, pages: &mut self.pages }])?;
+            drop(cache);
+            self.tokens.extend_from_slice(chunk);
+            let logits = logits.to_vec::<f32>()?;
+            let rows = logits.chunks_exact(config.vocab_size).zip(&tokens[done + 1..]);
+            for (row, &token) in rows.skip(from.saturating_sub(done + 1)) {
+                found.push(TokenLogProbability::new(row, token, 0)?.log_probability.into());
+            }
+            each(found.len())?;
+        }
+        Ok(found)
     }
 
     /// Appends a token: the logits after it.

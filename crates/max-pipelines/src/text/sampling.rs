@@ -19,6 +19,7 @@
 mod probabilities;
 mod sampler;
 mod select;
+mod suggested;
 
 use std::collections::BTreeMap;
 

@@ -102,6 +102,11 @@ impl TextTokenizer {
         self.parts.vocab_size
     }
 
+    /// The tokens that the model wants before every text.
+    pub fn before(&self) -> &[u32] {
+        &self.parts.before
+    }
+
     /// The token that begins a text, and how it is written.
     pub fn bos(&self) -> Option<(u32, &str)> {
         self.parts.bos.as_ref().map(|(token, text)| (*token, text.as_str()))

@@ -454,3 +454,8 @@ def match_weights(
 ) -> list[int | None]:
     """For each weight (name, type, encoding, alignment) the number of its value (name, dtype, sizes, encoding, address); None
     for one that is missing, if that is no error. A ValueError names everything that does not fit."""
+
+# --- the command ----------------------------------------------------------------------------------
+
+def command(arguments: Sequence[str], /) -> int:
+    """Runs the command with arguments, of which the first is its name; the result is the exit status."""
