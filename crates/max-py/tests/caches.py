@@ -88,7 +88,7 @@ def execute(
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
-    weights = np.exp(x - x.max(-1, keepdims=True))
+    weights = np.exp(x - x.max(-1, keepdims=True, initial=-np.inf))
     return weights / weights.sum(-1, keepdims=True)
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from max.dtype import DType
 from max.engine import InferenceSession
-from max.graph import BufferType, Graph, TensorType, TensorValue, ops
-from max.graph.quantization import QuantizationConfig, QuantizationEncoding, quantize
+from max.graph import Graph, TensorType, TensorValue, ops
+from max.graph.quantization import QuantizationEncoding, quantize
 from max.nn import kernels
 from max.nn.attention import MHAMaskVariant
 from max.nn.kv_cache import KVCacheParams, PagedKVCacheCollection
 from max.nn.rotary_embedding import RotaryEmbedding
 
-from caches import F32, HOST, U32, Request, attention, execute, load, manager, rotated, seen, softmax, turned
+from caches import F32, HOST, U32, Request, attention, execute, load, manager, rotated, turned
 from helpers import assert_close, to_array, to_buffer
 
 HEADS, KEY_HEADS, DEPTH, HIDDEN, THETA = 4, 2, 8, 24, 10000.0
@@ -122,7 +122,7 @@ def test_rope_and_norm_of_stored_keys(session: InferenceSession, interleaved: bo
         return kernels.flash_attention_ragged(PARAMS, q, offsets, *where, MHAMaskVariant.CAUSAL_MASK, 0.3)
 
     def normal(k: np.ndarray) -> np.ndarray:
-        flat = k.reshape(len(k), 1, -1) if norm == "all" else k
+        flat = k.reshape(len(k), 1, KEY_HEADS * DEPTH) if norm == "all" else k
         first = flat[..., :size]
         first = first / np.sqrt((first**2).mean(-1, keepdims=True) + 1e-5) * (gamma + 1)
         return np.concatenate([first, flat[..., size:]], -1).reshape(k.shape)
@@ -150,16 +150,17 @@ def test_rope_of_given_positions(session: InferenceSession, unit: int) -> None:
 
     def forward(
         x: TensorValue, positions: TensorValue, offsets: TensorValue, cache: PagedKVCacheCollection
-    ) -> TensorValue:
+    ) -> list[TensorValue]:
         eye = ops.constant(np.eye(WIDTH, dtype=np.float32), F32, HOST)
         q = kernels.fused_qkv_ragged_matmul(PARAMS, x, offsets, eye, cache, layer(0), HEADS)
         own = [size * unit for size in sections]
         q = kernels.fused_qk_ragged_rope(
             PARAMS, heads(q), offsets, cache, rope.freqs_cis, layer(0), position_ids=positions, mrope_section=own
         )
-        return q, kernels.flash_attention_ragged(
+        result = kernels.flash_attention_ragged(
             PARAMS, q, offsets, cache, layer(0), MHAMaskVariant.CAUSAL_MASK, 0.3
         )
+        return [q, result]
 
     types = [TensorType(F32, ["tokens", WIDTH], HOST), TensorType(DType.int64, [3, "tokens"], HOST)]
     model = load(session, own.manager, types, forward)
@@ -238,7 +239,7 @@ def test_projections_with_gguf_weights(session: InferenceSession, encoding: str)
     kind = QuantizationEncoding[encoding]
     sizes = [HEADS * DEPTH, KEY_HEADS * DEPTH, KEY_HEADS * DEPTH]
     weights = [draw(size, hidden, seed=size + i) / 16 for i, size in enumerate(sizes)]
-    encoded = [quantize(weight, kind) for weight in weights]
+    encoded = [quantize(kind, weight) for weight in weights]
 
     def forward(x: TensorValue, *rest: Any) -> list[TensorValue]:
         *blocks, offsets, cache = rest
@@ -298,7 +299,7 @@ def test_errors(session: InferenceSession) -> None:
     types = [TensorType(F32, ["tokens", HIDDEN], HOST), TensorType(U32, ["offsets"], HOST), *symbols]
     with Graph("errors", input_types=types) as graph:
         x, offsets, blocks, *tables = graph.inputs
-        cache, where = PagedKVCacheCollection(blocks.buffer, *tables), ()
+        cache = PagedKVCacheCollection(blocks.buffer, *tables)
         wqkv = ops.constant(draw(WIDTH - DEPTH, HIDDEN), F32, HOST)
         with pytest.raises(ValueError, match=r"4 heads with keys and values of 2 heads of 8 elements are \[tokens, 64\]"):
             kernels.fused_qkv_ragged_matmul(PARAMS, x, offsets, wqkv, cache, layer(0), HEADS)

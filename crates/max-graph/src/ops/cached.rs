@@ -116,11 +116,7 @@ op_fns! {
         let [tokens, _, _] = &q.shape()[..] else {
             bail!(value, "rope with a cache takes queries [tokens, heads, depth]; got {}", q.tensor_type());
         };
-        let table = ops::transfer_to(table, place.cache.device())?;
-        let [rows, dim] = &table.shape()[..] else {
-            bail!(value, "a table of rope is [rows, dim], each cosine before its sine; got the shape {}", table.shape());
-        };
-        let table = reshape_value(&table, [rows, &dim.floor_div(&Dim::Static(2))?, &Dim::Static(2)].into())?;
+        let table = pairs(table, &place)?;
         let angles = match positions {
             None => ops::gather(table, place.positions(tokens)?, 0)?,
             Some(positions) => section_angles(&place, &table, positions, &sections, tokens)?,
@@ -189,6 +185,40 @@ op_fns! {
         };
         reshape_value(&result, given.shape().clone())
     }
+
+    /// Attention of tokens to those of their sequences, themselves included: queries `[tokens, heads * depth]`, keys and values
+    /// `[tokens, key heads * depth]`, which are stored. With a table, queries and keys are turned by the angles of their
+    /// positions, as [`cache_rope()`] does it.
+    #[expect(clippy::too_many_arguments, reason = "queries, keys and values, their places, and what attention has")]
+    pub fn cached_self_attention(
+        q: Operand, k: Operand, v: Operand, place: CacheLayer, scale: f64, table: Option<Operand> = Arg::None,
+        interleaved: bool = true, mask: MaskVariant = "causal", window: i64 = -1,
+    ) -> TensorValue {
+        let (q, k, v) = (q.tensor()?, k.tensor()?, v.tensor()?);
+        let (width, tokens) = (place.width()?, &q.shape()[0]);
+        if [&k, &v].iter().any(|x| x.rank() != 2 || x.shape()[1] != width) {
+            bail!(
+                value,
+                "keys and values of {} heads of {} elements are [tokens, {width}]; got the shapes {} and {}",
+                place.heads(),
+                place.depth()?,
+                k.shape(),
+                v.shape()
+            );
+        }
+        let angles = match table {
+            Some(table) => Some(ops::gather(pairs(table, &place)?, place.positions(tokens)?, 0)?),
+            None => None,
+        };
+        let turned = |x: TensorValue| match &angles {
+            Some(angles) => turn_last(&x, angles, interleaved),
+            None => Ok(x),
+        };
+        place.store(&turned(place.split(&k)?)?, 0)?;
+        place.store(&place.split(&v)?, 1)?;
+        let attended = cached_attention(turned(place.queries(&q)?)?, place, mask, scale, window, None, None)?;
+        reshape_value(&attended, q.shape().clone())
+    }
 }
 
 impl CacheLayer {
@@ -255,7 +285,9 @@ impl CacheLayer {
         let depth = self.depth()?;
         match &x.shape()[..] {
             [_, _, own] if *own == depth => Ok(x.clone()),
-            [tokens, width] if width.as_static().zip(depth.as_static()).is_some_and(|(w, d)| w % d == 0) => {
+            [tokens, width]
+                if width.as_static().zip(depth.as_static()).is_some_and(|(w, d)| d > 0 && w % d == 0) =>
+            {
                 reshape_value(x, [tokens, &width.floor_div(&depth)?, &depth].into())
             }
             _ => bail!(
@@ -364,6 +396,19 @@ fn integers(name: &str, x: Operand, cache: &BufferValue, rank: usize) -> Result<
 
 fn scalar(name: &str, x: Operand, place: &CacheLayer) -> Result<TensorValue> {
     integers(name, x, &place.cache, 0)
+}
+
+/// A table of rope, `[rows, dim]`, as pairs where a cache is.
+fn pairs(table: Operand, place: &CacheLayer) -> Result<TensorValue> {
+    let table = ops::transfer_to(table, place.cache.device())?;
+    let [rows, dim] = &table.shape()[..] else {
+        bail!(
+            value,
+            "a table of rope is [rows, dim], each cosine before its sine; got the shape {}",
+            table.shape()
+        );
+    };
+    reshape_value(&table, [rows, &dim.floor_div(&Dim::Static(2))?, &Dim::Static(2)].into())
 }
 
 /// Turns the last elements of heads, as many as the angles of each token, `[tokens, pairs, 2]`, are for.
