@@ -82,7 +82,9 @@ def check(
         expected = []
         for start, rows in own.add(x @ weights["qkv"].T + weights.get("bias", 0), counts):
             q, k, v = np.split(rows, [Q_DIM, Q_DIM + KV_DIM], axis=1)
-            q, k, v = (part.reshape(len(part), count, DEPTH) for part, count in ((q, HEADS), (k, KEY_HEADS), (v, KEY_HEADS)))
+            q, k, v = (
+                part.reshape(len(part), count, DEPTH) for part, count in ((q, HEADS), (k, KEY_HEADS), (v, KEY_HEADS))
+            )
             q = q[start:]
             if turn:
                 q, k = turned(q, start, THETA, interleaved), turned(k, 0, THETA, interleaved)
@@ -136,7 +138,8 @@ def test_attention_without_options(session: InferenceSession) -> None:
 
 def test_attention_with_given_weights(session: InferenceSession) -> None:
     own, scale = rope(), DEPTH**-0.5
-    qkv, out, bias = draw(Q_DIM + 2 * KV_DIM, HIDDEN) / 3, draw(HIDDEN, Q_DIM, seed=1) / 3, draw(Q_DIM + 2 * KV_DIM, seed=2)
+    qkv, out = draw(Q_DIM + 2 * KV_DIM, HIDDEN) / 3, draw(HIDDEN, Q_DIM, seed=1) / 3
+    bias = draw(Q_DIM + 2 * KV_DIM, seed=2)
     assert issubclass(AttentionWithRopeV1, AttentionImpl) and issubclass(AttentionWithRopeQKV, AttentionImplQKV)
 
     def older(x: TensorValue, offsets: TensorValue, cache: PagedKVCacheCollection) -> TensorValue:
@@ -186,7 +189,8 @@ def test_attention_with_gguf_weights(session: InferenceSession, encoding: str) -
     layer = GGUFQAttentionWithRope(rope=own, linear_cls=dense, **SIZES, **options)
     drawn = {name: draw_blocks(kind, size, hidden) for name, size in sizes.items()}
     out = draw(hidden, Q_DIM) / 3
-    layer.load_state_dict({f"{name}_proj.weight": blocks for name, (blocks, _) in drawn.items()} | {"o_proj.weight": out})
+    blocks = {f"{name}_proj.weight": blocks for name, (blocks, _) in drawn.items()}
+    layer.load_state_dict(blocks | {"o_proj.weight": out})
     factor = max(float(np.abs(matrix).max()) for _, matrix in drawn.values())
     weights = {"qkv": np.concatenate([matrix for _, matrix in drawn.values()]), "out": out}
     assert np.array_equal(dequantize(kind, drawn["k"][0]), drawn["k"][1])
@@ -293,7 +297,8 @@ def test_attention_errors() -> None:
         DistributedAttentionWithRope(rope=own, hidden_size=HIDDEN, devices=[HOST], **SIZES)
     with pytest.raises(ValueError, match="the cache is for 1 devices, but there are 2"):
         DistributedAttentionWithRope(rope=own, hidden_size=HIDDEN, devices=gpu, **SIZES)
-    quantized: dict[str, Any] = {"rope": own, "hidden_size": 256, "quantization_encoding": QuantizationEncoding.Q4_0, **SIZES}
+    encoding = QuantizationEncoding.Q4_0
+    quantized: dict[str, Any] = {"rope": own, "hidden_size": 256, "quantization_encoding": encoding, **SIZES}
     with pytest.raises(ValueError, match="only supports uint8"):
         GGUFQAttentionWithRope(dtype=F32, **quantized)
     with pytest.raises(ValueError, match="does not support bias"):

@@ -157,9 +157,7 @@ def test_rope_of_given_positions(session: InferenceSession, unit: int) -> None:
         q = kernels.fused_qk_ragged_rope(
             PARAMS, heads(q), offsets, cache, rope.freqs_cis, layer(0), position_ids=positions, mrope_section=own
         )
-        result = kernels.flash_attention_ragged(
-            PARAMS, q, offsets, cache, layer(0), MHAMaskVariant.CAUSAL_MASK, 0.3
-        )
+        result = kernels.flash_attention_ragged(PARAMS, q, offsets, cache, layer(0), MHAMaskVariant.CAUSAL_MASK, 0.3)
         return [q, result]
 
     types = [TensorType(F32, ["tokens", WIDTH], HOST), TensorType(DType.int64, [3, "tokens"], HOST)]
@@ -245,9 +243,7 @@ def test_projections_with_gguf_weights(session: InferenceSession, encoding: str)
         *blocks, offsets, cache = rest
         options = (offsets, HEADS, *blocks, kind, kind, kind, cache, layer(0))
         q = kernels.unfused_qkv_ragged_matmul_gguf_quantized(PARAMS, x, *options)
-        result = kernels.flash_attention_ragged(
-            PARAMS, q, offsets, cache, layer(0), MHAMaskVariant.CAUSAL_MASK, 0.3
-        )
+        result = kernels.flash_attention_ragged(PARAMS, q, offsets, cache, layer(0), MHAMaskVariant.CAUSAL_MASK, 0.3)
         decoded = ops.concat([ops.dequantize(kind, block) for block in blocks], 0)
         return [result, ops.matmul(x, ops.transpose(decoded, 0, 1))]
 
@@ -270,9 +266,7 @@ def test_caches_in_other_dtypes(session: InferenceSession) -> None:
         own = Sequences(session, params)
         weight = draw(WIDTH, HIDDEN)
 
-        def forward(
-            x: TensorValue, w: TensorValue, offsets: TensorValue, cache: PagedKVCacheCollection
-        ) -> TensorValue:
+        def forward(x: TensorValue, w: TensorValue, offsets: TensorValue, cache: PagedKVCacheCollection) -> TensorValue:
             q = kernels.fused_qkv_ragged_matmul(params, x, offsets, w, cache, layer(0), HEADS)
             return kernels.flash_attention_ragged(
                 params, heads(q), offsets, cache, layer(0), MHAMaskVariant.CHUNKED_CAUSAL_MASK, 0.3, 4
@@ -301,7 +295,8 @@ def test_errors(session: InferenceSession) -> None:
         x, offsets, blocks, *tables = graph.inputs
         cache = PagedKVCacheCollection(blocks.buffer, *tables)
         wqkv = ops.constant(draw(WIDTH - DEPTH, HIDDEN), F32, HOST)
-        with pytest.raises(ValueError, match=r"4 heads with keys and values of 2 heads of 8 elements are \[tokens, 64\]"):
+        message = r"4 heads with keys and values of 2 heads of 8 elements are \[tokens, 64\]"
+        with pytest.raises(ValueError, match=message):
             kernels.fused_qkv_ragged_matmul(PARAMS, x, offsets, wqkv, cache, layer(0), HEADS)
         with pytest.raises(ValueError, match="one dtype"):
             kernels.fused_qkv_ragged_matmul(PARAMS, x.cast(DType.float16), offsets, wqkv, cache, layer(0), HEADS)

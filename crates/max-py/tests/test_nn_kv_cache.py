@@ -57,8 +57,8 @@ def test_params() -> None:
     [
         ({}, "Page size is required"),
         ({"page_size": 0}, "at least one token; got page_size=0"),
-        ({"page_size": 4, "n_devices": 3}, r"Number of KV heads \(2\) must be divisible by the number of devices \(3\)"),
-        ({"page_size": 4, "data_parallel_degree": 2}, r"degree \(2\) cannot be greater than the number of devices \(1\)"),
+        ({"page_size": 4, "n_devices": 3}, r"KV heads \(2\) must be divisible by the number of devices \(3\)"),
+        ({"page_size": 4, "data_parallel_degree": 2}, r"\(2\) cannot be greater than the number of devices \(1\)"),
         ({"page_size": 4, "n_devices": 4, "data_parallel_degree": 2}, "either by heads or by sequences"),
         ({"page_size": 4, "enable_kvcache_swapping_to_host": True}, "prefix caching"),
         ({"page_size": 4, "n_devices": 0}, "n_devices must be positive; got 0"),
@@ -125,7 +125,7 @@ def test_requests_are_checked(session: InferenceSession) -> None:
         owner.release("c")
     with pytest.raises(ValueError, match="a is in the batch twice"):
         owner.fetch([a, a])
-    with pytest.raises(RuntimeError, match="request a has 20 tokens and 2 steps, so it would have 21 tokens.* at most 20"):
+    with pytest.raises(RuntimeError, match="a has 20 tokens and 2 steps, so it would have 21 tokens.* at most 20"):
         owner.fetch([a], 2)
     with pytest.raises(ValueError, match="num_steps must be positive; got 0"):
         owner.fetch([a], 0)
@@ -197,7 +197,8 @@ def test_steps_without_a_fetch(session: InferenceSession) -> None:
     (second,) = owner.increment_cache_lengths([given], inputs)
     assert second.cache_lengths.to_numpy().tolist() == [5, 2] and second.blocks is given.blocks
     assert second.max_lengths.to_numpy().tolist() == [[1, 6], [1, 7]]
-    (third,) = owner.increment_cache_lengths([second], SimpleNamespace(input_row_offsets=Buffer.from_numpy(offsets([1, 1]))))
+    inputs = SimpleNamespace(input_row_offsets=Buffer.from_numpy(offsets([1, 1])))
+    (third,) = owner.increment_cache_lengths([second], inputs)
     assert third.cache_lengths.to_numpy().tolist() == [6, 3]
     assert given.cache_lengths.to_numpy().tolist() == [0, 0]
     padded = PaddedKVCacheInputs(*given)

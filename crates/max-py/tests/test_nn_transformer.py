@@ -74,7 +74,9 @@ def values(model: Any) -> dict[str, np.ndarray]:
     }
 
 
-def reference(weights: dict[str, np.ndarray], tokens: np.ndarray, multiplier: float = 1.0, divisor: float = 1.0) -> np.ndarray:
+def reference(
+    weights: dict[str, np.ndarray], tokens: np.ndarray, multiplier: float = 1.0, divisor: float = 1.0
+) -> np.ndarray:
     """The logits after all tokens of a sequence, without a cache."""
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
@@ -97,6 +99,10 @@ def reference(weights: dict[str, np.ndarray], tokens: np.ndarray, multiplier: fl
 
 
 TOKENS = [TensorType(DType.int64, ["tokens"], HOST), TensorType(DType.int64, [1], HOST)]
+
+
+def called(model: Transformer) -> Any:
+    return lambda tokens, count, rows, cache: model(tokens, cache, count, rows)
 
 
 def test_a_llama_reads_and_writes(session: InferenceSession) -> None:
@@ -135,7 +141,7 @@ def test_logits_of_several_tokens(session: InferenceSession, kind: ReturnLogits)
     weights = values(model)
     model.load_state_dict(weights)
     owner = manager(session, PARAMS, LAYERS)
-    loaded = load(session, owner, TOKENS, lambda tokens, n, rows, cache: model(tokens, cache, n, rows), model.state_dict())
+    loaded = load(session, owner, TOKENS, called(model), model.state_dict())
     batch = [Request("a", range(6)), Request("b", range(9, 13))]
     for request in batch:
         owner.external_claim(request.request_id)
@@ -155,7 +161,7 @@ def test_a_prompt_in_pieces_and_prefixes(session: InferenceSession) -> None:
     weights = values(model)
     model.load_state_dict(weights)
     owner = manager(session, params, LAYERS)
-    loaded = load(session, owner, TOKENS, lambda tokens, n, rows, cache: model(tokens, cache, n, rows), model.state_dict())
+    loaded = load(session, owner, TOKENS, called(model), model.state_dict())
 
     def logits(request: Request) -> np.ndarray:
         cache, one = owner.fetch([request])[0], np.array([1])

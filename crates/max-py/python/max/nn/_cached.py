@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from max.dtype import DType
 from max.graph import Dim, DimLike, TensorValue
 from max.graph.quantization import QuantizationConfig, QuantizationEncoding
 from max.graph.value import call, call_many
@@ -37,12 +36,14 @@ def fused_qkv_ragged_matmul(
         kv_params: What the cache is like.
         input: Tokens, `[tokens, hidden]`.
         input_row_offsets: Where each sequence starts, and the last one ends: uint32 `[sequences + 1]`.
-        wqkv: The weights of queries, keys and values, one after the other: `[(n_heads + 2 * n_kv_heads) * head_dim, hidden]`.
+        wqkv: The weights of queries, keys and values, one after the other:
+            `[(n_heads + 2 * n_kv_heads) * head_dim, hidden]`.
         kv_collection: The cache.
         layer_idx: The number of the layer, a uint32 scalar.
         n_heads: The number of heads of queries.
         bias: What is added to queries, keys and values.
 
+    >>> from max.dtype import DType
     >>> from max.graph import BufferType, Graph, TensorType
     >>> from max.nn.kv_cache import KVCacheParams, PagedKVCacheCollection
     >>> params = KVCacheParams(DType.float32, n_kv_heads=2, head_dim=16, page_size=8)
@@ -270,7 +271,7 @@ def rms_norm_key_cache(
         total_seq_len: The number of new tokens.
         input_row_offsets: Where each sequence starts, and the last one ends.
         weight_offset: What is added to the scale.
-        rms_norm_cols: The size of the scale, if it is smaller: then only as many elements are normalized, the first ones.
+        rms_norm_cols: The size of the scale, if it is smaller: then only the first elements are normalized.
         multiply_before_cast: Whether keys are rounded to the dtype of the cache only after they were multiplied.
         per_head_norm: Whether each head is normalized on its own.
     """
@@ -423,7 +424,7 @@ def flare_mla_prefill_plan(
         max_chunks: The number of chunks; the last ones may be empty.
 
     Returns:
-        - Where the tokens of each sequence start in each chunk, and the last ones end: uint32 `[chunks, sequences + 1]`.
+        - Where the tokens of each sequence start in a chunk, and the last ones end: uint32 `[chunks, sequences + 1]`.
         - Which token of its sequence is the first one there: uint32 `[chunks, sequences]`.
         - The number of tokens of each chunk: int32 `[chunks]`.
     """
@@ -479,7 +480,8 @@ def flare_mla_prefill_ragged(
     Args:
         kv_params: What the cache is like.
         input: Queries, `[tokens, n_heads, depth]`.
-        k: The keys of the chunk but for the elements that all heads share, `[buffer_size, n_heads, depth - qk_rope_dim]`.
+        k: The keys of the chunk without the elements that all heads share:
+            `[buffer_size, n_heads, depth - qk_rope_dim]`.
         v: The values of the chunk, `[buffer_size, n_heads, width]`.
         input_row_offsets: Where the queries of each sequence start, and the last ones end.
         buffer_row_offsets: Where each sequence starts in the chunk, and the last one ends.

@@ -74,6 +74,14 @@ class AttentionWithRope(Module):
 
     rope: RotaryEmbedding
     """What turns queries and keys."""
+    n_heads: int
+    """The number of heads of queries."""
+    num_key_value_heads: int
+    """The number of heads of keys and values."""
+    kv_params: KVCacheParams
+    """What the cache is like."""
+    devices: list[DeviceRef]
+    """Where the layer runs."""
     _strategy: ShardingStrategy | None = None
 
     def __init__(
@@ -94,7 +102,7 @@ class AttentionWithRope(Module):
         clip_qkv: float | None = None,
     ) -> None:
         super().__init__()
-        self._set_sizes(num_attention_heads, num_key_value_heads, kv_params, devices)
+        _set_sizes(self, num_attention_heads, num_key_value_heads, kv_params, devices)
         self.rope = rope
         self.scale = rope.compute_scale(scale)
         self.stacked_qkv = stacked_qkv
@@ -102,20 +110,6 @@ class AttentionWithRope(Module):
         options: dict[str, Any] = {"dtype": dtype, "device": self.devices[0], "float8_config": float8_config}
         self._add_projections(Linear, hidden_size, options | {"has_bias": has_bias, "clip_weight": clip_qkv})
         self.o_proj = linear_cls(in_dim=self._q_dim, out_dim=hidden_size, **options)
-
-    def _set_sizes(
-        self, heads: int, kv_heads: int, kv_params: KVCacheParams, devices: Sequence[DeviceRef] | None
-    ) -> None:
-        if heads < 1 or kv_heads < 1 or heads % kv_heads:
-            raise ValueError(f"heads of keys and values are shared by equally many others; got {heads} and {kv_heads}")
-        if kv_heads != kv_params.n_kv_heads:
-            raise ValueError(f"a cache of {kv_params.n_kv_heads} heads does not fit num_key_value_heads={kv_heads}")
-        self.n_heads = heads
-        self.num_key_value_heads = kv_heads
-        self.kv_params = kv_params
-        self.devices = [DeviceRef.CPU()] if devices is None else list(devices)
-        if not self.devices:
-            raise ValueError("attention needs a device")
 
     def _add_projections(self, kind: Callable[..., Linear], hidden_size: int, options: dict[str, Any]) -> None:
         if self.stacked_qkv:
@@ -149,12 +143,16 @@ class AttentionWithRope(Module):
             weights = [call("clamp", weight, -clip, clip) for weight in weights]
         if len(weights) > 1 and self._has_single_scales:
             shared = self.qkv_weight_scale
-            scales = [ops.reshape(TensorValue(layer.weight_scale), []) for layer in self._projections]  # type: ignore[arg-type]
+            scales = [ops.reshape(scale, []) for scale in self._weight_scales]
             weights = [
                 (weight.cast(DType.float32) * (scale / shared)).cast(weight.dtype)
                 for weight, scale in zip(weights, scales, strict=True)
             ]
         return ops.concat(weights, 0) if len(weights) > 1 else weights[0]
+
+    @property
+    def _weight_scales(self) -> list[TensorValue]:
+        return [TensorValue(layer.weight_scale) for layer in self._projections if layer.weight_scale is not None]
 
     @property
     def _has_single_scales(self) -> bool:
@@ -169,7 +167,7 @@ class AttentionWithRope(Module):
     @property
     def qkv_weight_scale(self) -> TensorValue:
         """The scales of float8 weights: the largest one, or those of all rows or blocks, one after the other."""
-        scales = [TensorValue(layer.weight_scale) for layer in self._projections if layer.weight_scale is not None]
+        scales = self._weight_scales
         if not scales:
             raise ValueError("only float8 weights have scales")
         return _largest(scales) if self._has_single_scales else ops.concat(scales, 0)
@@ -215,7 +213,9 @@ class AttentionWithRope(Module):
         rows = columns = strategy
         if strategy.is_tensor_parallel:
             if self.num_key_value_heads % count:
-                raise ValueError(f"{self.num_key_value_heads} heads of keys and values cannot be divided by {count} devices")
+                raise ValueError(
+                    f"{count} devices cannot share {self.num_key_value_heads} heads of keys and values equally"
+                )
             columns = ShardingStrategy.columnwise(count)
             rows = ShardingStrategy.rowwise(count)
             if self.stacked_qkv:
@@ -265,6 +265,8 @@ class AttentionWithRopeNoOpaque(Module):
 
     rope: RotaryEmbedding
     """What turns queries and keys."""
+    devices: list[DeviceRef]
+    """Where the layer runs."""
 
     def __init__(
         self,
@@ -280,7 +282,7 @@ class AttentionWithRopeNoOpaque(Module):
         scale: float | None = None,
     ) -> None:
         super().__init__()
-        AttentionWithRope._set_sizes(self, num_attention_heads, num_key_value_heads, kv_params, devices)  # type: ignore[arg-type]
+        _set_sizes(self, num_attention_heads, num_key_value_heads, kv_params, devices)
         self.rope = rope
         self.scale = rope.compute_scale(scale)
         self._dims = (num_attention_heads * kv_params.head_dim, num_key_value_heads * kv_params.head_dim)
@@ -344,7 +346,7 @@ class GGUFQAttentionWithRope(AttentionWithRope):
             raise ValueError("GGUFQAttentionWithRope does not support bias")
         if clip_qkv is not None:
             raise ValueError("clip_qkv is not supported for GGUFQAttentionWithRope")
-        self._set_sizes(num_attention_heads, num_key_value_heads, kv_params, devices)
+        _set_sizes(self, num_attention_heads, num_key_value_heads, kv_params, devices)
         self.rope = rope
         self.scale = rope.compute_scale(scale)
         self.stacked_qkv = False
@@ -421,7 +423,7 @@ class GPTQAttentionWithRope(AttentionWithRope):
         linear_cls: Callable[..., Linear] = Linear,
     ) -> None:
         Module.__init__(self)
-        self._set_sizes(num_attention_heads, num_key_value_heads, kv_params, devices)
+        _set_sizes(self, num_attention_heads, num_key_value_heads, kv_params, devices)
         self.rope = rope
         self.scale = rope.compute_scale(scale)
         self.stacked_qkv = False
@@ -444,7 +446,7 @@ class GPTQAttentionWithRope(AttentionWithRope):
     @property
     def wqkv(self) -> TensorValue:
         """The columns of queries, keys and values, one after the other."""
-        return ops.concat([layer.weight for layer in self._projections], 1)  # type: ignore[misc]
+        return ops.concat([layer.weight for layer in self._projections], 1)
 
     @property
     def wqkv_bias(self) -> TensorValue | None:
@@ -594,6 +596,22 @@ class AttentionWithRopeQKV(AttentionImplQKV):
         qkv = [call("linear", x, weight) for weight in (self.wq, self.wk, self.wv)]
         place = _place(kv_collection, input_row_offsets, layer_idx)
         return self.wo(_attend(qkv, place, self.scale, freqs_cis, self.rope.interleaved))
+
+
+def _set_sizes(
+    layer: Any, heads: int, kv_heads: int, kv_params: KVCacheParams, devices: Sequence[DeviceRef] | None
+) -> None:
+    """Gives a layer what all attention layers have."""
+    if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        raise ValueError(f"heads of keys and values are shared by equally many others; got {heads} and {kv_heads}")
+    if kv_heads != kv_params.n_kv_heads:
+        raise ValueError(f"a cache of {kv_params.n_kv_heads} heads does not fit num_key_value_heads={kv_heads}")
+    layer.n_heads = heads
+    layer.num_key_value_heads = kv_heads
+    layer.kv_params = kv_params
+    layer.devices = [DeviceRef.CPU()] if devices is None else list(devices)
+    if not layer.devices:
+        raise ValueError("attention needs a device")
 
 
 def _split(projected: list[TensorValue], q_dim: int, kv_dim: int) -> list[TensorValue]:

@@ -9,7 +9,7 @@ from max.dtype import DType
 from max.graph import DeviceRef, TensorValue, ops
 from max.graph.value import call
 from max.nn._cached import _place
-from max.nn.attention.attention_with_rope import AttentionWithRope, _split
+from max.nn.attention.attention_with_rope import _set_sizes, _split
 from max.nn.attention.mask_config import MHAMaskVariant
 from max.nn.layer import Module
 from max.nn.linear import Linear
@@ -40,6 +40,9 @@ class RaggedAttention(Module):
         clip_qkv: The largest magnitude of weights of queries, keys and values: larger ones are clipped.
     """
 
+    devices: list[DeviceRef]
+    """Where the layer runs."""
+
     def __init__(
         self,
         *,
@@ -58,7 +61,7 @@ class RaggedAttention(Module):
     ) -> None:
         super().__init__()
         self.mask_variant = MHAMaskVariant(mask_variant)
-        AttentionWithRope._set_sizes(self, num_attention_heads, num_key_value_heads, kv_params, devices)  # type: ignore[arg-type]
+        _set_sizes(self, num_attention_heads, num_key_value_heads, kv_params, devices)
         self.scale = kv_params.head_dim**-0.5 if scale is None else scale
         self._dims = (num_attention_heads * kv_params.head_dim, num_key_value_heads * kv_params.head_dim)
         q_dim, kv_dim = self._dims
@@ -96,7 +99,7 @@ class RaggedAttention(Module):
             **kwargs: `input_row_offsets`: where each sequence starts, and the last one ends.
         """
         if "input_row_offsets" not in kwargs:
-            raise TypeError("RaggedAttention needs input_row_offsets: where each sequence starts, and the last one ends")
+            raise TypeError("RaggedAttention needs input_row_offsets: where each sequence starts, and the last ends")
         place = _place(kv_collection, kwargs["input_row_offsets"], layer_idx)
         qkv = _split([layer(x) for layer in self._projections], *self._dims)
         mask = self.mask_variant.value

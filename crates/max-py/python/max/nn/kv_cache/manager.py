@@ -119,6 +119,15 @@ class KVCacheManager(ABC, Generic[T]):
         is_ragged: Whether sequences come one after the other, rather than padded.
     """
 
+    params: KVCacheParams
+    """What the cache is like."""
+    max_batch_size: int
+    """The most requests at a time."""
+    max_seq_len: int
+    """The length of the longest sequence."""
+    num_layers: int
+    """The number of layers."""
+
     def __init__(
         self,
         params: KVCacheParams,
@@ -129,7 +138,8 @@ class KVCacheManager(ABC, Generic[T]):
         session: InferenceSession,
         is_ragged: bool = False,
     ) -> None:
-        for name, value in [("max_batch_size", max_batch_size), ("max_seq_len", max_seq_len), ("num_layers", num_layers)]:
+        sizes = {"max_batch_size": max_batch_size, "max_seq_len": max_seq_len, "num_layers": num_layers}
+        for name, value in sizes.items():
             if value < 1:
                 raise ValueError(f"{name} must be positive; got {value}")
         if len(devices) != params.n_devices:
@@ -229,7 +239,8 @@ class KVCacheManager(ABC, Generic[T]):
         if request_id in self._active:
             raise ValueError(f"Request ID {request_id} is already claimed")
         if len(self._active) >= self.max_batch_size:
-            raise ValueError(f"request {request_id} is one more than the {self.max_batch_size} that there may be at a time")
+            most = self.max_batch_size
+            raise ValueError(f"request {request_id} is one more than the {most} that there may be at a time")
         self._active.add(request_id)
 
     def release(self, request_id: str) -> None:

@@ -151,7 +151,8 @@ class PagedKVCacheManager(KVCacheManager[T]):
     ) -> None:
         super().__init__(params, max_batch_size, max_seq_len, num_layers, devices, session, is_ragged=True)
         if params.data_parallel_degree > 1:
-            raise ValueError(f"a cache has one group of devices; got data_parallel_degree={params.data_parallel_degree}")
+            degree = params.data_parallel_degree
+            raise ValueError(f"a cache has one group of devices; got data_parallel_degree={degree}")
         if params.enable_kvcache_swapping_to_host:
             raise ValueError("the pages of a cache do not move to the host; got enable_kvcache_swapping_to_host=True")
         if params.dtype not in (DType.float32, DType.float16, DType.bfloat16):
@@ -161,8 +162,8 @@ class PagedKVCacheManager(KVCacheManager[T]):
         count = cache_memory // page_bytes
         if count < 1:
             raise RuntimeError(
-                f"a cache needs room for a page: {page_bytes} bytes for {self.page_size} tokens of {num_layers} layers, "
-                f"and {cache_memory} are available"
+                f"a cache needs room for a page: {page_bytes} bytes for {self.page_size} tokens of {num_layers} "
+                f"layers, and {cache_memory} are available"
             )
         self._pages = Pages(count, self.page_size)
         self.device_tensors = [Buffer.zeros(self.block_shape(), params.dtype, device) for device in self.devices]

@@ -191,10 +191,10 @@ def _returned(
     if kind is ReturnLogits.ALL:
         return last, logits(x), row_offsets
     count = ops.reshape(count, []).cast(DType.int64)
-    sizes = {"dtype": DType.int64, "device": DeviceRef.CPU()}
-    back = ops.range(count.to(DeviceRef.CPU()), 0, -1, out_dim="return_n_logits_range", **sizes).to(x.device)
-    rows = ops.reshape(ops.unsqueeze(ends, 1) - back, [-1])
-    starts = ops.range(0, row_offsets.shape[0], 1, **sizes).to(x.device) * count.to(x.device)
+    host = DeviceRef.CPU()
+    back = ops.range(count.to(host), 0, -1, out_dim="return_n_logits_range", dtype=DType.int64, device=host)
+    rows = ops.reshape(ops.unsqueeze(ends, 1) - back.to(x.device), [-1])
+    starts = ops.range(0, row_offsets.shape[0], 1, dtype=DType.int64, device=x.device) * count.to(x.device)
     return last, logits(ops.gather(x, rows, 0)), starts
 
 
