@@ -82,7 +82,8 @@ op_fns! {
             bail!(value, "the weights of latent vectors are a matrix; got {}", weight.tensor_type());
         };
         let depth = place.depth()?;
-        if *place.heads() != ONE || !width.as_static().zip(depth.as_static()).is_some_and(|(own, all)| own <= all) {
+        let narrow = width.as_static().zip(depth.as_static()).is_some_and(|(own, all)| own <= all);
+        if *place.heads() != ONE || !narrow {
             bail!(
                 value,
                 "weights {} do not fit latent vectors of {depth} elements in a cache of one head; it has {}",

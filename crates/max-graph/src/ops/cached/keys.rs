@@ -77,7 +77,7 @@ impl Keys {
 
     /// What a part of the cache has for them, `[1, keys, heads, depth]` in float32. There are zeros where no token is.
     pub(crate) fn part(&self, place: &CacheLayer, number: i64) -> Result<TensorValue> {
-        let found = cast_value(&place.at(&[self.pages.clone()], number)?, DType::Float32)?;
+        let found = cast_value(&place.at(std::slice::from_ref(&self.pages), number)?, DType::Float32)?;
         let keys = &self.used.shape()[0];
         let found = reshape_value(&found, [&ONE, keys, place.heads(), &place.depth()?].into())?;
         // A weight of zero hides no NaN.
