@@ -195,7 +195,10 @@ op_fns! {
         interleaved: bool = true, mask: MaskVariant = "causal", window: i64 = -1,
     ) -> TensorValue {
         let (q, k, v) = (q.tensor()?, k.tensor()?, v.tensor()?);
-        let (width, tokens) = (place.width()?, &q.shape()[0]);
+        let width = place.width()?;
+        let [tokens, _] = &q.shape()[..] else {
+            bail!(value, "queries of tokens are [tokens, heads * depth]; got the shape {}", q.shape());
+        };
         if [&k, &v].iter().any(|x| x.rank() != 2 || x.shape()[1] != width) {
             bail!(
                 value,

@@ -77,6 +77,9 @@ op_fns! {
     /// [`latent_plan()`].
     pub fn latent_keys(place: CacheLayer, weight: Operand, size: i64) -> TensorValue {
         let weight = ops::transfer_to(weight, place.cache.device())?;
+        if size < 0 {
+            bail!(value, "a chunk has room for some tokens; got {size}");
+        }
         let size = Dim::Static(size);
         let [_, width] = &weight.shape()[..] else {
             bail!(value, "the weights of latent vectors are a matrix; got {}", weight.tensor_type());

@@ -267,7 +267,7 @@ class PagedKVCacheManager(KVCacheManager[T]):
 
         Raises:
             ValueError: If a request is not claimed, or is in the batch twice.
-            RuntimeError: If a sequence is too long, or there are not enough pages. Then no request gets any.
+            RuntimeError: If a sequence is too long, or there are not enough pages. Then no request gets new ones.
         """
         if num_steps < 1:
             raise ValueError(f"num_steps must be positive; got {num_steps}")
