@@ -65,7 +65,10 @@ pub mod window;
 
 pub use broadcast::broadcast_to;
 pub use buffer::{buffer_create, buffer_load, buffer_store, buffer_store_slice};
-pub use cached::{CacheLayer, cache_add, cache_key_norm, cache_kv, cache_qkv, cache_rope, cached_attention};
+pub use cached::{
+    CacheLayer, cache_add, cache_key_norm, cache_kv, cache_qkv, cache_rope, cached_attention,
+    cached_self_attention,
+};
 pub use cast::cast;
 pub use clamp::clamp;
 pub use collective::{

@@ -89,7 +89,15 @@ fn what_is_added_and_normalized_is_only_what_is_new() {
         let before = ops::buffer_load(cache)?;
         cache_add(&x[2], layer(cache, &[0, 4, 5], &[0, 0])?, 1)?;
         let place = layer(cache, &[0, 0, 1], &[4, 0])?;
-        cache_key_norm(place, vec![2.0, 2.0, 2.0, 2.0], 0.0, Dim::Static(1), 0.0, true, true)?;
+        cache_key_norm(
+            place,
+            HostTensor::from_vec([4], vec![2.0f32; 4])?,
+            0.0,
+            Dim::Static(1),
+            0.0,
+            true,
+            true,
+        )?;
         Ok(vec![before, ops::buffer_load(cache)?])
     })
     .unwrap();
