@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod broadcast;
 pub mod buffer;
+pub mod cached;
 pub mod cast;
 pub mod clamp;
 pub mod collective;
@@ -26,6 +27,7 @@ pub mod gather;
 pub mod group_norm;
 pub mod index;
 pub mod irfft;
+pub mod latent;
 pub mod layer;
 pub mod layer_norm;
 pub mod lora;
@@ -63,6 +65,10 @@ pub mod window;
 
 pub use broadcast::broadcast_to;
 pub use buffer::{buffer_create, buffer_load, buffer_store, buffer_store_slice};
+pub use cached::{
+    CacheLayer, cache_add, cache_key_norm, cache_kv, cache_qkv, cache_rope, cached_attention,
+    cached_self_attention,
+};
 pub use cast::cast;
 pub use clamp::clamp;
 pub use collective::{
@@ -91,6 +97,7 @@ pub use gather::{gather, gather_nd};
 pub use group_norm::group_norm;
 pub use index::range;
 pub use irfft::irfft;
+pub use latent::{latent_attention, latent_keys, latent_plan, latent_prefill};
 pub use layer::{
     activate, affine_group_norm, affine_layer_norm, convolution, embedding, float8_linear, gated, linear,
     quantized_linear,
@@ -143,6 +150,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
     let all = [
         broadcast::OP_FUNCTIONS,
         buffer::OP_FUNCTIONS,
+        cached::OP_FUNCTIONS,
         cast::OP_FUNCTIONS,
         clamp::OP_FUNCTIONS,
         collective::OP_FUNCTIONS,
@@ -166,6 +174,7 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static OpFunction> {
         group_norm::OP_FUNCTIONS,
         index::OP_FUNCTIONS,
         irfft::OP_FUNCTIONS,
+        latent::OP_FUNCTIONS,
         layer::OP_FUNCTIONS,
         layer_norm::OP_FUNCTIONS,
         lora::OP_FUNCTIONS,

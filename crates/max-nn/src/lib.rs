@@ -35,6 +35,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attention;
 mod conv;
 mod embedding;
 mod linear;
@@ -47,10 +48,12 @@ mod sequential;
 pub mod state;
 mod transformer;
 
+pub use attention::{AttentionConfig, AttentionWithRope, CachedTokens, Transformer};
 pub use conv::{Conv, ConvConfig};
 pub use embedding::{Embedding, EmbeddingConfig, VocabParallelEmbedding};
 pub use linear::{ColumnParallelLinear, Form, Linear, LinearConfig};
 pub use max_graph::Weight;
+pub use max_graph::ops::CacheLayer;
 pub use max_graph::ops::flash_attention::MaskVariant;
 pub use max_graph::ops::layer::Activation;
 pub use max_graph::ops::rope::RopeScaling;

@@ -214,7 +214,7 @@ fn attend(q: &TensorValue, k: &TensorValue, v: &TensorValue, mask: Mask) -> Resu
 }
 
 /// Attention with a mask `[batch or 1, heads or 1, queries or 1, keys]`.
-fn attend_with(
+pub(crate) fn attend_with(
     kind: Attention,
     q: &TensorValue,
     k: &TensorValue,
@@ -254,7 +254,7 @@ fn attend_with(
 
 /// The slopes of ALiBi, `[1, heads, 1, 1]`: a geometric sequence for a power of two, else that of the next lower one and
 /// every other one of the next higher.
-fn slopes(heads: &Dim, device: DeviceRef) -> Result<TensorValue> {
+pub(crate) fn slopes(heads: &Dim, device: DeviceRef) -> Result<TensorValue> {
     let Some(count) = heads.as_static().and_then(|heads| u32::try_from(heads).ok()) else {
         bail!(value, "ALiBi needs a static number of heads; got {heads}");
     };

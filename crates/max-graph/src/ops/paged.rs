@@ -147,7 +147,7 @@ fn places(x: &TensorValue, cache: &BufferValue, operands: [Operand; 4]) -> Resul
 }
 
 /// The number of elements of a head in a cache.
-fn depth(cache: &TensorType) -> Result<Dim> {
+pub(crate) fn depth(cache: &TensorType) -> Result<Dim> {
     let [_, _, _, _, _, length] = &cache.shape[..] else {
         bail!(
             value,

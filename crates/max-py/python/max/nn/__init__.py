@@ -21,6 +21,14 @@ called. Its weights are loaded by name.
 array([[4., 9.]], dtype=float32)
 """
 
+from max.nn.attention import (
+    AttentionWithRope,
+    AttentionWithRopeV1,
+    DistributedAttentionWithRope,
+    GGUFQAttentionWithRope,
+    GPTQAttentionWithRope,
+    RaggedAttention,
+)
 from max.nn.conv import Conv1D, Conv1DV1, Conv2d, Conv2dV1, Conv3D, Conv3DV1
 from max.nn.embedding import Embedding, EmbeddingV1, EmbeddingV2, VocabParallelEmbedding
 from max.nn.float8_config import (
@@ -56,11 +64,19 @@ from max.nn.rotary_embedding import (
     YarnScalingParams,
 )
 from max.nn.sequential import Sequential
-from max.nn.transformer import DistributedTransformerBlock, ReturnLogits, TransformerBlock
+from max.nn.transformer import (
+    DistributedTransformer,
+    DistributedTransformerBlock,
+    ReturnLogits,
+    Transformer,
+    TransformerBlock,
+)
 
 __all__ = [
     "MLP",
     "MLPV1",
+    "AttentionWithRope",
+    "AttentionWithRopeV1",
     "ColumnParallelLinear",
     "Conv1D",
     "Conv1DV1",
@@ -68,7 +84,9 @@ __all__ = [
     "Conv2dV1",
     "Conv3D",
     "Conv3DV1",
+    "DistributedAttentionWithRope",
     "DistributedGemmConfig",
+    "DistributedTransformer",
     "DistributedTransformerBlock",
     "DynamicRotaryEmbedding",
     "Embedding",
@@ -79,6 +97,8 @@ __all__ = [
     "Float8ScaleGranularity",
     "Float8ScaleOrigin",
     "Float8WeightScaleSpec",
+    "GGUFQAttentionWithRope",
+    "GPTQAttentionWithRope",
     "GPTQLinear",
     "GPTQLinearV1",
     "GroupNorm",
@@ -99,10 +119,12 @@ __all__ = [
     "QLinearV1",
     "RMSNorm",
     "RMSNormV1",
+    "RaggedAttention",
     "ReturnLogits",
     "RotaryEmbedding",
     "Sequential",
     "Shardable",
+    "Transformer",
     "TransformerBlock",
     "VocabParallelEmbedding",
     "YarnRotaryEmbedding",

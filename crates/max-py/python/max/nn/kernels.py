@@ -1,5 +1,5 @@
-"""Functions that models are made of and that `max.graph.ops` lacks: attention, products of float8 tensors and of groups of
-rows, and what samplers need.
+"""Functions that models are made of and that `max.graph.ops` lacks: attention with a cache and without, products of
+float8 tensors and of groups of rows, and what samplers need.
 
 A scaled float8 tensor stands for its elements times scales in another tensor. Weights are `[n, k]`, with scales
 `[1, 1]`, `[n, 1]` or one for each block. The scales of inputs are transposed: `[1, 1]`, `[1, tokens]` or
@@ -12,6 +12,25 @@ from max.dtype import DType
 from max.graph import TensorValue, ops
 from max.graph.quantization import QuantizationEncoding
 from max.graph.value import call, call_many
+from max.nn._cached import (
+    cross_attention_ragged,
+    flare_mla_decode_ragged,
+    flare_mla_decompress_k_cache,
+    flare_mla_prefill_plan,
+    flare_mla_prefill_ragged,
+    flash_attention_ragged,
+    fused_qk_ragged_rope,
+    fused_qkv_ragged_matmul,
+    fused_qkv_ragged_matmul_quantized,
+    fused_qkv_ragged_matmul_scaled_float8,
+    kv_cache_get_max_seq_len,
+    kv_cache_ragged_radd,
+    matmul_k_cache_ragged,
+    matmul_kv_cache_ragged,
+    rms_norm_key_cache,
+    sgmv_qkv_lora_kernel,
+    unfused_qkv_ragged_matmul_gguf_quantized,
+)
 from max.nn._ragged import (
     flash_attention_gpu,
     flash_attention_ragged_gpu,
@@ -34,12 +53,26 @@ __all__ = [
     "MHAMaskVariant",
     "apply_penalties_to_logits",
     "convert_weights_to_fp8_fnuz_if_needed",
+    "cross_attention_ragged",
     "dynamic_scaled_matmul",
+    "flare_mla_decode_ragged",
+    "flare_mla_decompress_k_cache",
+    "flare_mla_prefill_plan",
+    "flare_mla_prefill_ragged",
     "flash_attention_gpu",
+    "flash_attention_ragged",
     "flash_attention_ragged_gpu",
+    "fused_qk_ragged_rope",
+    "fused_qkv_ragged_matmul",
+    "fused_qkv_ragged_matmul_quantized",
+    "fused_qkv_ragged_matmul_scaled_float8",
     "grouped_dynamic_scaled_fp8_matmul",
     "grouped_matmul_ragged",
     "grouped_qmatmul",
+    "kv_cache_get_max_seq_len",
+    "kv_cache_ragged_radd",
+    "matmul_k_cache_ragged",
+    "matmul_kv_cache_ragged",
     "matmul_static_scaled_float8",
     "merge_ragged_tensors",
     "moe_create_indices",
@@ -47,11 +80,14 @@ __all__ = [
     "normalize_e4m3fn_to_e4m3fnuz",
     "quantize_dynamic_scaled_float8",
     "quantize_static_scaled_float8",
+    "rms_norm_key_cache",
     "scatter_set_constant",
     "sgmv_kernel",
     "sgmv_lora_kernel",
+    "sgmv_qkv_lora_kernel",
     "swish_glu",
     "topk_fused_sampling",
+    "unfused_qkv_ragged_matmul_gguf_quantized",
     "update_frequency_data",
 ]
 

@@ -1,6 +1,6 @@
-"""Blocks of transformers, on one device and on several."""
+"""Transformers and their blocks, on one device and on several."""
 
-from max.nn.transformer.distributed_transformer import DistributedTransformerBlock
-from max.nn.transformer.transformer import ReturnLogits, TransformerBlock
+from max.nn.transformer.distributed_transformer import DistributedTransformer, DistributedTransformerBlock
+from max.nn.transformer.transformer import ReturnLogits, Transformer, TransformerBlock
 
-__all__ = ["DistributedTransformerBlock", "ReturnLogits", "TransformerBlock"]
+__all__ = ["DistributedTransformer", "DistributedTransformerBlock", "ReturnLogits", "Transformer", "TransformerBlock"]
