@@ -29,7 +29,7 @@ pub(crate) use constant::Place;
 pub(crate) use ending::{Ending, Places};
 use form::{Dots, Form, Plain, Widened};
 use micro::Dot;
-pub(crate) use micro::{DEPTH, Kernels, Micro, ROW, THIN};
+pub(crate) use micro::{DEPTH, Kernels, Micro, ROW, THIN, next_rows};
 pub(crate) use pack::{Matrix, pack, pack_right, pack_right_rows};
 
 use crate::cache::Caches;
@@ -37,8 +37,11 @@ use crate::scratch::{Line, bytes, pieces, with};
 use crate::tile::{RUN, levels, merged};
 use crate::{Memory, Pool};
 
-/// Roughly how many rows a task computes.
-const ROWS: usize = 42;
+/// Roughly how many rows a task computes, and how many of them at a time.
+const ROWS: usize = 64;
+
+/// The rows above which threads pack a right operand together.
+const SHARED_ROWS: usize = 84;
 
 /// Roughly how many rows a task computes if it packs the right operand itself.
 const OWN_ROWS: usize = 504;
@@ -338,7 +341,7 @@ impl<B> Panels<B> {
         let panel = F::groups(taken) * width;
         let block = start / F::GROUP * self.columns.len().next_multiple_of(width);
         let start = self.start.wrapping_add(block + (column - self.columns.start) / width * panel);
-        Right { start, panel, row: width as isize }
+        Right { start, panel, row: width as isize, next: None }
     }
 }
 
@@ -371,7 +374,7 @@ impl<'a, F: Form> Product<'a, F> {
                 (Method::Panels(Source::Panels(panels)), self.panel_sizes())
             } else if thin {
                 (Method::Thin, [m, THIN_COLUMNS, few_tasks])
-            } else if many_rows > 2 * ROWS && k.work() > 8 * TASK && !small {
+            } else if many_rows > SHARED_ROWS && k.work() > 8 * TASK && !small {
                 // SAFETY: guaranteed by the caller.
                 unsafe { Product { columns: n, ..self }.shared(repeats) };
                 return None;
@@ -393,9 +396,10 @@ impl<'a, F: Form> Product<'a, F> {
         indices: Range<usize>,
     ) -> Tasks<'a, F> {
         let [m, _, n] = self.k.size;
-        let (height, width) = (self.kernels.tiles.len(), self.kernels.width);
+        let width = self.kernels.width;
         let threads = self.pool.threads();
-        let mut rows = Cut::new(m, about_rows, height);
+        // Tiles of a part are about equally high, so that it need not be a multiple of the highest.
+        let mut rows = Cut::new(m, about_rows, 1);
         let enough = tasks.div_ceil(indices.len() * rows.parts());
         let about = about_columns.min(columns.len().div_ceil(enough)).max(about_columns / 4);
         let mut across = Cut::new(columns.len(), about, width);
@@ -639,7 +643,7 @@ impl<F: Form> Block<'_, F> {
         };
         // Sums over several blocks of the depth stay in the cache; direct results are written with the last block.
         let aside = if place.is_none() || depth > DEPTH { rows * stride } else { 0 };
-        let group = rows.min(ROWS.next_multiple_of(kernels.tiles.len()));
+        let group = Cut::new(rows, ROWS.next_multiple_of(kernels.tiles.len()), 1).part;
         let sizes = [bytes::<F::Left>(group * row), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
         pieces(sizes.iter().sum(), |scratch| {
             let left = scratch.take::<F::Left>(group * row);
@@ -654,12 +658,12 @@ impl<F: Form> Block<'_, F> {
                     let groups = F::groups(taken);
                     let lying = self.lying(source, start + taken);
                     let right = match source {
-                        Source::Panels(panels) => panels.at::<F>(width, self.columns.start, start, taken),
+                        Source::Panels(panels) => self.panels(panels, start, taken),
                         Source::Lies | Source::Own => {
                             let at = [start, self.columns.start + lying];
                             let panel = groups * width;
                             F::pack_right(own, panel, y.part(at, [taken, columns - lying]));
-                            Right { start: own.cast_const(), panel, row: width as isize }
+                            Right { start: own.cast_const(), panel, row: width as isize, next: None }
                         }
                     };
                     let (is_first, is_last) = (start == self.depth.start, start + DEPTH >= self.depth.end);
@@ -684,7 +688,8 @@ impl<F: Form> Block<'_, F> {
                         let to = place.filter(|_| is_last).map_or(sums, down);
                         if lying > 0 {
                             let y = y.part([start, self.columns.start], [taken, lying]);
-                            let right = Right { start: y.start.cast(), panel: width, row: y.strides[0] };
+                            let (start, row) = (y.start.cast(), y.strides[0]);
+                            let right = Right { start, panel: width, row, next: None };
                             multiply(kernels, [some, groups, lying], left, right, add, to, &mut ahead);
                         }
                         let add = add.map(|(sums, stride)| (sums.wrapping_add(lying), stride));
@@ -707,6 +712,22 @@ impl<F: Form> Block<'_, F> {
                 }
             }
         });
+    }
+
+    /// The panels of its columns in the block of the depth that starts at an offset. After them it needs those of the next
+    /// block, or the task that comes next those of the next columns.
+    fn panels(&self, panels: &Panels<F::Right>, start: usize, taken: usize) -> Right<F::Right> {
+        let at = |column, start| {
+            let taken = DEPTH.min(self.depth.end.saturating_sub(start));
+            panels.at::<F>(self.product.kernels.width, column, start, taken)
+        };
+        let goes_on = start + taken < self.depth.end;
+        let next = if goes_on {
+            at(self.columns.start, start + taken)
+        } else {
+            at(self.columns.end, self.depth.start)
+        };
+        Right { next: Some(next.start), ..at(self.columns.start, start) }
     }
 
     /// How many of its columns are read in place, down to a row. A vector that extends past the end of a row reads into
@@ -766,7 +787,8 @@ impl<F: Form> Block<'_, F> {
                         }
                         let rest = columns - whole;
                         F::pack_right(right, taken * width, y.part([0, whole], [taken, rest]));
-                        let right = Right { start: right.cast_const(), panel: 0, row: width as isize };
+                        let start = right.cast_const();
+                        let right = Right { start, panel: 0, row: width as isize, next: None };
                         let (left, to) =
                             ((left.cast_const(), row as isize), (part.add(whole), stride as isize));
                         multiply(kernels, [rows, taken, rest], left, right, None, to, &mut Ahead::nothing());

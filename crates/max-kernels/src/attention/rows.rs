@@ -10,7 +10,7 @@ use super::pack::{avoids_cache_conflicts, is_wide, pack_keys, prefetch_columns, 
 use super::softmax::{GROUP, LINES, Mask, Scores, State, Weighing, bound, weigh};
 use super::weight::Real;
 use crate::Memory;
-use crate::matmul::{DEPTH, Kernels, Matrix, ROW, THIN, pack, pack_right};
+use crate::matmul::{DEPTH, Kernels, Matrix, ROW, THIN, next_rows, pack, pack_right};
 use crate::scratch::{Pieces, bytes, pieces};
 
 /// The most rows for which keys and values are read in place, since they are used only a few times.
@@ -305,7 +305,7 @@ impl<L: Real> Rows<'_, L> {
                 let right = (keys.add(panel * deep * width), width as isize);
                 let to = (scores.add(panel * width), ROW as isize);
                 let add = (depth > 0).then_some((to.0.cast_const(), to.1));
-                self.kernels.tiles[rows - 1](deep, (queries, stride), right, add, to);
+                self.kernels.tiles[rows - 1](deep, (queries, stride), right, add, to, next_rows(right));
             }
         }
     }
@@ -463,7 +463,14 @@ impl<L: Real> Rows<'_, L> {
             for panel in 0..self.k.width.div_ceil(width) {
                 let right = (start.add(panel * values.panel), values.stride);
                 let to = (to.sums.add(panel * width), to.stride as isize);
-                self.kernels.tiles[rows - 1](depth, (weights, ROW as isize), right, None, to);
+                self.kernels.tiles[rows - 1](
+                    depth,
+                    (weights, ROW as isize),
+                    right,
+                    None,
+                    to,
+                    next_rows(right),
+                );
             }
         }
     }

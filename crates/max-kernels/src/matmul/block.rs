@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use bytemuck::Pod;
 use max_core::scalar::Lane;
 
-use super::micro::{Kernels, TILE_BYTES};
+use super::micro::{Kernels, Soon, TILE_BYTES, next_rows};
 use super::pack::Matrix;
 use crate::simd::{LINE, prefetch};
 
@@ -57,6 +57,19 @@ pub(crate) struct Right<B> {
     pub(crate) panel: usize,
     /// The distance between rows of a panel.
     pub(crate) row: isize,
+    /// What is needed after the last panel, if panels come from far away: each is prefetched during the one before.
+    pub(crate) next: Option<*const B>,
+}
+
+impl<B> Right<B> {
+    /// What a strip prefetches during a panel: its part of the next one, where that is far away.
+    fn soon(&self, [panel, panels]: [usize; 2], [strip, strips]: [usize; 2], depth: usize) -> Soon {
+        let start = |panel: usize| self.start.wrapping_add(panel * self.panel);
+        let Some(next) = self.next else { return next_rows((start(panel), self.row)) };
+        let next = if panel + 1 < panels { start(panel + 1) } else { next };
+        let pace = self.row.unsigned_abs() * size_of::<B>() / strips;
+        (next.cast::<u8>().wrapping_add(strip * depth * pace), pace as isize)
+    }
 }
 
 /// Multiplies a left block (`rows` x `depth`, unit stride along the depth) by a right one (`depth` x `columns`) and
@@ -80,13 +93,15 @@ pub(crate) unsafe fn multiply<L: Lane + Pod, A, B>(
     let lines = ahead.all.div_ceil((strips * panels).max(1));
     for at in 0..strips * panels {
         // Row by row of tiles, so that what they read of the left operand stays in the L1 cache; or, if there are few
-        // rows, column by column, so that the right operand is read once.
-        let (strip, panel) = if strips > 2 { (at / panels, at % panels) } else { (at % strips, at / strips) };
+        // rows or the right operand is far away, column by column, so that it is read once.
+        let by_rows = strips > 2 && right.next.is_none();
+        let (strip, panel) = if by_rows { (at / panels, at % panels) } else { (at % strips, at / strips) };
         let (i, j) = (strip * height, panel * width);
         let taken = height.min(rows - i);
         // SAFETY: guaranteed by the caller; a tile that would extend past the block is computed separately.
         unsafe {
             let left = (left.offset(i as isize * left_stride), left_stride);
+            let soon = right.soon([panel, panels], [strip, strips], depth);
             let right = (right.start.add(j / width * right.panel), right.row);
             let add = add.map(|(add, stride)| (add.offset(i as isize * stride).add(j), stride));
             let to = to.offset(i as isize * stride).add(j);
@@ -94,12 +109,12 @@ pub(crate) unsafe fn multiply<L: Lane + Pod, A, B>(
             let narrow = columns - j <= kernels.lanes;
             let kernel = if narrow { kernels.narrow[taken - 1] } else { kernels.tiles[taken - 1] };
             if j + if narrow { kernels.lanes } else { width } <= columns {
-                kernel(depth, left, right, add, (to, stride));
+                kernel(depth, left, right, add, (to, stride), soon);
                 continue;
             }
             let mut room = Room(MaybeUninit::uninit());
             let aside = room.0.as_mut_ptr().cast::<L>();
-            kernel(depth, left, right, None, (aside, width as isize));
+            kernel(depth, left, right, None, (aside, width as isize), soon);
             for row in 0..taken {
                 for column in 0..columns - j {
                     let sum = *aside.add(row * width + column);

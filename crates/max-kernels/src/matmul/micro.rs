@@ -35,9 +35,19 @@ const AHEAD: isize = 12;
 
 /// Computes a tile with [`Kernels::width`] columns and as many rows as its position in the table says. The arguments
 /// are the depth, then, each with the distance between its rows, the left operand, the right one, a tile to add, if
-/// any, and the result.
+/// any, and the result; and what is prefetched meanwhile.
 pub(crate) type Tile<L, A, B> =
-    unsafe fn(usize, (*const A, isize), (*const B, isize), Option<(*const L, isize)>, (*mut L, isize));
+    unsafe fn(usize, (*const A, isize), (*const B, isize), Option<(*const L, isize)>, (*mut L, isize), Soon);
+
+/// Memory that is prefetched step by step, as much at a time as a step reads of the right operand: where it starts, and
+/// the bytes from step to step.
+pub(crate) type Soon = (*const u8, isize);
+
+/// The next rows of a right operand.
+pub(crate) fn next_rows<B>((right, stride): (*const B, isize)) -> Soon {
+    let row = stride.wrapping_mul(size_of::<B>() as isize);
+    (right.cast::<u8>().wrapping_offset(AHEAD.wrapping_mul(row)), row)
+}
 
 /// Computes one block of few rows with a right operand in place. The arguments are the depth, then, each with the
 /// distance between its rows, the left and the right operand, the number of columns (a multiple of [`Kernels::lanes`]),
@@ -261,15 +271,17 @@ unsafe fn tile<V: Vector, const R: usize, const N: usize>(
     (right, right_stride): (*const V::Right, isize),
     add: Option<(*const V::Lane, isize)>,
     (tile, stride): (*mut V::Lane, isize),
+    (soon, pace): Soon,
 ) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [[V::zero(); N]; R];
         for p in 0..depth {
             let right = right.offset(p as isize * right_stride);
+            let soon = soon.wrapping_offset(p as isize * pace).cast::<V::Right>();
             let mut y = [V::fetch(right); N];
             for (j, y) in y.iter_mut().enumerate() {
-                prefetch(right.wrapping_offset(AHEAD * right_stride).wrapping_add(j * V::LANES).cast());
+                prefetch(soon.wrapping_add(j * V::LANES).cast());
                 *y = V::fetch(right.add(j * V::LANES));
             }
             for (i, sums) in sums.iter_mut().enumerate() {
@@ -347,9 +359,10 @@ macro_rules! compiled {
             right: (*const V::Right, isize),
             add: Option<(*const V::Lane, isize)>,
             to: (*mut V::Lane, isize),
+            soon: Soon,
         ) {
             // SAFETY: guaranteed by the caller.
-            unsafe { tile::<V, R, N>(depth, left, right, add, to) }
+            unsafe { tile::<V, R, N>(depth, left, right, add, to, soon) }
         }
 
         $(#[$feature])*

@@ -2,7 +2,7 @@
 
 use std::arch::asm;
 
-use super::{Kernels, THIN, Thin, Tile};
+use super::{Kernels, Soon, THIN, Thin, Tile};
 use crate::simd::amx::{SIDE, Shapes, release};
 
 /// The rows and the columns of a tile of sums: two registers each way.
@@ -116,6 +116,7 @@ unsafe fn tile<L: Sums, const R: usize>(
     (right, right_stride): (*const u32, isize),
     add: Option<(*const L, isize)>,
     (to, stride): (*mut L, isize),
+    _: Soon,
 ) {
     #[repr(C, align(64))]
     struct Sums([[u32; ROWS]; ROWS]);
