@@ -15,11 +15,9 @@ use super::ending::{self, Ending, strides};
 /// The most rows of a thin matmul.
 const ROWS: i64 = 4;
 
-/// The columns that warps of `dots.cu` share, the number of blocks that leaves no part of a GPU waiting for the last of them, and
-/// the vectors of a column that a lane has on their way at a time.
+/// The columns that warps of `dots.cu` share, and the number of blocks that is enough for a GPU.
 const COLUMNS: u64 = 2;
-const BLOCKS: u64 = 3072;
-const AT_ONCE: u64 = 4;
+const BLOCKS: u64 = 512;
 
 /// The width of a strip of `strips.cu` in bytes, and the fewest strips that use the GPU well.
 const STRIP: u64 = 64;
@@ -78,8 +76,7 @@ impl Plan {
         // Warps share columns until there are enough blocks, or too little for each to do.
         let every = all.iter().map(groups).sum::<u64>().saturating_mul(batch as u64);
         let vectors = (k.k as u64 * size).div_ceil(512);
-        let enough =
-            |share: &u64| every.saturating_mul(*share) >= 8 * BLOCKS || *share * 2 * AT_ONCE > vectors;
+        let enough = |share: &u64| every.saturating_mul(*share) >= 8 * BLOCKS || *share * 2 > vectors;
         let share = [1, 2, 4].into_iter().find(enough).unwrap_or(8);
         let blocks = |k: &Matmul<i64>| match layout {
             RightLayout::Rows => (k.n as u64).div_ceil(STRIP / size),

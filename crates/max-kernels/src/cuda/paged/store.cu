@@ -26,8 +26,8 @@ extern "C" __global__ void __launch_bounds__(256) NAME(
             for (int apart = 16; apart > 0; apart /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, apart));
             const float scale = largest / 127.0f, inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
             IN *const bytes = to + block * 34;
-            // Subnormal scales have no inverse; all of their codes are zero.
-            const float steps = value * inverse;
+            // Subnormal scales have no inverse; all of their codes are zero. The product is rounded before it is rounded to a code.
+            const float steps = __fmul_rn(value, inverse);
             bytes[2 + lane] = fabsf(steps) < 128.0f ? (unsigned char)(signed char)(int)roundf(steps) : 0;
             if (lane == 0) {
                 const unsigned short half = to_f16(scale);
