@@ -105,6 +105,9 @@ struct Sequence {
     count: usize,
 }
 
+/// The sequences of an execution, each with a seed.
+type Batch = Vec<(Sequence, usize)>;
+
 /// The inputs after the cache; tokens are drawn by position and seed, so that they do not depend on their company.
 fn inputs(config: &Config, sequences: &[(Sequence, usize)]) -> Vec<HostTensor> {
     let most = sequences.iter().map(|(sequence, _)| sequence.pages.len()).max().unwrap_or(0);
@@ -160,7 +163,7 @@ fn fresh(config: &Config) -> Buffer {
 }
 
 /// Compares some executions on a device, one after the other, with the interpreter: results and cache.
-fn check(config: Config, steps: &[Vec<(Sequence, usize)>], device: &Device, tolerance: f32) {
+fn check(config: Config, steps: &[Batch], device: &Device, tolerance: f32) {
     let graph = config.graph(device.device_ref()).unwrap();
     let model = InferenceSession::new([device.clone()]).load(&graph).unwrap();
     let cache = fresh(&config).to(device).unwrap();
@@ -190,7 +193,7 @@ fn scattered(first: u32, count: u32, pages: u32) -> Vec<u32> {
 }
 
 /// Caches, pages, heads and masks of many kinds, with steps that read a prompt and go on.
-fn forms() -> Vec<(Config, Vec<Vec<(Sequence, usize)>>)> {
+fn forms() -> Vec<(Config, Vec<Batch>)> {
     let base = Config { pages: 11, ..PLAIN };
     let mut configs = vec![base];
     for dtype in [DType::Float16, DType::BFloat16, DType::UInt8] {
@@ -316,7 +319,7 @@ fn many_sequences_are_computed_together() {
     let batch: Vec<_> = (0..40u32)
         .map(|at| (Sequence { pages: vec![at], cached: 0, count: 1 + at as usize % 5 }, at as usize))
         .collect();
-    check(config, &[batch.clone()], &CPU(), 2e-5);
+    check(config, std::slice::from_ref(&batch), &CPU(), 2e-5);
     if let Some(device) = gpu::gpu() {
         check(config, &[batch], &device, 2e-5);
     }
