@@ -274,8 +274,9 @@ fn products_stay_apart_that_cannot_run_at_the_same_time() {
     assert_eq!(counts(&program(&x, false, many)), [1; 10]);
     let gpu = DeviceRef::gpu(0);
     let two = |x: &[TensorValue]| ops::concat([product(&x[0], "a", gpu)?, product(&x[0], "b", gpu)?], 1);
+    // On a GPU one function may compute both.
     let on_gpu = TensorType::new(DType::Float32, ("s", 8), gpu);
-    assert_eq!(counts(&program(&[on_gpu], true, two)), [1; 2]);
+    assert_eq!(counts(&program(&[on_gpu], true, two)), [2]);
 }
 
 #[test]
