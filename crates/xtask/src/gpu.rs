@@ -16,7 +16,15 @@ const TESTS: &[(&str, &[&str])] = &[
     ("max-kernels", &["cuda_loops", "cuda_kernels", "cuda_attention"]),
     (
         "max-engine",
-        &["gpu", "collectives_gpu", "op_cases_gpu", "random_graphs_gpu", "random_regions_gpu", "sizes"],
+        &[
+            "gpu",
+            "collectives_gpu",
+            "op_cases_gpu",
+            "paged",
+            "random_graphs_gpu",
+            "random_regions_gpu",
+            "sizes",
+        ],
     ),
     ("max-tensor", &["tensors_gpu"]),
 ];
