@@ -103,7 +103,7 @@ op_fns! {
     }
 
     /// Turns queries `[tokens, heads, depth]` and the keys of new tokens, which are stored already, by the angles of their
-    /// positions: see [`ops::rope`]. A table is `[rows, dim]`, each cosine before its sine. Where it is for fewer elements
+    /// positions: see [`ops::rope()`]. A table is `[rows, dim]`, each cosine before its sine. Where it is for fewer elements
     /// than a head has, these are the last ones.
     ///
     /// Positions are those in the sequences, unless they are given, `[sections, tokens]`. Several sections divide the pairs of
@@ -126,7 +126,7 @@ op_fns! {
         turn_last(&q, &angles, interleaved)
     }
 
-    /// Normalizes the keys of new tokens, which are stored already: see [`ops::rms_norm`]. Each head on its own, or all heads
+    /// Normalizes the keys of new tokens, which are stored already: see [`ops::rms_norm()`]. Each head on its own, or all heads
     /// of a token together; of their elements the first ones, as many as there are weights.
     pub fn cache_key_norm(
         place: CacheLayer, gamma: Operand, epsilon: f64, tokens: Dim, weight_offset: f64 = 0.0,
