@@ -22,6 +22,9 @@ const MOST_DEPTH: i64 = 256;
 /// The most pages of a sequence whose numbers fit shared memory beside the tiles.
 const MOST_PAGES: i64 = 1 << 14;
 
+/// The most blocks of a grid along its second axis.
+const MOST_HEADS: i64 = 65_535;
+
 /// The blocks that a multiprocessor has at a time when keys are divided.
 const BLOCKS: i64 = 3;
 
@@ -97,6 +100,8 @@ impl Plan {
             && cache.depth % 8 == 0
             && cache.depth <= MOST_DEPTH
             && *most <= MOST_PAGES
+            && sizes[0] <= i64::from(i32::MAX)
+            && k.heads <= MOST_HEADS
             && whole(&k.cache.offset)
             && cache.strides[..5].iter().all(whole);
         if !can {
@@ -213,6 +218,10 @@ impl Cache {
             bail!(value, "pages must have room for a token; they have the size {}", sizes[3]);
         }
         row_major(&[*tokens, *sequences, 1])?;
+        // Functions look for the sequence of a token, so there must be one.
+        if *sequences == 0 && *tokens > 0 {
+            bail!(index, "there are {tokens} tokens, but no sequence that they belong to");
+        }
         Ok(Cache { dtype: access.dtype, depth: *depth, heads: sizes[4], strides })
     }
 
@@ -383,6 +392,16 @@ mod tests {
         }
         nvrtc::check(&any);
         nvrtc::check_for(&tensor, &["compute_80", "sm_90"]);
+    }
+
+    #[test]
+    fn tokens_belong_to_sequences() {
+        let mut k = attention(DType::Float32, 8);
+        (k.pages.sequences, k.pages.ends) = (0, 1);
+        let error = Cache::new(&k.pages, &k.cache).err().unwrap();
+        assert!(error.message().contains("6 tokens, but no sequence"), "{error}");
+        k.pages.tokens = 0;
+        assert!(Cache::new(&k.pages, &k.cache).is_ok());
     }
 
     #[test]
