@@ -1,15 +1,18 @@
 //! How fast a model of some shape reads a prompt and generates tokens, with weights that mean nothing.
 //!
 //! ```sh
-//! cargo run --release -p max-pipelines --example decoder_speed -- FOLDER ENCODING [PROMPT [GENERATED [BATCH]]]
+//! cargo run --release -p max-pipelines --example decoder_speed -- FOLDER ENCODING [PROMPT [GENERATED [BATCH [WANTED]]]]
 //! ```
 //!
-//! It runs on the first GPU if there is one and `MAX_DEVICE=gpu` is set. The folder needs only a `config.json`. The encoding is `float32`, `bfloat16`, `float16`, `q8_0`, `q4_0`, `q4_k` or `q6_k`.
+//! It runs on the first GPU if there is one and `MAX_DEVICE=gpu` is set. The folder needs only a `config.json`. The encoding is
+//! `float32`, `bfloat16`, `float16`, `q8_0`, `q4_0`, `q4_k` or `q6_k`. So many of the largest logits are wanted after each token
+//! as a request says: 1, if it is greedy, or 255; 0 stands for all.
 
 use std::time::Instant;
 
 use max_core::{DType, QuantizationEncoding, Result, bail};
 use max_driver::{CPU, Device};
+use max_pipelines::text::sampling::Wanted;
 use max_pipelines::{Cache, DecoderOptions, Folder, ModelFiles, Pages, Step, Stored};
 
 fn main() -> Result<()> {
@@ -20,6 +23,10 @@ fn main() -> Result<()> {
     let number =
         |at: usize, default: usize| counts.get(at).and_then(|text| text.parse().ok()).unwrap_or(default);
     let (prompt, generated, batch) = (number(0, 512), number(1, 64), number(2, 1));
+    let wanted = match number(3, 1) {
+        0 => Wanted::All,
+        count => Wanted::Largest(count),
+    };
     let on_gpu = std::env::var("MAX_DEVICE").is_ok_and(|device| device == "gpu");
     let device = if on_gpu { Device::accelerator(None)? } else { CPU() };
     let stored = match encoding.as_str() {
@@ -53,7 +60,7 @@ fn main() -> Result<()> {
             cache.reserve(pages, prompt + generated)?;
             start = Instant::now();
             for tokens in tokens.chunks(chunk) {
-                model.run(&cache, &mut [Step { tokens, pages }])?;
+                model.next(&cache, &mut [Step { tokens, pages }], &[wanted])?;
             }
         }
         best.0 = best.0.min(start.elapsed().as_secs_f64());
@@ -61,7 +68,7 @@ fn main() -> Result<()> {
         for at in 0..generated {
             let mut steps: Vec<Step> =
                 sequences.iter_mut().map(|pages| Step { tokens: &[7], pages }).collect();
-            model.run(&cache, &mut steps)?;
+            model.next(&cache, &mut steps, &vec![wanted; batch])?;
             if at == 0 {
                 best.2 = best.2.min(start.elapsed().as_secs_f64());
                 start = Instant::now();

@@ -4,6 +4,7 @@ mod cache;
 mod config;
 mod dummy;
 mod graph;
+mod largest;
 mod load;
 mod sequence;
 mod weights;
@@ -20,9 +21,12 @@ pub use cache::{Cache, CacheConfig, Pages};
 pub use config::{DecoderConfig, LayerConfig, Norms, QueryNorm, Rope};
 pub use graph::Stored;
 use graph::{Decoder, Tokens};
+use largest::Largest;
 pub use load::{DecoderOptions, ModelFiles, Opened};
 pub use sequence::{Sequence, Sequences};
 pub use weights::Sources;
+
+use crate::text::sampling::{Logits, Wanted};
 
 /// The most sequences whose next tokens are recorded for a GPU.
 const MOST_RECORDED: usize = 64;
@@ -41,6 +45,7 @@ pub struct DecoderModel {
     recorded: Mutex<HashMap<usize, Recorded>>,
     /// Gives those after every token.
     all: OnceLock<Arc<Model>>,
+    largest: Largest,
 }
 
 /// The memory of a recorded execution.
@@ -93,7 +98,8 @@ impl DecoderModel {
         let graph = graph(&config, &decoder, cache, device.device_ref(), false)?;
         let last = session.load_with(&graph, &values)?;
         let (device, recorded, all) = (device.clone(), Mutex::default(), OnceLock::new());
-        Ok(DecoderModel { config, decoder, session, values, cache, device, last, recorded, all })
+        let largest = Largest::default();
+        Ok(DecoderModel { config, decoder, session, values, cache, device, last, recorded, all, largest })
     }
 
     /// What it is made from.
@@ -113,7 +119,12 @@ impl DecoderModel {
 
     /// Computes new tokens of sequences: the logits after the last one of each, `[sequences, vocab]`.
     pub fn run(&self, cache: &Cache, steps: &mut [Step]) -> Result<Buffer> {
-        self.run_on(&self.last, cache, steps)
+        self.run_on(&self.last, cache, steps, |logits| logits.to(&CPU()))
+    }
+
+    /// As [`run`](DecoderModel::run), with what is wanted of the logits of each sequence, or more.
+    pub fn next(&self, cache: &Cache, steps: &mut [Step], wanted: &[Wanted]) -> Result<Vec<Logits>> {
+        self.run_on(&self.last, cache, steps, |logits| self.largest.of(&self.session, logits, wanted))
     }
 
     /// As [`run`](DecoderModel::run), with the logits after every token, `[tokens, vocab]`.
@@ -126,10 +137,17 @@ impl DecoderModel {
                 self.all.get_or_init(|| model).clone()
             }
         };
-        self.run_on(&model, cache, steps)
+        self.run_on(&model, cache, steps, |logits| logits.to(&CPU()))
     }
 
-    fn run_on(&self, model: &Model, cache: &Cache, steps: &mut [Step]) -> Result<Buffer> {
+    /// Runs a model, and passes the logits to a function before anything else can overwrite them.
+    fn run_on<R>(
+        &self,
+        model: &Model,
+        cache: &Cache,
+        steps: &mut [Step],
+        then: impl Fn(&Buffer) -> Result<R>,
+    ) -> Result<R> {
         let most = self.config.max_length.div_ceil(self.cache.page_size);
         let (mut tokens, mut starts) = (Vec::new(), vec![0i64]);
         let (mut lengths, mut table) = (Vec::new(), Vec::new());
@@ -159,35 +177,41 @@ impl DecoderModel {
         let numbers = given.pack([&tokens, &starts, &lengths, &table])?;
         let one_each = tokens.len() == batch && steps.iter().all(|step| step.tokens.len() == 1);
         let recorded = !self.device.runs_on_host() && std::ptr::eq(model, &self.last);
-        let logits = if recorded && one_each && (1..=MOST_RECORDED).contains(&batch) {
-            self.replay(given, &numbers, cache)?
+        let found = if recorded && one_each && (1..=MOST_RECORDED).contains(&batch) {
+            self.replay(given, &numbers, cache, then)?
         } else {
             let inputs = given.inputs(&numbers.to(&self.device)?, cache)?;
             let Some(logits) = model.execute(&inputs)?.into_iter().next() else {
                 bail!(internal, "a decoder without a result")
             };
-            logits.to(&CPU())?
+            then(&logits)?
         };
         for step in steps {
             step.pages.length += step.tokens.len();
         }
-        Ok(logits)
+        Ok(found)
     }
 
     /// Runs the next token of some sequences, as recorded the first time.
-    fn replay(&self, given: Given, numbers: &Buffer, cache: &Cache) -> Result<Buffer> {
+    fn replay<R>(
+        &self,
+        given: Given,
+        numbers: &Buffer,
+        cache: &Cache,
+        then: impl Fn(&Buffer) -> Result<R>,
+    ) -> Result<R> {
         // Replays write the same memory, so they take turns.
         let mut all = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
         let key = given.batch as u64;
         if let Some(recorded) = all.get(&given.batch) {
             recorded.given.copy_from(numbers)?;
             self.last.replay(key, &given.inputs(&recorded.given, cache)?)?;
-            return recorded.logits.to(&CPU());
+            return then(&recorded.logits);
         }
         let numbers = numbers.copy(Some(&self.device))?;
         let outputs = self.last.capture(key, &given.inputs(&numbers, cache)?)?;
         let Some(logits) = outputs.into_iter().next() else { bail!(internal, "a decoder without a result") };
-        let found = logits.to(&CPU())?;
+        let found = then(&logits)?;
         all.insert(given.batch, Recorded { given: numbers, logits });
         Ok(found)
     }

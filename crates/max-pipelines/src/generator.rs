@@ -10,7 +10,7 @@ use crate::decoder::{DecoderModel, DecoderOptions, ModelFiles, Sequence, Sequenc
 use crate::embedded::BOX;
 use crate::text::chat::{ChatMessage, ChatTemplate};
 use crate::text::request::{Generation, Progress};
-use crate::text::sampling::{LogProbabilities, SamplingParams};
+use crate::text::sampling::{LogProbabilities, Logits, SamplingParams, Wanted};
 use crate::text::stop::FinishReason;
 use crate::text::tokenizer::TextTokenizer;
 
@@ -267,15 +267,15 @@ impl TextGenerator {
                 stream.step()?;
             }
             let tokens: Vec<u32> = steady.iter().map(|stream| stream.last).collect();
+            let wanted: Vec<Wanted> = steady.iter().map(|stream| stream.wanted()).collect();
             let mut sequences: Vec<&mut Sequence> =
                 steady.iter_mut().map(|stream| stream.place.sequence()).collect();
             if sequences.is_empty() {
                 continue;
             }
-            let mut logits = self.sequences.advance(&mut sequences, &tokens)?;
-            let vocab = self.model().config().vocab_size;
-            for (stream, row) in steady.iter_mut().zip(logits.chunks_exact_mut(vocab)) {
-                stream.choose(row)?;
+            let logits = self.sequences.advance(&mut sequences, &tokens, &wanted)?;
+            for (stream, logits) in steady.iter_mut().zip(logits) {
+                stream.choose(logits)?;
                 stream.stats.generation_time += start.elapsed();
             }
         }
@@ -391,11 +391,12 @@ impl<'a, 'b> AnswerStream<'a, 'b> {
     fn start(&mut self) -> Result<Progress> {
         let start = Instant::now();
         let prompt = std::mem::take(&mut self.prompt);
+        let wanted = self.wanted();
         let sequence = self.place.sequence();
         let same = sequence.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
         self.stats.cached_tokens = same.min(prompt.len() - 1);
-        let mut logits = sequence.read(&prompt, &mut |_| Ok(()))?;
-        let progress = self.choose(&mut logits)?;
+        let logits = sequence.read(&prompt, wanted, &mut |_| Ok(()))?;
+        let progress = self.choose(logits)?;
         self.stats.time_to_first_token = start.elapsed();
         self.started = true;
         Ok(progress)
@@ -404,8 +405,9 @@ impl<'a, 'b> AnswerStream<'a, 'b> {
     /// Computes the logits after the last token and chooses the next one.
     fn step(&mut self) -> Result<Progress> {
         let start = Instant::now();
-        let mut logits = self.place.sequence().push(self.last)?;
-        let progress = self.choose(&mut logits)?;
+        let wanted = self.wanted();
+        let logits = self.place.sequence().push(self.last, wanted)?;
+        let progress = self.choose(logits)?;
         self.stats.generation_time += start.elapsed();
         Ok(progress)
     }
@@ -419,7 +421,12 @@ impl<'a, 'b> AnswerStream<'a, 'b> {
         self.generator.model().config().reread_at(length)
     }
 
-    fn choose(&mut self, logits: &mut [f32]) -> Result<Progress> {
+    /// What the next token depends on.
+    fn wanted(&self) -> Wanted {
+        self.generation.wanted(self.generator.model().config().vocab_size)
+    }
+
+    fn choose(&mut self, logits: Logits) -> Result<Progress> {
         let progress = self.generation.push(logits)?;
         self.last = progress.token;
         Ok(progress)

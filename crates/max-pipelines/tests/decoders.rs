@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use max_core::DType;
 use max_driver::{CPU, Device};
+use max_pipelines::text::sampling::{Logits, Wanted};
 use max_pipelines::{Cache, DecoderModel, DecoderOptions, Folder, ModelFiles, Pages, Step, Stored};
 use max_weights::load_weights;
 use serde_json::Value;
@@ -125,6 +126,60 @@ fn every_architecture_gives_the_same_tokens_on_a_gpu() {
         Ok(device) => check_all(&device, 1e-3),
         Err(why) => {
             // Not eprintln!, whose output tests capture.
+            let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", why.message());
+        }
+    }
+}
+
+/// What is wanted of logits is what a sort of all of them gives, after prompts and after single tokens.
+fn check_wanted(device: &Device) {
+    let folder = goldens().join("llama3");
+    let model = load(&folder, &DecoderOptions { device: device.clone(), ..options() });
+    let prompts = cases(&folder).into_iter().map(|case| case.prompt);
+    let prompts: Vec<Vec<u32>> = prompts.filter(|prompt| prompt.len() > 1).collect();
+    let run = |wanted: Wanted| {
+        let mut cache = Cache::new(model.config(), model.cache_config(), device).unwrap();
+        let mut pages: Vec<Pages> = prompts.iter().map(|_| Pages::default()).collect();
+        for (own, prompt) in pages.iter_mut().zip(&prompts) {
+            cache.reserve(own, prompt.len() + 3).unwrap();
+        }
+        // The last sequence always wants everything.
+        let mut all = vec![wanted; prompts.len()];
+        all[prompts.len() - 1] = Wanted::All;
+        let mut found = Vec::new();
+        for token in [None, Some(7), Some(8), Some(9)] {
+            let tokens: Vec<Vec<u32>> =
+                prompts.iter().map(|prompt| token.map_or(prompt.clone(), |token| vec![token])).collect();
+            let steps = tokens.iter().zip(&mut pages).map(|(tokens, pages)| Step { tokens, pages });
+            found.extend(model.next(&cache, &mut steps.collect::<Vec<_>>(), &all).unwrap());
+        }
+        found
+    };
+    let rows = run(Wanted::All);
+    for count in [1, 40, 255, 300] {
+        for (at, (found, row)) in run(Wanted::Largest(count)).into_iter().zip(&rows).enumerate() {
+            let (Logits::All(row), last) = (row, (at + 1) % prompts.len() == 0) else { panic!("{row:?}") };
+            let mut sorted: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
+            sorted.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap());
+            match found {
+                Logits::Largest(found) => assert!(!last && found == sorted[..count], "{count}: {found:?}"),
+                // The host has all of them anyway, and a device sorts so many only.
+                Logits::All(found) => {
+                    assert!(found == *row && (last || device.runs_on_host() || count > 256), "{count}");
+                }
+            }
+        }
+    }
+    let nothing = run(Wanted::Nothing);
+    assert!(nothing.iter().any(|logits| *logits == Logits::Largest(vec![])));
+}
+
+#[test]
+fn what_is_wanted_of_logits_is_found() {
+    check_wanted(&CPU());
+    match Device::accelerator(None) {
+        Ok(device) => check_wanted(&device),
+        Err(why) => {
             let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", why.message());
         }
     }

@@ -6,7 +6,7 @@ use max_core::{Result, bail};
 use max_driver::Device;
 
 use super::{Cache, DecoderModel, Pages, Step};
-use crate::text::sampling::TokenLogProbability;
+use crate::text::sampling::{Logits, TokenLogProbability, Wanted};
 
 /// The most tokens of a prompt that are computed at once, on a CPU and on a GPU.
 const CHUNK: usize = 512;
@@ -58,9 +58,14 @@ impl Sequences {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends tokens to several sequences at once, each of which has the rest of its tokens in the cache: the logits after
-    /// each of them, one row after the other.
-    pub fn advance(&self, sequences: &mut [&mut Sequence], tokens: &[u32]) -> Result<Vec<f32>> {
+    /// Appends tokens to several sequences at once, each of which has the rest of its tokens in the cache: what is wanted of the
+    /// logits after each of them, or more.
+    pub fn advance(
+        &self,
+        sequences: &mut [&mut Sequence],
+        tokens: &[u32],
+        wanted: &[Wanted],
+    ) -> Result<Vec<Logits>> {
         if sequences.len() != tokens.len() {
             bail!(internal, "{} sequences and {} tokens", sequences.len(), tokens.len());
         }
@@ -73,11 +78,11 @@ impl Sequences {
             tokens: std::slice::from_ref(token),
             pages: &mut sequence.pages,
         });
-        let logits = self.model.run(&cache, &mut steps.collect::<Vec<_>>())?;
+        let logits = self.model.next(&cache, &mut steps.collect::<Vec<_>>(), wanted)?;
         for (sequence, token) in sequences.iter_mut().zip(tokens) {
             sequence.tokens.push(*token);
         }
-        logits.to_vec::<f32>()
+        Ok(logits)
     }
 }
 
@@ -87,9 +92,14 @@ impl Sequence<'_> {
         &self.tokens
     }
 
-    /// Makes it a sequence of these tokens, and gives the logits after the last one. What it begins with already is not
-    /// computed again. A function is told how many tokens are done, and may end the work with an error.
-    pub fn read(&mut self, tokens: &[u32], each: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<f32>> {
+    /// Makes it a sequence of these tokens, and gives what is wanted of the logits after the last one, or more. What it begins
+    /// with already is not computed again. A function is told how many tokens are done, and may end the work with an error.
+    pub fn read(
+        &mut self,
+        tokens: &[u32],
+        wanted: Wanted,
+        each: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<Logits> {
         let Some(last) = tokens.len().checked_sub(1) else { bail!(value, "a sequence without tokens") };
         let longest = self.of.model.config().max_length;
         if tokens.len() > longest {
@@ -103,7 +113,7 @@ impl Sequence<'_> {
         let crosses = (same + 1..=tokens.len()).any(|length| self.of.model.config().reread_at(length));
         // The last token is computed anyway, for its logits.
         self.shorten(if crosses { 0 } else { same.min(last) });
-        let mut logits = Vec::new();
+        let mut logits = Logits::Largest(Vec::new());
         while self.tokens.len() < tokens.len() {
             let done = self.tokens.len();
             // What is turned by the length of the sequence needs the length of the whole.
@@ -112,12 +122,12 @@ impl Sequence<'_> {
             let chunk = &tokens[done..tokens.len().min(done + most)];
             let mut cache = self.of.cache();
             cache.reserve(&mut self.pages, chunk.len())?;
-            let found = self.of.model.run(&cache, &mut [Step { tokens: chunk, pages: &mut self.pages }])?;
+            let wanted = if done + chunk.len() == tokens.len() { wanted } else { Wanted::Nothing };
+            let step = Step { tokens: chunk, pages: &mut self.pages };
+            let found = self.of.model.next(&cache, &mut [step], &[wanted])?;
             drop(cache);
             self.tokens.extend_from_slice(chunk);
-            if self.tokens.len() == tokens.len() {
-                logits = found.to_vec::<f32>()?;
-            }
+            found.into_iter().for_each(|found| logits = found);
             each(self.tokens.len())?;
         }
         Ok(logits)
@@ -140,7 +150,9 @@ impl Sequence<'_> {
         let whole = config.is_open_ended() || (1..=tokens.len()).any(|length| config.reread_at(length));
         let most = if whole { tokens.len() } else { (MOST_LOGITS / config.vocab_size).clamp(1, CHUNK) };
         match from - 1 {
-            before if before > 0 && !whole => drop(self.read(&tokens[..before], &mut |_| Ok(()))?),
+            before if before > 0 && !whole => {
+                drop(self.read(&tokens[..before], Wanted::Nothing, &mut |_| Ok(()))?)
+            }
             _ => self.shorten(0),
         }
         // Nothing follows the last token.
@@ -165,8 +177,8 @@ impl Sequence<'_> {
         Ok(found)
     }
 
-    /// Appends a token: the logits after it.
-    pub fn push(&mut self, token: u32) -> Result<Vec<f32>> {
+    /// Appends a token: what is wanted of the logits after it, or more.
+    pub fn push(&mut self, token: u32, wanted: Wanted) -> Result<Logits> {
         let config = self.of.model.config();
         let length = self.tokens.len() + 1;
         if length > config.max_length {
@@ -174,9 +186,12 @@ impl Sequence<'_> {
         }
         if config.reread_at(length) {
             let all = [&self.tokens[..], &[token]].concat();
-            return self.read(&all, &mut |_| Ok(()));
+            return self.read(&all, wanted, &mut |_| Ok(()));
         }
-        self.of.advance(&mut [self], &[token])
+        let Some(logits) = self.of.advance(&mut [self], &[token], &[wanted])?.pop() else {
+            bail!(internal, "a sequence without logits")
+        };
+        Ok(logits)
     }
 
     /// Forgets all but some of its first tokens.

@@ -3,7 +3,9 @@
 use max_core::{Result, bail};
 
 use super::detokenize::Detokenizer;
-use super::sampling::{LogProbabilities, Sampler, SamplingParams, TokenLogProbability};
+use super::sampling::{
+    LogProbabilities, Logits, Sampled, Sampler, SamplingParams, TokenLogProbability, Wanted,
+};
 use super::stop::{FinishReason, StopStrings};
 use super::tokenizer::TextTokenizer;
 
@@ -78,13 +80,20 @@ impl Generation {
         })
     }
 
-    /// Chooses the next token by its logits, which are changed on the way.
-    pub fn push(&mut self, logits: &mut [f32]) -> Result<Progress> {
+    /// What the next token depends on, of a vocabulary of some size.
+    pub fn wanted(&self, vocab_size: usize) -> Wanted {
+        self.sampler.wanted(vocab_size)
+    }
+
+    /// Chooses the next token by logits, at least those that are wanted.
+    pub fn push(&mut self, logits: Logits) -> Result<Progress> {
         if let Some(reason) = &self.finish_reason {
             bail!(runtime, "the answer has ended ({}): no token can follow", reason.as_str());
         }
-        let sampled = self.sampler.sample(logits)?;
-        let (token, log_probability) = (sampled.token, sampled.log_probability);
+        let Sampled { token, log_probability } = match logits {
+            Logits::All(mut logits) => self.sampler.sample(&mut logits)?,
+            Logits::Largest(largest) => self.sampler.sample_largest(&largest)?,
+        };
         self.finish_reason = self.ended_by(token);
         self.tokens.push(token);
         if let (Some(all), Some(next)) = (&mut self.log_probabilities, &log_probability) {
@@ -215,11 +224,11 @@ mod tests {
     }
 
     /// Logits under which a token is chosen, and a second one if the first is masked.
-    fn logits(token: u32, second: u32) -> Vec<f32> {
+    fn logits(token: u32, second: u32) -> Logits {
         let mut logits = vec![0.0; 384];
         logits[second as usize] = 5.0;
         logits[token as usize] = 10.0;
-        logits
+        Logits::All(logits)
     }
 
     /// Feeds the tokens until the answer ends; the texts of the steps.
@@ -229,7 +238,7 @@ mod tests {
             if generation.finish_reason().is_some() {
                 break;
             }
-            let progress = generation.push(&mut logits(token, 69)).unwrap();
+            let progress = generation.push(logits(token, 69)).unwrap();
             assert_eq!(progress.finish_reason.as_ref(), generation.finish_reason());
             texts.push(progress.text);
         }
@@ -248,7 +257,7 @@ mod tests {
         assert_eq!(generation.text(), "The river");
         assert_eq!(generation.tokens().last(), Some(&END));
         assert_eq!(generation.finish_reason(), Some(&FinishReason::EndOfSequence(END)));
-        let error = generation.push(&mut logits(5, 6)).unwrap_err();
+        let error = generation.push(logits(5, 6)).unwrap_err();
         assert!(error.message().contains("has ended"), "{error}");
         assert_eq!(generation.cancel(), "");
         assert_eq!(generation.finish_reason(), Some(&FinishReason::EndOfSequence(END)));
@@ -276,7 +285,7 @@ mod tests {
         }
         let mut none = start(&SamplingParams { max_new_tokens: Some(0), ..SamplingParams::greedy() }, 5);
         assert_eq!(none.finish_reason(), Some(&FinishReason::Length));
-        assert!(none.push(&mut logits(5, 6)).is_err());
+        assert!(none.push(logits(5, 6)).is_err());
     }
 
     #[test]
@@ -350,9 +359,9 @@ mod tests {
     fn log_probabilities_are_kept() {
         let params = SamplingParams { logprobs: Some(2), ..SamplingParams::greedy() };
         let mut generation = start(&params, 2);
-        let progress = generation.push(&mut logits(70, 71)).unwrap();
+        let progress = generation.push(logits(70, 71)).unwrap();
         assert_eq!(progress.log_probability.unwrap().top[1].0, 71);
-        generation.push(&mut logits(70, 71)).unwrap();
+        generation.push(logits(70, 71)).unwrap();
         assert_eq!(generation.log_probabilities().unwrap().len(), 2);
         assert!(start(&SamplingParams::greedy(), 2).log_probabilities().is_none());
     }
@@ -379,8 +388,8 @@ mod tests {
         let wrong = SamplingParams { temperature: f32::NAN, ..SamplingParams::default() };
         assert!(error(&wrong, &[1], 5).contains("temperature"));
         let mut generation = start(&params, 5);
-        assert!(generation.push(&mut []).is_err());
-        assert!(generation.push(&mut vec![f32::NAN; 384]).is_err() && generation.tokens().is_empty());
-        assert_eq!(generation.push(&mut logits(70, 71)).unwrap().text, "b");
+        assert!(generation.push(Logits::All(vec![])).is_err());
+        assert!(generation.push(Logits::All(vec![f32::NAN; 384])).is_err() && generation.tokens().is_empty());
+        assert_eq!(generation.push(logits(70, 71)).unwrap().text, "b");
     }
 }

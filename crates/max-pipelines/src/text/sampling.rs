@@ -13,6 +13,9 @@
 //!    probability is at least `top_p`, and of these what is at least `min_p` times as probable as the first;
 //! 7. one is drawn by its probability.
 //!
+//! Most requests look at the largest logits only, and nothing else has to leave the device that computes them:
+//! [`Sampler::wanted`].
+//!
 //! The random number of a draw depends on the seed and on the number of the token in its answer, and on nothing else:
 //! neither on other requests of the batch nor on threads.
 
@@ -30,6 +33,26 @@ pub use sampler::{Sampled, Sampler};
 
 /// How many of the most probable tokens are considered where `top_k` is -1.
 pub const DEFAULT_TOP_K: usize = 255;
+
+/// What a request needs to know of the logits after a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Nothing: more tokens follow.
+    Nothing,
+    /// So many of the largest.
+    Largest(usize),
+    /// All of them.
+    All,
+}
+
+/// The logits after a token, as far as they are known.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Logits {
+    /// Tokens with the largest logits, the largest first, and of equal ones the lowest id first.
+    Largest(Vec<(u32, f32)>),
+    /// The logits of all tokens.
+    All(Vec<f32>),
+}
 
 /// What a request asks of sampling and of the length of its answer.
 ///

@@ -7,7 +7,7 @@ use max_core::random::Distribution;
 use max_core::{Result, bail};
 
 use super::select::{Candidate, exponential_sums, largest, token_at, top_k};
-use super::{DEFAULT_TOP_K, SamplingParams, TokenLogProbability};
+use super::{DEFAULT_TOP_K, SamplingParams, TokenLogProbability, Wanted};
 
 /// Chooses the tokens of one request: see the [module](super).
 ///
@@ -91,6 +91,51 @@ impl Sampler {
         Ok(Sampled { token, log_probability })
     }
 
+    /// What the next token depends on, of a vocabulary of some size.
+    pub fn wanted(&self, vocab_size: usize) -> Wanted {
+        let changes = !self.params.logit_bias.is_empty() || self.penalizes() || self.masks();
+        match self.count(vocab_size) {
+            Some(count) if !changes && self.params.logprobs.is_none() => Wanted::Largest(count),
+            _ => Wanted::All,
+        }
+    }
+
+    /// Chooses the next token by the largest logits, at least as many as [`wanted`](Sampler::wanted), in order. It is the token
+    /// that all logits give.
+    pub fn sample_largest(&mut self, largest: &[(u32, f32)]) -> Result<Sampled> {
+        let Some(&(_, best)) = largest.first().filter(|(_, best)| best.is_finite()) else {
+            bail!(runtime, "no token can be chosen by the logits {largest:?}");
+        };
+        let Wanted::Largest(count) = self.wanted(usize::MAX) else {
+            bail!(internal, "a request that needs all logits was given {} of them", largest.len());
+        };
+        debug_assert!(best >= largest[largest.len() - 1].1);
+        let known = largest.iter().take(count).filter(|(_, logit)| *logit > f32::NEG_INFINITY);
+        self.candidates.clear();
+        self.candidates.extend(known.map(|&(token, logit)| Candidate::new(token as usize, logit)));
+        let token = match self.params.is_greedy() {
+            true => self.candidates[0].token(),
+            false => self.draw_of_candidates(self.number()),
+        };
+        self.step += 1;
+        Ok(Sampled { token, log_probability: None })
+    }
+
+    /// How many of the largest logits a choice depends on, if not on all of a vocabulary.
+    fn count(&self, vocab_size: usize) -> Option<usize> {
+        let count = match usize::try_from(self.params.top_k) {
+            _ if self.params.is_greedy() => 1,
+            Ok(0) | Err(_) => DEFAULT_TOP_K,
+            Ok(count) => count,
+        };
+        (count < vocab_size || vocab_size <= DEFAULT_TOP_K).then_some(count)
+    }
+
+    /// Whether some tokens cannot be chosen yet.
+    fn masks(&self) -> bool {
+        self.step < self.params.min_new_tokens as u64 && !self.ending.is_empty()
+    }
+
     fn penalizes(&self) -> bool {
         let params = &self.params;
         params.repetition_penalty != 1.0 || params.frequency_penalty != 0.0 || params.presence_penalty != 0.0
@@ -117,7 +162,7 @@ impl Sampler {
                 *logit -= params.frequency_penalty * count as f32 + params.presence_penalty;
             }
         }
-        if self.step < params.min_new_tokens as u64 {
+        if self.masks() {
             for &token in &self.ending {
                 if let Some(logit) = logits.get_mut(token as usize) {
                     *logit = f32::NEG_INFINITY;
@@ -129,19 +174,27 @@ impl Sampler {
 
     /// Draws a token from those that `top_k`, `top_p` and `min_p` leave.
     fn draw(&mut self, logits: &[f32]) -> Result<u32> {
-        let number = Distribution::Uniform.draw::<f64>(self.seed, self.step);
-        let k = match usize::try_from(self.params.top_k) {
-            Ok(0) | Err(_) => DEFAULT_TOP_K,
-            Ok(k) => k,
-        };
-        if k < logits.len() || logits.len() <= DEFAULT_TOP_K {
-            top_k(logits, k, &mut self.candidates)?;
-            self.weigh();
-            let total = self.weights.iter().sum();
-            let kept = self.nucleus(total).unwrap_or(self.candidates.len());
-            return Ok(self.pick(kept, number));
+        let number = self.number();
+        match self.count(logits.len()) {
+            Some(count) => {
+                top_k(logits, count, &mut self.candidates)?;
+                Ok(self.draw_of_candidates(number))
+            }
+            None => self.draw_of_all(logits, number),
         }
-        self.draw_of_all(logits, number)
+    }
+
+    /// The random number of the next draw.
+    fn number(&self) -> f64 {
+        Distribution::Uniform.draw::<f64>(self.seed, self.step)
+    }
+
+    /// Draws from the candidates, which are all that `top_k` leaves.
+    fn draw_of_candidates(&mut self, number: f64) -> u32 {
+        self.weigh();
+        let total = self.weights.iter().sum();
+        let kept = self.nucleus(total).unwrap_or(self.candidates.len());
+        self.pick(kept, number)
     }
 
     /// Draws from the whole vocabulary, which is only put in order as far as needed.
@@ -407,6 +460,70 @@ mod tests {
         assert_eq!((sampled.token, logprob.token), (2, 2));
         assert!((logprob.log_probability - 0.25_f32.ln()).abs() < 1e-6);
         assert_eq!(logprob.top.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn the_largest_logits_give_the_token_of_all() {
+        let logits = |step: u64| -> Vec<f32> {
+            // With ties, and with tokens that are impossible.
+            let draw = |at| Distribution::Normal.draw::<f32>(step, at);
+            let tied = |x: f32| if x < -1.5 { f32::NEG_INFINITY } else { (x * 8.0).round() / 4.0 };
+            (0..900).map(|at| tied(draw(at))).collect()
+        };
+        type Change = fn(&mut SamplingParams);
+        let changes: [Change; 6] = [
+            |p| p.temperature = 0.0,
+            |p| p.top_k = 1,
+            |_| (),
+            |p| p.top_k = 40,
+            |p| (p.temperature, p.top_p) = (1.5, 0.8),
+            |p| (p.temperature, p.min_p, p.top_k) = (0.7, 0.1, 3),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let (mut all, mut some) = (sampler(change), sampler(change));
+            for step in 0..200 {
+                let logits = logits(step);
+                let Wanted::Largest(count) = some.wanted(logits.len()) else { panic!("case {number}") };
+                let mut order: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+                // Both zeros are equal, as they are for the sampler.
+                order.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap());
+                // More than what is wanted changes nothing.
+                order.truncate(count + step as usize % 2 * 7);
+                let token = all.sample(&mut logits.clone()).unwrap().token;
+                assert_eq!(some.sample_largest(&order).unwrap().token, token, "case {number}, step {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_changes_logits_needs_all_of_them() {
+        type Change = fn(&mut SamplingParams);
+        let changes: [Change; 7] = [
+            |p| p.logit_bias = BTreeMap::from([(1, 1.0)]),
+            |p| p.repetition_penalty = 1.1,
+            |p| p.frequency_penalty = 0.1,
+            |p| p.presence_penalty = -0.1,
+            |p| p.min_new_tokens = 1,
+            |p| p.logprobs = Some(0),
+            |p| p.top_k = 1000,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert_eq!(sampler(change).wanted(1000), Wanted::All, "case {number}");
+        }
+        let wanted = |change: Change, vocab_size| sampler(change).wanted(vocab_size);
+        assert_eq!(wanted(|_| (), 1000), Wanted::Largest(DEFAULT_TOP_K));
+        assert_eq!(wanted(|p| p.top_k = 999, 1000), Wanted::Largest(999));
+        assert_eq!(wanted(|p| p.temperature = 0.0, 1000), Wanted::Largest(1));
+        // The mask goes with the first token.
+        let mut masked = sampler(|p| p.min_new_tokens = 1);
+        masked.sample(&mut [1.0, 2.0]).unwrap();
+        assert_eq!(masked.wanted(1000), Wanted::Largest(DEFAULT_TOP_K));
+        let mut penalized = sampler(|p| p.presence_penalty = 1.0);
+        assert!(penalized.sample_largest(&[(0, 1.0)]).is_err());
+        for logit in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(sampler(|_| ()).sample_largest(&[(0, logit)]).is_err());
+        }
+        assert!(sampler(|_| ()).sample_largest(&[]).is_err());
     }
 
     #[test]
