@@ -42,7 +42,7 @@ pub use indexed::Indexed;
 pub use irfft::{Irfft, Normalization};
 pub use map::Map;
 pub use matmul::{Matmul, Matmuls};
-pub use paged::{Limits, PagedAttention, PagedStore, Pages, Placed, Sequence, Tables};
+pub use paged::{Limits, PagedAttention, PagedStore, Pages, Placed, Sequence, StoredPart, Tables};
 pub use put::{Put, PutBound, put_start};
 pub use qmatmul::{Experts, Projection, QMatmul};
 pub use resample::Resample;

@@ -3,7 +3,7 @@
 //! What tables say is read once and checked, and nothing else is used afterwards, because another thread may change them
 //! meanwhile.
 
-use max_core::kernel::{Access, Limits, PagedStore, Pages, Placed, Tables};
+use max_core::kernel::{Access, Limits, PagedStore, Pages, Placed, StoredPart, Tables};
 use max_core::{DType, Element, QuantizationEncoding, Result, bail, bf16, f16};
 
 use crate::attention::Context;
@@ -147,9 +147,9 @@ pub(crate) unsafe fn decode_q8_0(from: *const u8, stride: isize, [rows, columns]
 #[derive(Debug)]
 pub(crate) struct PreparedStore {
     cache: Cache,
-    part: usize,
     depth: usize,
-    source: Along<3>,
+    /// Where the rows of each part are.
+    parts: Vec<(usize, Along<3>)>,
     store: Store,
 }
 
@@ -159,11 +159,19 @@ type Store = unsafe fn((*const f32, isize), usize, *mut u8) -> Result<()>;
 impl PreparedStore {
     pub(crate) fn new(k: &PagedStore<i64>) -> Result<PreparedStore> {
         let cache = Cache::new(&k.pages, &k.cache)?;
-        if k.source.dtype != DType::Float32 {
-            bail!(not_implemented, "a store of {} in a cache on a host; cast it to float32", k.source.dtype);
-        }
-        if k.part >= cache.sizes[1] {
-            bail!(internal, "a store to part {} of {:?}", k.part, cache.sizes);
+        let mut parts = Vec::with_capacity(k.parts.len());
+        for StoredPart { part, source } in &k.parts {
+            if source.dtype != DType::Float32 {
+                bail!(
+                    not_implemented,
+                    "a store of {} in a cache on a host; cast it to float32",
+                    source.dtype
+                );
+            }
+            if *part >= cache.sizes[1] {
+                bail!(internal, "a store to part {part} of {:?}", cache.sizes);
+            }
+            parts.push((*part, Along::new(source, [0, 1, 2])));
         }
         let store: Store = match k.cache.dtype {
             DType::Float32 => store::<f32>,
@@ -174,8 +182,7 @@ impl PreparedStore {
                 bail!(value, "a cache has float32, float16, bfloat16 or Q8_0 blocks; got {other}")
             }
         };
-        let (part, depth) = (k.part, k.pages.depth as usize);
-        Ok(PreparedStore { cache, part, depth, source: Along::new(&k.source, [0, 1, 2]), store })
+        Ok(PreparedStore { cache, depth: k.pages.depth as usize, parts, store })
     }
 
     /// Runs it.
@@ -192,7 +199,9 @@ impl PreparedStore {
         }
         let failed = std::sync::Mutex::new(Ok(()));
         let some = (TASK / (heads * self.depth)).max(1);
-        for sequence in &placed.sequences {
+        let works =
+            placed.sequences.iter().flat_map(|sequence| self.parts.iter().map(move |of| (sequence, of)));
+        for (sequence, (part, source)) in works {
             let context = Context {
                 first: sequence.first,
                 queries: sequence.count,
@@ -204,12 +213,12 @@ impl PreparedStore {
             pool.run(sequence.count.div_ceil(some), &|task| {
                 for token in task * some..sequence.count.min((task + 1) * some) {
                     for head in 0..heads {
-                        let from = self.source.at(memory, [sequence.first + token, head, 0]).cast_const();
-                        let to = self.cache.at(memory, &context, self.part, sequence.cached + token, head);
+                        let from = source.at(memory, [sequence.first + token, head, 0]).cast_const();
+                        let to = self.cache.at(memory, &context, *part, sequence.cached + token, head);
                         // SAFETY: the caller guarantees the memory, and the pages are inside of the cache. Sequences that
                         // share a page that both write to are the user's mistake, and leave the bytes of one of them.
                         let stored =
-                            unsafe { (self.store)((from.cast(), self.source.strides[2]), self.depth, to) };
+                            unsafe { (self.store)((from.cast(), source.strides[2]), self.depth, to) };
                         if stored.is_err()
                             && let Ok(mut failed) = failed.lock()
                         {

@@ -201,6 +201,14 @@ impl Lowering<'_> {
         if self.memory_of(view.node) == memory { self.copied(&view) } else { Ok(view) }
     }
 
+    /// The group that wrote a buffer last, if one did, and whether what it wrote has been read.
+    pub(super) fn last_write(&mut self, buffer: ValueId) -> Result<Option<(usize, bool)>> {
+        let State { version, writer, ref views, .. } = *self.state(buffer)?;
+        let has_views = !views.is_empty();
+        let is_seen = has_views || self.readers.contains_key(&version);
+        Ok(writer.map(|writer| (writer, is_seen)))
+    }
+
     /// The node whose memory a node has.
     fn memory_of(&self, node: NodeId) -> NodeId {
         self.node(node).buffer.unwrap_or(node)

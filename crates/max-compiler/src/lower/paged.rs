@@ -1,6 +1,6 @@
 //! Caches of keys and values in pages.
 
-use max_core::kernel::{Access, Loop, PagedAttention, PagedStore, Pages};
+use max_core::kernel::{Access, Kernel, Loop, PagedAttention, PagedStore, Pages, StoredPart};
 use max_core::{Dim, Result, Shape, bail};
 use max_graph::ir::Op;
 use max_graph::{OpId, ValueId, ops};
@@ -51,18 +51,46 @@ impl Lowering<'_> {
         let [tokens, _, depth] = &source.layout.shape[..] else { bail!(internal, "tokens of another rank") };
         let sizes = self.array(*buffer)?.1;
         let pages = self.pages(op, tables, &sizes, [tokens, depth])?;
+        let stored = StoredPart { part, source: self.access(&source, &source.layout.shape) };
+        if let Some(number) = self.joined_store(*buffer, &source, &pages, part)? {
+            if let Work::Kernel(Kernel::PagedStore(kernel)) = &mut self.groups[number].work {
+                kernel.parts.push(stored);
+            }
+            self.read(number, source.node);
+            self.note(number, id);
+            return Ok(());
+        }
         self.before_write(*buffer)?;
         let number = self.groups.len();
         let version = self.new_version(*buffer, number)?;
         let kernel = PagedStore {
             pages,
-            part,
-            source: self.access(&source, &source.layout.shape),
+            parts: vec![stored],
             cache: self.access(&View { node: version, layout: Layout::contiguous(&sizes)? }, &sizes),
         };
         self.add_group(Group::new(device, Work::Kernel(kernel.into()), &[]));
         self.note(number, id);
         Ok(())
+    }
+
+    /// The group that wrote a buffer last, if it stores other parts for the same tokens and may store this one too: what
+    /// is stored must be there before the group runs, and nothing may have seen the buffer since.
+    fn joined_store(
+        &mut self,
+        buffer: ValueId,
+        source: &View,
+        pages: &Pages<Dim, NodeId>,
+        part: usize,
+    ) -> Result<Option<usize>> {
+        let Some((number, is_seen)) = self.last_write(buffer)? else { return Ok(None) };
+        let Work::Kernel(Kernel::PagedStore(kernel)) = &self.groups[number].work else { return Ok(None) };
+        let alike = kernel.pages == *pages
+            && kernel
+                .parts
+                .iter()
+                .all(|own| own.part != part && own.source.dtype == self.node(source.node).dtype);
+        let is_there = self.group_of(source.node).is_none_or(|writer| writer < number);
+        Ok((self.options.fuse && alike && is_there && !is_seen && number >= self.barrier()).then_some(number))
     }
 
     /// Where the tokens of an op are in a cache of some sizes.

@@ -62,17 +62,24 @@ pub struct PagedAttention<D, M = Slot> {
     pub epilogue: Loop<D, M>,
 }
 
-/// Stores keys or values of tokens in a cache, after those of their sequences that are there already.
+/// Stores keys and values of tokens in a cache, after those of their sequences that are there already.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PagedStore<D, M = Slot> {
     /// Where they go.
     pub pages: Pages<D, M>,
-    /// Which part of the cache.
+    /// What is stored: each in another part of the cache.
+    pub parts: Vec<StoredPart<D, M>>,
+    /// Over the sizes of the cache.
+    pub cache: Access<D, M>,
+}
+
+/// What is stored in a part of a cache.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StoredPart<D, M = Slot> {
+    /// The part.
     pub part: usize,
     /// Over `[tokens, heads, depth]`.
     pub source: Access<D, M>,
-    /// Over the sizes of the cache.
-    pub cache: Access<D, M>,
 }
 
 epilogue!(PagedAttention, k => [one(&k.heads), one(&k.pages.tokens), one(&k.pages.depth)]);
@@ -128,17 +135,19 @@ impl<D, M> PagedAttention<D, M> {
 
 impl<D, M> PagedStore<D, M> {
     pub(super) fn map<E, N>(&self, to: &mut Map<D, M, E, N>) -> Result<PagedStore<E, N>> {
-        Ok(PagedStore {
-            pages: self.pages.map(to)?,
-            part: self.part,
-            source: to.access(&self.source)?,
-            cache: to.access(&self.cache)?,
-        })
+        let parts = self
+            .parts
+            .iter()
+            .map(|StoredPart { part, source }| Ok(StoredPart { part: *part, source: to.access(source)? }));
+        let parts = parts.collect::<Result<_>>()?;
+        Ok(PagedStore { pages: self.pages.map(to)?, parts, cache: to.access(&self.cache)? })
     }
 
     pub(super) fn walk<'a>(&'a self, see: &mut dyn FnMut(Walk<'a, D, M>)) {
         let Pages { sizes, tokens, depth, .. } = &self.pages;
-        see(Walk::new(Role::Operand, &self.source, &[one(tokens), one(&sizes[4]), one(depth)]));
+        for StoredPart { source, .. } in &self.parts {
+            see(Walk::new(Role::Operand, source, &[one(tokens), one(&sizes[4]), one(depth)]));
+        }
         self.pages.walk(see);
         see(Walk::new(Role::Result, &self.cache, &[sizes]));
     }
@@ -177,7 +186,10 @@ impl<D: Display> PagedAttention<D> {
 
 impl<D: Display> PagedStore<D> {
     pub(super) fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} into part {} of {} ", self.source, self.part, self.cache)?;
+        for StoredPart { part, source } in &self.parts {
+            write!(f, "{source} into part {part} ")?;
+        }
+        write!(f, "of {} ", self.cache)?;
         self.pages.write(f)?;
         writeln!(f)
     }

@@ -3,7 +3,7 @@
 //! Caches of 16-bit floats are read by tensor cores (`tensor.cu`): many tokens of a sequence by a block per 64 of them, few by
 //! blocks that have a part of the keys each. Every other cache is read row by row (`rows.cu`).
 
-use max_core::kernel::{Access, PagedAttention, PagedStore, Pages};
+use max_core::kernel::{Access, PagedAttention, PagedStore, Pages, StoredPart};
 use max_core::{DType, Result, bail};
 use max_driver::cuda::Source;
 
@@ -36,23 +36,47 @@ impl Plan {
     /// Adds a store.
     pub(super) fn paged_store(&mut self, k: &PagedStore<i64>) -> Result<()> {
         let cache = Cache::new(&k.pages, &k.cache)?;
-        let [_, parts, ..] = k.pages.sizes;
-        if !is_read(k.source.dtype) || k.part as i64 >= parts {
-            bail!(internal, "a store of {} to part {} of {parts}", k.source.dtype, k.part);
-        }
         let rows = k.pages.tokens.saturating_mul(cache.heads);
         if rows <= 0 || cache.depth == 0 {
             return Ok(());
         }
+        // A row of the grid has one part, and functions know two.
+        k.parts.chunks(2).try_for_each(|parts| self.store_parts(k, &cache, parts, rows))
+    }
+
+    fn store_parts(
+        &mut self,
+        k: &PagedStore<i64>,
+        cache: &Cache,
+        parts: &[StoredPart<i64>],
+        rows: i64,
+    ) -> Result<()> {
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
+        let known = k.pages.sizes[1];
+        let wrong = |of: &StoredPart<i64>| of.part as i64 >= known || of.source.dtype != first.source.dtype;
+        if !is_read(first.source.dtype) || wrong(first) || wrong(last) {
+            bail!(
+                internal,
+                "a store of {} to parts {} and {} of {known}",
+                first.source.dtype,
+                first.part,
+                last.part
+            );
+        }
         let [page, part, layer, token, head, _] = cache.strides;
-        let to = Address::of(&Access { offset: k.cache.offset + k.part as i64 * part, ..k.cache.clone() });
-        let mut params = vec![Param::Address(Address::of(&k.source)), Param::Address(to)];
+        let to = |of: &StoredPart<i64>| {
+            Address::of(&Access { offset: k.cache.offset + of.part as i64 * part, ..k.cache.clone() })
+        };
+        let mut params = Vec::new();
+        for of in [first, last] {
+            params.extend([Address::of(&of.source), to(of)].map(Param::Address));
+            params.extend(strides(&[&of.source.strides]));
+        }
         params.extend(cache.tables(&k.pages));
-        params.push(Param::Number(cache.heads));
-        params.extend(k.source.strides.iter().chain(&[page, layer, token, head]).map(|&n| Param::Number(n)));
+        params.extend([cache.heads, page, layer, token, head].map(Param::Number));
         self.launches.push(PlannedLaunch::Function(Call {
-            source: store_source(&cache, k.source.dtype),
-            grid: [(rows as u64).div_ceil(8).min(1 << 16) as u32, 1, 1],
+            source: store_source(cache, first.source.dtype),
+            grid: [(rows as u64).div_ceil(8).min(1 << 16) as u32, parts.len() as u32, 1],
             block: [256, 1, 1],
             shared: 0,
             params,

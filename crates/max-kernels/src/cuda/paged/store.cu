@@ -1,8 +1,15 @@
-// Stores rows of floats in pages of a cache, a warp each: as floats, or as blocks of Q8_0 if ENCODED.
+// Stores rows of floats in pages of a cache, a warp each: as floats, or as blocks of Q8_0 if ENCODED. The grid has a row for each
+// part of the cache, and there are one or two.
 
 extern "C" __global__ void __launch_bounds__(256) NAME(
-    const SOURCE *source, IN *cache, TABLES, long long heads, long long source_token, long long source_head,
-    long long source_step, long long cache_page, long long cache_layer, long long cache_token, long long cache_head) {
+    const SOURCE *source_0, IN *cache_0, long long token_0, long long head_0, long long step_0, const SOURCE *source_1,
+    IN *cache_1, long long token_1, long long head_1, long long step_1, TABLES, long long heads, long long cache_page,
+    long long cache_layer, long long cache_token, long long cache_head) {
+    const bool other = blockIdx.y == 1;
+    const SOURCE *const source = other ? source_1 : source_0;
+    IN *const cache = other ? cache_1 : cache_0;
+    const long long source_token = other ? token_1 : token_0, source_head = other ? head_1 : head_0;
+    const long long source_step = other ? step_1 : step_0;
     const Tables tables = GIVEN_TABLES;
     const int lane = threadIdx.x % 32;
     const long long rows = tokens * heads, step = gridDim.x * 8ll;
