@@ -1,6 +1,6 @@
 //! The graph of decoders.
 
-use max_core::{DType, DeviceRef, Dim, QuantizationEncoding, Result};
+use max_core::{DType, DeviceRef, Dim, QuantizationEncoding, Result, Shape, bail};
 use max_graph::ops::slice::Index;
 use max_graph::{BufferValue, TensorValue, ops};
 use max_nn::{Activation, Embedding, EmbeddingConfig, Form, Linear, LinearConfig, RmsNorm, module};
@@ -238,23 +238,28 @@ impl Attention {
     ) -> Result<TensorValue> {
         let tokens = x.shape()[0].clone();
         let head_dim = Dim::from(config.head_dim);
-        let heads =
-            |x: TensorValue, heads: usize, norm: &Option<RmsNorm>, turned: bool| -> Result<TensorValue> {
-                let shape = [tokens.clone(), Dim::from(heads), head_dim.clone()];
-                let x = match (norm, config.query_norm) {
-                    (Some(norm), QueryNorm::Whole) => ops::reshape(norm.forward(x)?, shape)?,
-                    (Some(norm), _) => norm.forward(ops::reshape(x, shape)?)?,
-                    (None, _) => ops::reshape(x, shape)?,
-                };
-                match rope.filter(|_| turned) {
-                    Some(rows) => ops::rope(x, rows, 0, config.interleaved),
-                    None => Ok(x),
-                }
-            };
+        let heads = |x: TensorValue, heads: usize, norm: &Option<RmsNorm>| -> Result<TensorValue> {
+            let shape = [tokens.clone(), Dim::from(heads), head_dim.clone()];
+            match (norm, config.query_norm) {
+                (Some(norm), QueryNorm::Whole) => ops::reshape(norm.forward(x)?, shape),
+                (Some(norm), _) => norm.forward(ops::reshape(x, shape)?),
+                (None, _) => ops::reshape(x, shape),
+            }
+        };
         let [q, k, v] = [self.query.forward(&x)?, self.key.forward(&x)?, self.value.forward(&x)?];
-        let q = heads(q, config.heads, &self.query_norm, true)?;
-        let k = heads(k, config.key_heads, &self.key_norm, true)?;
-        let v = heads(v, config.key_heads, &None, false)?;
+        let mut q = heads(q, config.heads, &self.query_norm)?;
+        let mut k = heads(k, config.key_heads, &self.key_norm)?;
+        let v = heads(v, config.key_heads, &None)?;
+        if let Some(rows) = rope {
+            // Beside each other they are turned at once.
+            let both = ops::rope(ops::concat([q, k], 1)?, rows, 0, config.interleaved)?;
+            let sizes = [config.heads, config.key_heads].map(Dim::from);
+            let Ok([turned_q, turned_k]) = <[_; 2]>::try_from(ops::split(both, Shape::from(sizes), 1)?)
+            else {
+                bail!(internal, "a split into two has two results")
+            };
+            (q, k) = (turned_q, turned_k);
+        }
         let Tokens { row_offsets, cache_lengths, lookup_table, cache, .. } = given;
         let layer = layer as i64;
         ops::paged_store(cache, k, row_offsets, cache_lengths, lookup_table, layer, 0)?;
