@@ -128,6 +128,14 @@ impl<'a> Memory<'a> {
         self.constant
     }
 
+    /// The buffer that it is a part of.
+    pub(crate) fn owner(self) -> Option<&'a Buffer> {
+        match self.owner {
+            Owner::Buffer(owner) => Some(owner),
+            Owner::Bytes(_) | Owner::Nothing => None,
+        }
+    }
+
     /// The address of its first byte.
     pub(crate) fn ptr(self) -> *mut u8 {
         self.ptr

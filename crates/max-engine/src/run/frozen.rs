@@ -9,7 +9,7 @@ use max_compiler::program::{Control, Nested, Step, Work};
 use max_core::kernel::Slot;
 use max_core::{DeviceRef, Result, Type, bail};
 use max_driver::{Buffer, Device, Stream};
-use max_kernels::cuda;
+use max_kernels::{Memory, cuda};
 
 use super::launch::Launch;
 use super::state::{NotFinite, Running};
@@ -155,16 +155,23 @@ impl Frozen {
     pub(crate) fn record(&mut self, runtime: &Runtime, inputs: &[Buffer]) -> Result<()> {
         let Some(device) = &self.device else { return Ok(()) };
         let stream = Stream::new(device)?;
-        let recording =
-            runtime.with_launches(&self.ready, Given::Buffers(inputs), &self.storage, |launches| {
-                cuda::Recording::new(&stream, launches)
-            })?;
+        let given = Given::Buffers(inputs);
+        let memory = runtime.given(given)?;
+        let recording = runtime.with_launches(&self.ready, given, &self.storage, |launches| {
+            cuda::Recording::new(&stream, launches, &memory)
+        })?;
         self.recorded = Some(Recorded { recording, stream });
         Ok(())
     }
 }
 
 impl Runtime {
+    /// The memory of the inputs.
+    fn given<'a>(&self, given: Given<'_, 'a>) -> Result<Vec<Memory<'a>>> {
+        let inputs = self.program.inputs.iter().enumerate();
+        inputs.map(|(number, ty)| given.input(number, ty)).collect()
+    }
+
     /// Calls a function with all that an execution launches on a GPU.
     fn with_launches<R>(
         &self,
@@ -256,17 +263,21 @@ impl Recorded {
         runtime: &Runtime,
         observer: &Observer,
     ) -> Result<bool> {
-        runtime.with_launches(ready, given, storage, |work| {
-            if !self.recording.fits(work) && self.recording.again(&self.stream, work).is_err() {
+        let memory = runtime.given(given)?;
+        if !self.recording.fits(&memory) {
+            let recorded = runtime.with_launches(ready, given, storage, |work| {
+                Ok(self.recording.again(&self.stream, work, &memory).is_ok())
+            })?;
+            if !recorded {
                 return Ok(false);
             }
-            (observer.checkpoint)()?;
-            let (stream, all) = (self.stream.device().default_stream(), runtime.program.steps.len());
-            let started = observer.start(all, Some(&stream))?;
-            self.recording.launch(work, &stream)?;
-            observer.finish(&runtime.program, all, started)?;
-            Ok(true)
-        })
+        }
+        (observer.checkpoint)()?;
+        let (stream, all) = (self.stream.device().default_stream(), runtime.program.steps.len());
+        let started = observer.start(all, Some(&stream))?;
+        self.recording.launch(&memory, &stream)?;
+        observer.finish(&runtime.program, all, started)?;
+        Ok(true)
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) enum Given<'s, 'a> {
 
 impl<'s, 'a: 's> Given<'s, 'a> {
     /// The memory of an input, which may be written if it is a buffer.
-    fn input(self, input: usize, ty: &Type) -> Result<Memory<'a>> {
+    pub(super) fn input(self, input: usize, ty: &Type) -> Result<Memory<'a>> {
         match (self, ty) {
             (Given::Buffers(inputs), Type::Buffer(_)) => Memory::of_mut(&inputs[input]),
             (Given::Buffers(inputs), _) => Memory::of(&inputs[input]),

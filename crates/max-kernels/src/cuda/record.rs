@@ -1,8 +1,10 @@
 //! Kernels recorded once and enqueued as a whole.
 
+use std::collections::HashSet;
+
 use max_core::{Result, bail};
-use max_driver::Stream;
 use max_driver::cuda::Graph;
+use max_driver::{Buffer, Stream};
 
 use super::Prepared;
 use crate::Memory;
@@ -11,10 +13,21 @@ use crate::Memory;
 #[derive(Debug)]
 pub struct Recording {
     graph: Graph,
-    /// The address and the length of each piece of memory; `None` after a failed recording.
-    memory: Option<Vec<Piece>>,
+    /// `None` after a failed recording.
+    memory: Option<Recorded>,
 }
 
+/// The memory of a recording.
+#[derive(Debug)]
+struct Recorded {
+    /// Where what the caller brings was, piece by piece.
+    given: Vec<Piece>,
+    /// What owns the rest.
+    #[expect(dead_code, reason = "it only keeps memory alive")]
+    kept: Vec<Buffer>,
+}
+
+/// The address and the length of a piece of memory.
 type Piece = (usize, usize);
 
 /// A kernel, and what it is recorded with.
@@ -32,23 +45,39 @@ fn enqueue(work: &[Launched], stream: &Stream) -> Result<()> {
     work.iter().try_for_each(|launch| launch.kernel.run(&launch.memory, launch.scratch, stream))
 }
 
-fn pieces(work: &[Launched]) -> impl Iterator<Item = Piece> {
-    let all = work.iter().flat_map(|launch| launch.memory.iter().chain([&launch.scratch]));
-    all.map(|piece| (piece.ptr().addr(), piece.end().addr() - piece.ptr().addr()))
+fn pieces<'a>(given: &'a [Memory]) -> impl Iterator<Item = Piece> + 'a {
+    given.iter().map(|piece| (piece.ptr().addr(), piece.end().addr() - piece.ptr().addr()))
+}
+
+impl Recorded {
+    fn new(work: &[Launched], given: &[Memory]) -> Result<Recorded> {
+        let mut kept: Vec<&Buffer> = Vec::new();
+        let mut seen: HashSet<*const Buffer> =
+            given.iter().filter_map(|piece| piece.owner()).map(std::ptr::from_ref).collect();
+        for piece in work.iter().flat_map(|launch| launch.memory.iter().chain([&launch.scratch])) {
+            match piece.owner() {
+                Some(owner) if seen.insert(owner) => kept.push(owner),
+                None if !piece.ptr().is_null() => bail!(internal, "{piece:?} cannot be kept for a recording"),
+                _ => {}
+            }
+        }
+        Ok(Recorded { given: pieces(given).collect(), kept: kept.into_iter().cloned().collect() })
+    }
 }
 
 impl Recording {
-    /// Records kernels on a dedicated stream. None of them runs.
-    pub fn new(stream: &Stream, work: &[Launched]) -> Result<Recording> {
+    /// Records kernels on a dedicated stream. None of them runs. What is given comes from the caller each time; the recording
+    /// keeps all other memory alive.
+    pub fn new(stream: &Stream, work: &[Launched], given: &[Memory]) -> Result<Recording> {
         let graph = Graph::record(stream, || enqueue(work, stream))?;
-        Ok(Recording { graph, memory: Some(pieces(work).collect()) })
+        Ok(Recording { graph, memory: Some(Recorded::new(work, given)?) })
     }
 
     /// Records the kernels again, on other memory. If that fails, the recording fits no memory.
-    pub fn again(&mut self, stream: &Stream, work: &[Launched]) -> Result<()> {
+    pub fn again(&mut self, stream: &Stream, work: &[Launched], given: &[Memory]) -> Result<()> {
         self.memory = None;
         self.graph.record_again(stream, || enqueue(work, stream))?;
-        self.memory = Some(pieces(work).collect());
+        self.memory = Some(Recorded::new(work, given)?);
         Ok(())
     }
 
@@ -58,17 +87,17 @@ impl Recording {
     }
 
     /// Whether it was recorded with this very memory.
-    pub fn fits(&self, work: &[Launched]) -> bool {
-        self.memory.as_ref().is_some_and(|recorded| pieces(work).eq(recorded.iter().copied()))
+    pub fn fits(&self, given: &[Memory]) -> bool {
+        self.memory.as_ref().is_some_and(|memory| pieces(given).eq(memory.given.iter().copied()))
     }
 
     /// Enqueues all of it on a stream of its GPU, on the memory it was recorded with.
-    pub fn launch(&self, work: &[Launched], stream: &Stream) -> Result<()> {
-        if !self.fits(work) {
+    pub fn launch(&self, given: &[Memory], stream: &Stream) -> Result<()> {
+        if !self.fits(given) {
             bail!(internal, "a recording was given other memory than it was recorded with");
         }
-        // SAFETY: kernels checked the memory when they were recorded with it. It is the memory given here, so it is
-        // alive, and it is freed in the order of the stream.
+        // SAFETY: kernels checked their memory when they were recorded with it. It is alive: it is what is given here, or
+        // kept. It is freed in the order of the stream.
         unsafe { self.graph.launch(stream) }
     }
 }

@@ -16,11 +16,11 @@ const ROTATED: usize = 400 << 20;
 
 /// The shortest microseconds of some replays of recorded work.
 fn shortest(work: &[Launched], stream: &Stream) -> Result<f64> {
-    let recording = Recording::new(stream, work)?;
+    let recording = Recording::new(stream, work, &[])?;
     let mut shortest = f64::INFINITY;
     for round in 0..7 {
         let start = Event::record(stream, true)?;
-        recording.launch(work, stream)?;
+        recording.launch(&[], stream)?;
         let end = Event::record(stream, true)?;
         stream.synchronize()?;
         if round > 1 {
