@@ -23,6 +23,29 @@ pub(crate) const NOT_INITIALIZED: Status = 3;
 pub(crate) const NO_DEVICE: Status = 100;
 pub(crate) const NOT_READY: Status = 600;
 
+/// How a function is launched.
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared: c_uint,
+    pub(crate) stream: StreamHandle,
+    pub(crate) attributes: *const LaunchAttribute,
+    pub(crate) count: c_uint,
+}
+
+/// Something about a launch: its published number, and a value in 64 bytes.
+#[repr(C)]
+pub(crate) struct LaunchAttribute {
+    id: c_int,
+    value: [u64; 8],
+}
+
+impl LaunchAttribute {
+    /// The function may start before the work ahead of it in the stream has ended.
+    pub(crate) const EARLY: LaunchAttribute = LaunchAttribute { id: 6, value: [1, 0, 0, 0, 0, 0, 0, 0] };
+}
+
 library! {
     /// The driver.
     Api = Wanted {
@@ -79,7 +102,7 @@ library! {
     fn cuModuleGetFunction(function: *mut FunctionHandle, module: ModuleHandle, name: *const c_char) -> Status;
     fn cuFuncSetAttribute(function: FunctionHandle, attribute: c_int, value: c_int) -> Status;
     fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: FunctionHandle) -> Status;
-    fn cuLaunchKernel(function: FunctionHandle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: StreamHandle, params: *mut *mut c_void, extra: *mut *mut c_void) -> Status;
+    fn cuLaunchKernelEx(config: *const LaunchConfig, function: FunctionHandle, params: *mut *mut c_void, extra: *mut *mut c_void) -> Status;
     fn cuGraphInstantiateWithFlags(exec: *mut GraphExec, graph: GraphHandle, flags: u64) -> Status;
     fn cuGraphExecUpdate_v2(exec: GraphExec, graph: GraphHandle, info: *mut c_void) -> Status;
     fn cuGraphGetNodes(graph: GraphHandle, nodes: *mut *mut c_void, count: *mut usize) -> Status;
@@ -103,6 +126,14 @@ pub(crate) fn api() -> Result<&'static Api> {
 }
 
 impl Api {
+    /// The version of CUDA that the driver is for, such as 12030 for 12.3; 0 if it does not say.
+    pub(crate) fn version(&self) -> c_int {
+        let mut version = 0;
+        // SAFETY: writes a number.
+        unsafe { self.cuDriverGetVersion(&raw mut version) };
+        version
+    }
+
     /// An error unless the call succeeded.
     pub(crate) fn check(&self, status: Status, call: &str) -> Result<()> {
         if status == 0 {
@@ -119,9 +150,7 @@ impl Api {
             // SAFETY: a static, zero-terminated string of the driver.
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
         });
-        let mut version = 0;
-        // SAFETY: writes a number.
-        unsafe { self.cuDriverGetVersion(&raw mut version) };
+        let version = self.version();
         let (major, minor) = (version / 1000, version % 1000 / 10);
         let hint = hint(status);
         let message =

@@ -1,12 +1,13 @@
 //! GPU functions from source: compiled by NVRTC for the architecture of the GPU, cached in memory and on disk.
 //!
-//! `nvrtc` is the compiler, `cache` the disk cache, `loaded` the functions in memory. Loaded code stays until the
-//! process ends, and equal sources share one function.
+//! `nvrtc` is the compiler, `cache` the disk cache, `loaded` the functions in memory, and `overlap` lets them start early.
+//! Loaded code stays until the process ends, and equal sources share one function.
 
 mod cache;
 mod digest;
 mod loaded;
 mod nvrtc;
+mod overlap;
 
 use std::borrow::Cow;
 use std::ffi::{c_int, c_uint, c_void};
@@ -16,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use max_core::{Error, Result, bail};
 
 use super::Gpu;
-use super::api::FunctionHandle;
+use super::api::{FunctionHandle, LaunchAttribute, LaunchConfig};
 use crate::Stream;
 
 pub(crate) use loaded::Modules;
+pub(super) use overlap::is_possible as can_overlap;
 
 /// CUDA C++ without includes, with one kernel function.
 ///
@@ -47,6 +49,8 @@ struct Inner {
     fixed_shared: u32,
     /// Whether launches may use all of the GPU's shared memory.
     unlimited: AtomicBool,
+    /// Whether it waits for the work before it, so that it may start earlier.
+    waits: bool,
 }
 
 // SAFETY: a handle of the driver, whose functions may be called from any thread.
@@ -80,7 +84,7 @@ impl Gpu {
 }
 
 impl Function {
-    fn new(gpu: &'static Gpu, name: &str, handle: FunctionHandle) -> Result<Function> {
+    fn new(gpu: &'static Gpu, name: &str, handle: FunctionHandle, waits: bool) -> Result<Function> {
         let mut shared = 0;
         // SAFETY: writes a number; the handle is alive.
         let status = unsafe { gpu.api.cuFuncGetAttribute(&raw mut shared, SHARED_SIZE_BYTES, handle) };
@@ -92,6 +96,7 @@ impl Function {
             handle,
             fixed_shared,
             unlimited: AtomicBool::new(false),
+            waits: waits && gpu.overlaps,
         })))
     }
 
@@ -131,11 +136,18 @@ impl Function {
         ];
         // A function without parameters takes no parameter buffer.
         let extra = if params.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() };
-        let ([x, y, z], [width, height, depth]): ([c_uint; 3], [c_uint; 3]) = (grid, block);
-        let (handle, none) = (function.handle, std::ptr::null_mut());
-        // SAFETY: the parameter buffer is read before the call returns; the caller guarantees the rest.
+        let early = LaunchAttribute::EARLY;
+        let config = LaunchConfig {
+            grid,
+            block,
+            shared,
+            stream,
+            attributes: &raw const early,
+            count: c_uint::from(function.waits),
+        };
+        // SAFETY: the config and the parameter buffer are read before the call returns; the caller guarantees the rest.
         let status = unsafe {
-            gpu.api.cuLaunchKernel(handle, x, y, z, width, height, depth, shared, stream, none, extra)
+            gpu.api.cuLaunchKernelEx(&raw const config, function.handle, std::ptr::null_mut(), extra)
         };
         if status == 0 { Ok(()) } else { Err(self.failed(status, grid, block, shared, params.len())) }
     }
@@ -159,7 +171,7 @@ impl Function {
     fn failed(&self, status: c_int, grid: [u32; 3], block: [u32; 3], shared: u32, params: usize) -> Error {
         let (name, api) = (&self.0.name, self.0.gpu.api);
         let call = format!(
-            "cuLaunchKernel of {name} (grid {grid:?}, block {block:?}, {shared} bytes of shared memory, \
+            "cuLaunchKernelEx of {name} (grid {grid:?}, block {block:?}, {shared} bytes of shared memory, \
              {params} parameters)"
         );
         api.check(status, &call).err().unwrap_or_else(|| Error::internal(call))

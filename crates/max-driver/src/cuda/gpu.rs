@@ -8,7 +8,7 @@ use max_core::{DeviceRef, Result, bail};
 
 use super::api::{self, Api, Context, MemPool, StreamHandle};
 use super::blas::Blas;
-use super::compile::Modules;
+use super::compile::{self, Modules};
 use super::graph::Recordings;
 use super::memory;
 use super::nvml::Meter;
@@ -36,6 +36,8 @@ pub struct Gpu {
     pub(crate) modules: Modules,
     pub(crate) blas: Blas,
     pub(crate) watch: Watch,
+    /// Whether functions may start before those ahead of them in a stream have ended.
+    pub(super) overlaps: bool,
 }
 
 // SAFETY: the handles belong to the driver, whose functions may be called from any thread.
@@ -138,6 +140,7 @@ impl Gpu {
             modules: Modules::default(),
             blas: Blas::default(),
             watch: Watch::new(api)?,
+            overlaps: compile::can_overlap(capability, api.version()),
             name,
         };
         memory::keep_all(&gpu)?;

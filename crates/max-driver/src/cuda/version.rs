@@ -8,9 +8,8 @@ pub(crate) fn by_driver(
     newest: &'static [&'static str],
     before: &'static [&'static str],
 ) -> &'static [&'static str] {
-    let Ok(api) = api::api() else { return newest };
-    let mut version = 0;
-    // SAFETY: writes a number.
-    let status = unsafe { api.cuDriverGetVersion(&raw mut version) };
-    if status == 0 && version < 13000 { before } else { newest }
+    match api::api().map_or(0, |api| api.version()) {
+        1..13000 => before,
+        _ => newest,
+    }
 }

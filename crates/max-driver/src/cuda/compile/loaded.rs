@@ -1,5 +1,6 @@
 //! The functions loaded on a GPU, and how more are made.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::num::NonZero;
@@ -10,6 +11,7 @@ use std::thread;
 use max_core::{Error, Result};
 
 use super::cache::{Cache, Key};
+use super::overlap::waiting;
 use super::{Function, Source, nvrtc};
 use crate::cuda::Gpu;
 use crate::cuda::api::OUT_OF_MEMORY;
@@ -78,15 +80,15 @@ impl Modules {
     }
 }
 
-/// The text of sources as one program: each prelude once, then the code of each source.
+/// The text of sources as one program: each prelude once, then the code of each source, whose function waits.
 fn program(sources: &[Source]) -> String {
     let mut seen = HashSet::new();
     let preludes = sources.iter().map(|source| &*source.prelude).filter(|prelude| seen.insert(*prelude));
     let mut text = String::new();
     let mut seen = HashSet::new();
-    let codes = sources.iter().filter(|source| seen.insert(*source)).map(|source| &*source.code);
-    for part in preludes.chain(codes).filter(|part| !part.is_empty()) {
-        text.push_str(part);
+    let codes = sources.iter().filter(|source| seen.insert(*source)).map(|source| waiting(&source.code).0);
+    for part in preludes.map(Cow::Borrowed).chain(codes).filter(|part| !part.is_empty()) {
+        text.push_str(&part);
         text.push('\n');
     }
     text
@@ -127,7 +129,7 @@ fn load(gpu: &'static Gpu, code: &[u8], sources: &[Source]) -> Result<Vec<Functi
         // SAFETY: writes a handle; the module is alive, and the name ends with a zero.
         let status = unsafe { gpu.api.cuModuleGetFunction(&raw mut handle, module, name.as_ptr()) };
         gpu.api.check(status, &format!("cuModuleGetFunction of {}", source.name))?;
-        Function::new(gpu, &source.name, handle)
+        Function::new(gpu, &source.name, handle, waiting(&source.code).1)
     });
     functions.collect()
 }

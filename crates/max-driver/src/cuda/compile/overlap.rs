@@ -1,0 +1,78 @@
+//! Functions that start before the work ahead of them in their stream has ended: their blocks are on the multiprocessors already
+//! and wait there, which hides most of the time between two functions.
+//!
+//! A function that is launched so must wait before it touches memory. Waiting is its first statement, which is written into
+//! the text of every function here, so that nothing else has to think of it. What it waits for has waited itself, so the work
+//! of a stream is still done in order. A text that waits by itself stays as it is: before it waits, a function may compute, and
+//! read what no function ahead of it can still be writing.
+
+use std::borrow::Cow;
+
+/// The start of every function.
+const DECLARED: &str = "extern \"C\" __global__";
+
+/// Lets the next function start as soon as all blocks of this one have, and waits until the one before is done.
+const WAIT: &str = "\n#if __CUDA_ARCH__ >= 900\n    asm volatile(\"griddepcontrol.launch_dependents;\\n\\tgriddepcontrol.wait;\" ::: \
+                    \"memory\");\n#endif\n";
+
+/// The compute capability of GPUs that can do it, and the version of CUDA whose driver can record it.
+const CAPABILITY: (u32, u32) = (9, 0);
+const VERSION: i32 = 12030;
+
+/// Whether functions may start early on a GPU.
+pub(in crate::cuda) fn is_possible(capability: (u32, u32), driver: i32) -> bool {
+    capability >= CAPABILITY && driver >= VERSION
+}
+
+/// The code of a source whose function waits, and whether it does: what does not look like a single function stays as it is.
+pub(super) fn waiting(code: &str) -> (Cow<'_, str>, bool) {
+    if code.contains("griddepcontrol.wait") {
+        return (code.into(), true);
+    }
+    let mut functions = code.match_indices(DECLARED);
+    let (Some((start, _)), None) = (functions.next(), functions.next()) else { return (code.into(), false) };
+    match code[start..].find(['{', ';']).map(|at| start + at) {
+        Some(at) if code.as_bytes()[at] == b'{' => {
+            let (head, body) = code.split_at(at + 1);
+            ([head, WAIT, body].concat().into(), true)
+        }
+        _ => (code.into(), false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_wait_before_anything_else() {
+        let code =
+            "struct A { int x; };\nextern \"C\" __global__ void __launch_bounds__(32) f(A *a) { a->x = 1; }";
+        let (text, waits) = waiting(code);
+        assert!(waits);
+        let start = text.find("f(A *a) {").unwrap() + "f(A *a) {".len();
+        assert!(text[start..].starts_with(WAIT) && text.ends_with(" a->x = 1; }"), "{text}");
+        assert_eq!(text.replacen(WAIT, "", 1), code);
+    }
+
+    #[test]
+    fn what_is_no_single_function_stays_as_it_is() {
+        let function = "extern \"C\" __global__ void f() {}";
+        let declared = "extern \"C\" __global__ void f();\nstruct A { int x; };";
+        for code in [&[function, function].concat(), declared, "__global__ void f() {}", ""] {
+            assert_eq!(waiting(code), (code.into(), false));
+        }
+    }
+
+    #[test]
+    fn a_text_may_wait_by_itself() {
+        let code = "extern \"C\" __global__ void f() { asm(\"griddepcontrol.wait;\"); }";
+        assert_eq!(waiting(code), (code.into(), true));
+    }
+
+    #[test]
+    fn old_gpus_and_drivers_cannot() {
+        assert!(is_possible((9, 0), 12030) && is_possible((12, 0), 13000));
+        assert!(!is_possible((8, 9), 13000) && !is_possible((9, 0), 12020));
+    }
+}
