@@ -29,10 +29,13 @@ import torch.nn.functional as tF
 from max.driver import Accelerator, Buffer
 from max.dtype import DType
 from max.engine import InferenceSession, Model
-from max.graph import DeviceRef, Graph, TensorType, TensorValue, Weight, ops
+from max.graph import BufferType, DeviceRef, Graph, TensorType, TensorValue, Weight, ops
 from max.graph.quantization import QuantizationEncoding, dequantize, quantize
+from max.nn.attention.mask_config import MHAMaskVariant
 from max.nn.float8_config import Float8InputScaleSpec, Float8ScaleGranularity, Float8ScaleOrigin, Float8WeightScaleSpec
-from max.nn.kernels import dynamic_scaled_matmul, matmul_static_scaled_float8
+from max.nn.kernels import dynamic_scaled_matmul, flash_attention_gpu, flash_attention_ragged, matmul_static_scaled_float8
+from max.nn.kv_cache import KVCacheParams, PagedKVCacheCollection
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 GPU = DeviceRef.GPU()
 DTYPES = {torch.float32: DType.float32, torch.float16: DType.float16, torch.bfloat16: DType.bfloat16}
@@ -378,41 +381,89 @@ def float8(bench: Bench) -> None:
             bench.case(Case(title, ours, theirs, make, flops=2 * m * n * k, compile=False))
 
 
+@dataclass
+class Captured:
+    """Equal works captured one after the other on both sides, each with memory of its own, so that none finds it in a cache."""
+
+    name: str
+    ours: Callable[[Any, str], Any]  # of the input and the name of a weight
+    torch: Callable[[torch.Tensor, int], Any]  # of the input and the number of a weight
+    x: torch.Tensor
+    weights: dict[str, Any]
+    exact: torch.Tensor  # of the first columns
+    bytes: float = 0.0
+    flops: float = 0.0
+
+    def run(self, bench: Bench) -> None:
+        names = list(self.weights)
+        build = lambda x: [self.ours(x, name) for name in names]  # noqa: E731
+        model = bench.load(self.name, build, [self.x], weights_registry=self.weights)
+        inputs = buffer_of(self.x)
+        result = torch.from_dlpack(model.execute(inputs)[-1])[:, : self.exact.shape[1]].float()
+        error = ((result - self.exact).abs().max() / self.exact.abs().max()).item()
+        model.capture(1, inputs)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = [self.torch(self.x, number) for number in range(len(names))]
+        sides = {"ours": lambda: model.replay(1, inputs), "torch": graph.replay}
+        times = {name: time / len(names) for name, time in bench.times(sides).items()}
+        row = Row(self.name, times["ours"], times["torch"], None, self.bytes, self.flops, error=error, differs=error > 0.03)
+        bench.add(row)
+        del kept
+
+
+COPIES = [f"w{number}" for number in range(8)]
+
+
 @workload
-def quantized(bench: Bench) -> None:
-    """Products with quantized weights, several captured together so that none stays in a cache, beside PyTorch's with bf16."""
-    n, k, copies = 14336, 4096, 8
-    names = [f"w{number}" for number in range(copies)]
-    dense = [randn(n, k, dtype=torch.bfloat16) for _ in names]
-    for encoding in (getattr(QuantizationEncoding, name) for name in ("Q4_0", "Q4_K", "Q6_K", "Q8_0")):
-        bytes_per_row = k // encoding.elements_per_block * encoding.block_size
-        values = np.random.default_rng(0).normal(size=(256, k)).astype(np.float32)
-        blocks = Buffer.from_numpy(np.tile(quantize(encoding, values), (n // 256, 1))).to(bench.device)
-        weights = {name: blocks.copy() for name in names}
-        wide = torch.tensor(dequantize(encoding, quantize(encoding, values)), device="cuda")
-        for rows in (1, 4, 16, 512):
+def thin(bench: Bench) -> None:
+    """Products of few rows with bf16 weights, as in decoding, several captured together."""
+    for n, k in ((14336, 4096), (4096, 14336), (4096, 4096)):
+        dense = [randn(n, k, dtype=torch.bfloat16) for _ in COPIES]
+        for rows in (1, 4, 16):
             x = randn(rows, k, dtype=torch.bfloat16)
 
-            def ours(x: TensorValue, encoding: QuantizationEncoding = encoding, size: int = bytes_per_row) -> list[Any]:
-                places = [Weight(name, DType.uint8, [n, size], GPU, quantization_encoding=encoding) for name in names]
-                return [ops.qmatmul(encoding, None, x, weight) for weight in places]
+            def ours(x: TensorValue, name: str, n: int = n, k: int = k) -> Any:
+                return ops.matmul(x, ops.transpose(Weight(name, DType.bfloat16, [n, k], GPU), 0, 1))
 
-            model = bench.load(f"{encoding.name} {rows}", ours, [x], weights_registry=weights)
-            inputs = buffer_of(x)
-            result = torch.from_dlpack(model.execute(inputs)[-1])[:, :256].float()
-            exact = x.float() @ wide.T
-            error = ((result - exact).abs().max() / exact.abs().max()).item()
-            model.capture(1, inputs)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                kept = [tF.linear(x, w) for w in dense]
-            sides = {"ours": lambda: model.replay(1, inputs), "torch": graph.replay}
-            times = {name: time / copies for name, time in bench.times(sides).items()}
-            title = f"{encoding.name} {rows}x{k} @ {n}x{k}"
-            size = n * bytes_per_row if rows <= 16 else 0.0
-            flops = 0.0 if rows <= 16 else 2.0 * rows * n * k
-            bench.add(Row(title, times["ours"], times["torch"], None, size, flops, error=error, differs=error > 0.03))
-            del kept
+            Captured(
+                f"{rows}x{k} @ {n}x{k}' bf16",
+                ours,
+                lambda x, number, dense=dense: tF.linear(x, dense[number]),
+                x,
+                dict(zip(COPIES, map(buffer_of, dense))),
+                x.float() @ dense[-1][:256].float().T,
+                bytes=2.0 * n * k,
+            ).run(bench)
+
+
+@workload
+def quantized(bench: Bench) -> None:
+    """Products with quantized weights, several captured together, beside PyTorch's with bf16."""
+    for n, k in ((14336, 4096), (4096, 4096)):
+        dense = [randn(n, k, dtype=torch.bfloat16) for _ in COPIES]
+        for encoding in (getattr(QuantizationEncoding, name) for name in ("Q4_0", "Q4_K", "Q6_K", "Q8_0")):
+            row_bytes = k // encoding.elements_per_block * encoding.block_size
+            values = np.random.default_rng(0).normal(size=(256, k)).astype(np.float32)
+            blocks = Buffer.from_numpy(np.tile(quantize(encoding, values), (n // 256, 1))).to(bench.device)
+            wide = torch.tensor(dequantize(encoding, quantize(encoding, values)), device="cuda")
+            for rows in (1, 4, 16, 512):
+                x = randn(rows, k, dtype=torch.bfloat16)
+
+                def ours(x: TensorValue, name: str, encoding: Any = encoding, shape: Any = (n, row_bytes)) -> Any:
+                    weight = Weight(name, DType.uint8, shape, GPU, quantization_encoding=encoding)
+                    return ops.qmatmul(encoding, None, x, weight)
+
+                Captured(
+                    f"{encoding.name} {rows}x{k} @ {n}x{k}'",
+                    ours,
+                    lambda x, number, dense=dense: tF.linear(x, dense[number]),
+                    x,
+                    {name: blocks.copy() for name in COPIES},
+                    x.float() @ wide.T,
+                    bytes=float(n * row_bytes) if rows <= 16 else 0.0,
+                    flops=0.0 if rows <= 16 else 2.0 * rows * n * k,
+                ).run(bench)
 
 
 @workload
@@ -431,23 +482,105 @@ def attention(bench: Bench) -> None:
 
 
 @workload
+def prefill(bench: Bench) -> None:
+    """Causal attention of a prompt, beside PyTorch's flash backend and, as the other column, that of cuDNN."""
+    heads, depth = 32, 128
+
+    def ours(q: TensorValue, k: TensorValue, v: TensorValue) -> TensorValue:
+        return flash_attention_gpu(q, k, v, MHAMaskVariant.CAUSAL_MASK, depth**-0.5)
+
+    for tokens in (2048, 8192):
+        q, k, v = (randn(1, tokens, heads, depth, dtype=torch.bfloat16) for _ in range(3))
+        model = bench.load(f"prefill {tokens}", ours, [q, k, v])
+        given = [buffer_of(x) for x in (q, k, v)]
+        turned = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+        sides: dict[str, Callable[[], Any]] = {"ours": lambda m=model, g=given: m.execute(*g)}
+        for name, backend in (("torch", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
+
+            def theirs(backend: Any = backend, turned: Any = turned) -> torch.Tensor:
+                with sdpa_kernel(backend):
+                    return tF.scaled_dot_product_attention(*turned, is_causal=True)
+
+            sides[name] = theirs
+        error = difference(model.execute(*given)[0], sides["torch"]().transpose(1, 2))
+        times = bench.times(sides)
+        flops = 2.0 * heads * tokens**2 * depth
+        row = Row(f"causal attention 32x{tokens}x128 bf16", times["ours"], times["torch"], None, 0.0, flops)
+        row.note, row.error = f"cuDNN {times['cudnn']:.1f} us", error
+        row.differs = not error <= TOLERANCE[torch.bfloat16]
+        bench.add(row)
+
+
+@workload
+def decode(bench: Bench) -> None:
+    """Attention of one token of each sequence to keys and values in pages; its bytes are theirs."""
+    heads, key_heads, depth, page = 32, 8, 128, 128
+    for batch, keys in ((1, 2048), (1, 8192), (1, 32768), (16, 2048), (16, 8192)):
+        pages = batch * keys // page
+        count = max(1, min(8, CACHE // (pages * page * key_heads * depth * 4)))
+        shape = [pages, 2, count, page, key_heads, depth]
+        cache = randn(*shape, dtype=torch.bfloat16)
+        q = randn(batch, heads, depth, dtype=torch.bfloat16)
+        tables = [
+            torch.arange(batch + 1, device="cuda"),
+            torch.full([batch], keys - 1, device="cuda"),
+            torch.randperm(pages, device="cuda").reshape(batch, -1),
+        ]
+        types = [TensorType(DType.bfloat16, list(q.shape), GPU), BufferType(DType.bfloat16, shape, GPU)]
+        types += [TensorType(DType.int64, list(table.shape), GPU) for table in tables]
+        with Graph(f"decode {batch}x{keys}", input_types=types) as graph:
+            x, blocks, offsets, lengths, lookup = graph.inputs
+            params = KVCacheParams(DType.bfloat16, key_heads, depth, page_size=page)
+            collection = PagedKVCacheCollection(blocks.buffer, lengths.tensor, lookup.tensor, None)
+            given = [params, x.tensor, offsets.tensor, collection]
+            layers = [ops.constant(layer, DType.int64, DeviceRef.CPU()) for layer in range(count)]
+            mask = MHAMaskVariant.CAUSAL_MASK
+            graph.output(*(flash_attention_ragged(*given, layer, mask, depth**-0.5) for layer in layers))
+        model = bench.session.load(graph)
+        given = [buffer_of(x) for x in (q, cache, *tables)]
+        known = cache[tables[2]].permute(3, 2, 0, 5, 1, 4, 6).reshape(count, 2, batch, key_heads, keys, depth)
+
+        def theirs(at: int, q: torch.Tensor = q, known: torch.Tensor = known) -> torch.Tensor:
+            return tF.scaled_dot_product_attention(q[:, :, None], *known[at], enable_gqa=True)
+
+        error = difference(model.execute(*given)[0], theirs(0)[:, :, 0])
+        model.capture(1, *given)
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded):
+            kept = [theirs(at) for at in range(count)]
+        times = bench.times({"ours": lambda: model.replay(1, *given), "torch": recorded.replay})
+        size = 4.0 * batch * keys * key_heads * depth
+        row = Row(f"decode attention {batch}x{keys} bf16", times["ours"] / count, times["torch"] / count, None, size)
+        row.error, row.differs = error, not error <= TOLERANCE[torch.bfloat16]
+        bench.add(row)
+        del kept
+
+
+@workload
 def conv(bench: Bench) -> None:
-    """Convolutions with NHWC inputs and RSCF filters; PyTorch gets the same memory order."""
-    shapes = [(32, 56, 64, 3, 64), (32, 14, 256, 3, 256), (32, 14, 1024, 1, 256)]
-    for dtype in (torch.bfloat16, torch.float32):
-        for batch, side, channels, taps, filters in shapes:
+    """Convolutions of ResNet-50 with NHWC inputs and RSCF filters; PyTorch gets the same memory order."""
+    torch.backends.cudnn.benchmark = True
+    narrow = [(56, 64, 3, 64, 1), (28, 128, 3, 128, 1), (14, 256, 3, 256, 1), (7, 512, 3, 512, 1)]
+    narrow += [(56, 128, 3, 128, 2), (28, 256, 3, 256, 2), (14, 512, 3, 512, 2), (14, 1024, 1, 256, 1)]
+    wide = [(56, 64, 3, 64, 1), (14, 256, 3, 256, 1), (14, 1024, 1, 256, 1)]
+    batch = 32
+    for dtype, shapes in ((torch.bfloat16, narrow), (torch.float32, wide)):
+        for side, channels, taps, filters, stride in shapes:
             pad = taps // 2
 
             def inputs(dtype=dtype, x=(batch, side, side, channels), f=(taps, taps, channels, filters)):
                 return [randn(*x, dtype=dtype), randn(*f, dtype=dtype, scale=0.05)]
 
-            def theirs(x, f, pad=pad):
-                out = tF.conv2d(x.permute(0, 3, 1, 2), f.permute(3, 2, 0, 1), padding=pad)
+            def ours(x, f, pad=pad, stride=stride):
+                return ops.conv2d(x, f, stride=(stride, stride), padding=(pad, pad, pad, pad))
+
+            def theirs(x, f, pad=pad, stride=stride):
+                out = tF.conv2d(x.permute(0, 3, 1, 2), f.permute(3, 2, 0, 1), padding=pad, stride=stride)
                 return out.permute(0, 2, 3, 1)
 
             name = f"conv {batch}x{side}x{side}x{channels}, {taps}x{taps} to {filters} {SHORT[dtype]}"
-            flops = 2 * batch * side * side * channels * taps * taps * filters
-            ours = lambda x, f, pad=pad: ops.conv2d(x, f, padding=(pad, pad, pad, pad))  # noqa: E731
+            name += f" by {stride}" if stride > 1 else ""
+            flops = 2 * batch * (side // stride) ** 2 * channels * taps * taps * filters
             bench.case(Case(name, ours, theirs, inputs, flops=flops, compile=False))
 
 
