@@ -23,6 +23,31 @@ pub(crate) const NOT_INITIALIZED: Status = 3;
 pub(crate) const NO_DEVICE: Status = 100;
 pub(crate) const NOT_READY: Status = 600;
 
+/// How a function is launched.
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared: c_uint,
+    pub(crate) stream: StreamHandle,
+    pub(crate) attributes: *const LaunchAttribute,
+    pub(crate) count: c_uint,
+}
+
+/// An attribute of a launch: a number and a value, whose first bytes matter.
+#[repr(C)]
+pub(crate) struct LaunchAttribute {
+    id: c_int,
+    padding: [u8; 4],
+    value: [u64; 8],
+}
+
+impl LaunchAttribute {
+    /// A launch may start before the one before it is done, when all blocks of that one have said so or are done.
+    pub(crate) const EARLY: LaunchAttribute =
+        LaunchAttribute { id: 6, padding: [0; 4], value: [1, 0, 0, 0, 0, 0, 0, 0] };
+}
+
 library! {
     /// The driver.
     Api = Wanted {
@@ -79,7 +104,7 @@ library! {
     fn cuModuleGetFunction(function: *mut FunctionHandle, module: ModuleHandle, name: *const c_char) -> Status;
     fn cuFuncSetAttribute(function: FunctionHandle, attribute: c_int, value: c_int) -> Status;
     fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: FunctionHandle) -> Status;
-    fn cuLaunchKernel(function: FunctionHandle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: StreamHandle, params: *mut *mut c_void, extra: *mut *mut c_void) -> Status;
+    fn cuLaunchKernelEx(config: *const LaunchConfig, function: FunctionHandle, params: *mut *mut c_void, extra: *mut *mut c_void) -> Status;
     fn cuGraphInstantiateWithFlags(exec: *mut GraphExec, graph: GraphHandle, flags: u64) -> Status;
     fn cuGraphExecUpdate_v2(exec: GraphExec, graph: GraphHandle, info: *mut c_void) -> Status;
     fn cuGraphGetNodes(graph: GraphHandle, nodes: *mut *mut c_void, count: *mut usize) -> Status;

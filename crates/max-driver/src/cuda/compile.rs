@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use max_core::{Error, Result, bail};
 
 use super::Gpu;
-use super::api::FunctionHandle;
+use super::api::{FunctionHandle, LaunchAttribute, LaunchConfig};
 use crate::Stream;
 
 pub(crate) use loaded::Modules;
 
 /// CUDA C++ without includes, with one kernel function.
 ///
-/// Every parameter of the function has eight bytes: a pointer, `long long`, `unsigned long long` or `double`. The
-/// function is declared `extern "C" __global__`.
+/// Every parameter of the function has eight bytes, a pointer, `long long`, `unsigned long long` or `double`, or is a
+/// structure of such. The function is declared `extern "C" __global__`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// The name of the function.
@@ -109,6 +109,43 @@ impl Function {
         shared: u32,
         params: &[u64],
     ) -> Result<()> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.enqueue(stream, [grid, block], shared, params, &[]) }
+    }
+
+    /// As [`Function::launch`], but the function may start before what is on the stream is done, if the GPU and its
+    /// driver can do that.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Function::launch`]. Until all of the function's threads have waited for the work before it
+    /// (`griddepcontrol.wait`), it writes nothing but its own shared memory, and reads nothing that this work writes.
+    /// Functions that let others start early wait themselves, so what they wait for is done too.
+    pub unsafe fn launch_early(
+        &self,
+        stream: &Stream,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        params: &[u64],
+    ) -> Result<()> {
+        let early: &[LaunchAttribute] =
+            if self.0.gpu.starts_early() { &[LaunchAttribute::EARLY] } else { &[] };
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.enqueue(stream, [grid, block], shared, params, early) }
+    }
+
+    /// # Safety
+    ///
+    /// As for the functions above.
+    unsafe fn enqueue(
+        &self,
+        stream: &Stream,
+        [grid, block]: [[u32; 3]; 2],
+        shared: u32,
+        params: &[u64],
+        attributes: &[LaunchAttribute],
+    ) -> Result<()> {
         let function = &*self.0;
         let (gpu, stream) = match stream.cuda() {
             Some((gpu, handle)) if gpu == function.gpu => (gpu, handle),
@@ -131,11 +168,18 @@ impl Function {
         ];
         // A function without parameters takes no parameter buffer.
         let extra = if params.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() };
-        let ([x, y, z], [width, height, depth]): ([c_uint; 3], [c_uint; 3]) = (grid, block);
-        let (handle, none) = (function.handle, std::ptr::null_mut());
-        // SAFETY: the parameter buffer is read before the call returns; the caller guarantees the rest.
+        let config = LaunchConfig {
+            grid,
+            block,
+            shared,
+            stream,
+            attributes: attributes.as_ptr(),
+            count: attributes.len() as c_uint,
+        };
+        // SAFETY: the configuration and the parameter buffer are read before the call returns; the caller guarantees
+        // the rest.
         let status = unsafe {
-            gpu.api.cuLaunchKernel(handle, x, y, z, width, height, depth, shared, stream, none, extra)
+            gpu.api.cuLaunchKernelEx(&raw const config, function.handle, std::ptr::null_mut(), extra)
         };
         if status == 0 { Ok(()) } else { Err(self.failed(status, grid, block, shared, params.len())) }
     }
@@ -159,7 +203,7 @@ impl Function {
     fn failed(&self, status: c_int, grid: [u32; 3], block: [u32; 3], shared: u32, params: usize) -> Error {
         let (name, api) = (&self.0.name, self.0.gpu.api);
         let call = format!(
-            "cuLaunchKernel of {name} (grid {grid:?}, block {block:?}, {shared} bytes of shared memory, \
+            "cuLaunchKernelEx of {name} (grid {grid:?}, block {block:?}, {shared} bytes of shared memory, \
              {params} parameters)"
         );
         api.check(status, &call).err().unwrap_or_else(|| Error::internal(call))

@@ -154,6 +154,18 @@ impl Gpu {
         self.capability
     }
 
+    /// Whether functions can start before what is on their stream is done, in recordings too.
+    pub(crate) fn starts_early(&self) -> bool {
+        static VERSION: OnceLock<c_int> = OnceLock::new();
+        let version = *VERSION.get_or_init(|| {
+            let mut version = 0;
+            // SAFETY: writes a number.
+            let status = unsafe { self.api.cuDriverGetVersion(&raw mut version) };
+            if status == 0 { version } else { 0 }
+        });
+        self.capability >= (9, 0) && version >= 12040
+    }
+
     /// The number of its multiprocessors.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors

@@ -59,7 +59,7 @@ fn set_scales(random: &mut Random, format: &Format, block: &mut [u8]) {
 }
 
 /// The bytes of the codes and the scales of rows.
-fn weights(random: &mut Random, storage: Storage, rows: usize, k: usize) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn weights(random: &mut Random, storage: Storage, rows: usize, k: usize) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = |count: usize| (0..count).map(|_| random.below(256) as u8).collect::<Vec<u8>>();
     match storage {
         Storage::Blocks(encoding) => {

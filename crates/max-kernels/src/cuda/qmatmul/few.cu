@@ -4,6 +4,7 @@
 // segments of their rows of weights to a ring of its own in shared memory, STAGES at a time, and multiplies them there, without
 // waiting for another warp. LANES lanes multiply WIDE lines; each takes spans of SPAN slices, which share words of codes, and
 // multiplies bytes exactly, four at a time. Every block quantizes the rows for itself while the first segments are on their way.
+// It may start before the launches before it are done, and read weights that none of them writes.
 //
 // The sums of a lane are in the order of its spans, and those of lanes are added in pairs: an order that depends on the depth
 // alone.
@@ -61,6 +62,21 @@ __device__ __forceinline__ int dot(unsigned weights, unsigned x, int sum) {
     asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(next) : "r"(weights), "r"(x), "r"(sum));
 #endif
     return next;
+}
+
+// Lets the next launch start, if it is a function that waits itself.
+__device__ __forceinline__ void allow_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits until the launches before this one are done. Every function that allows others to start early calls this, so whatever
+// comes later also waits for what this one waited for.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // The ring of a warp. Copies are by one lane per line and end at a barrier of the stage, or by all lanes of a line.
@@ -246,6 +262,7 @@ __device__ __forceinline__ void multiply(
     // The line that this lane copies, and the first of those that it multiplies.
     const int copied = lane / (32 / LINES), member = lane % (32 / LINES), line = lane / LANES * WIDE;
     Ring ring = {bytes + RING_AT + warp * (STAGES * STAGE), (unsigned long long *)bytes + warp * STAGES};
+    allow_next();
     ring.start(lane);
     const int groups = (int)(k / SLICE), segments = (groups + SEGMENT / SLICE - 1) / (SEGMENT / SLICE);
     const auto slices_of = [&](int segment) {
@@ -299,6 +316,8 @@ __device__ __forceinline__ void multiply(
     }
     // All stages are on their way: the first of them is the one to wait for.
     ring.parity = 0;
+    // Until here nothing was read but weights, and nothing was written.
+    wait_for_previous();
     const int row_bytes = (groups + SPAN - 1) / SPAN * SPAN_BYTES;
     quantize_rows(records, row_bytes, x, (int)m, groups, x_row, x_col);
     __syncthreads();

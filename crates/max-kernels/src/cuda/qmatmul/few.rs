@@ -95,7 +95,7 @@ impl Plan {
         let lhs = self.flat_rows(k)?;
         let mut params = vec![Param::Address(Address::of(&lhs))];
         params.extend([rows, k.k, lhs.strides[0], lhs.strides[1], k.m].map(Param::Number));
-        let (mut endings, mut results, mut lines) = (Vec::new(), Vec::new(), 0);
+        let (mut endings, mut results, mut read, mut lines) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for (number, projection) in all.iter().enumerate() {
             let &&Projection { n, length, ref epilogue, .. } = projection;
             let codes = self.contiguous(&projection.codes, &[n, length], storage)?;
@@ -103,6 +103,7 @@ impl Plan {
                 Some((length, scales)) => Some(self.contiguous(scales, &[n, *length], storage)?),
                 None => None,
             };
+            read.extend([&codes].into_iter().chain(&scales).map(|access| access.slot));
             let weights = Weights { storage, codes, scales };
             params.extend([Param::Address(Address::of(&weights.codes)), weights.scale_address()]);
             params.push(Param::Number(n));
@@ -124,13 +125,18 @@ impl Plan {
         }
         params.extend(endings.iter().flat_map(|(ending, _)| &ending.params).map(|(_, param)| *param));
         let decoder = Decoder::new(storage)?;
-        self.launches.push(PlannedLaunch::Function(Call {
+        let call = Call {
             source: source(&decoder, &shape, k.lhs.dtype, &endings),
             grid: [lines.clamp(1, self.gpu.multiprocessors().into()) as u32, 1, 1],
             block: [shape.warps as u32 * 32, 1, 1],
             shared: shape.layout(&decoder).bytes as u32,
             params,
-        }));
+        };
+        // Weights that were copied have just been written.
+        self.launches.push(match read.contains(&SCRATCH) {
+            true => PlannedLaunch::Function(call),
+            false => PlannedLaunch::Early(call, read),
+        });
         results.into_iter().try_for_each(|(epilogue, result)| self.epilogue(epilogue, result))
     }
 }
