@@ -14,8 +14,9 @@ use super::Weights;
 use super::rows::store;
 use super::text::Decoder;
 
-/// The most rows.
+/// The most rows, and the most elements in them: with more, quantizing them in every block takes longer than it saves.
 const ROWS: i64 = 4;
+const ELEMENTS: i64 = 1 << 15;
 
 /// The elements of a segment of a row, the stages of a ring and the rows of weights in a stage.
 const SEGMENT: usize = 1024;
@@ -53,6 +54,7 @@ impl Shape {
     /// The shape for some rows of a depth, on a GPU with some shared memory for each multiprocessor; `None` if there are too
     /// many, or if they do not fit.
     pub(super) fn new(decoder: &Decoder, [rows, k]: [i64; 2], shared: usize) -> Option<Shape> {
+        rows.checked_mul(k).filter(|&elements| elements <= ELEMENTS)?;
         let rows = match rows {
             1 => 1,
             2 => 2,
