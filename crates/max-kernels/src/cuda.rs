@@ -68,18 +68,20 @@ pub fn prepare(kernels: &[&Kernel<i64>], device: &Device, options: Options) -> R
         plans.push((plan, memory::extents(kernel, device.device_ref())?));
     }
     let sources = plans.iter().flat_map(|(plan, _)| &plan.launches).filter_map(|step| match step {
-        PlannedLaunch::Function(call) => Some(call.source.clone()),
+        PlannedLaunch::Function(call) | PlannedLaunch::Early(call, _) => Some(call.source.clone()),
         PlannedLaunch::Gemm(_) => None,
     });
     let mut functions = loops::compile(gpu, &sources.collect::<Vec<_>>())?.into_iter();
     let mut prepared = Vec::with_capacity(plans.len());
     for (plan, extents) in plans {
-        let launches = plan.launches.into_iter().map(|step| match step {
-            PlannedLaunch::Gemm(gemm) => Ok(Launch::Gemm(gemm)),
-            PlannedLaunch::Function(call) => {
-                let function = functions.next().ok_or_else(|| Error::internal("a function is missing"))?;
-                Ok(Launch::Function { function, call })
-            }
+        let launches = plan.launches.into_iter().map(|step| {
+            let (call, early) = match step {
+                PlannedLaunch::Gemm(gemm) => return Ok(Launch::Gemm(gemm)),
+                PlannedLaunch::Function(call) => (call, None),
+                PlannedLaunch::Early(call, constants) => (call, Some(constants)),
+            };
+            let function = functions.next().ok_or_else(|| Error::internal("a function is missing"))?;
+            Ok(Launch::Function { function, call, early })
         });
         let launches = launches.collect::<Result<_>>()?;
         prepared.push(Prepared {
@@ -107,6 +109,18 @@ impl Prepared {
     /// Enqueues it on a stream of its GPU, on memory that is freed in the order of that stream, one piece per slot.
     /// Errors are those of [`crate::Prepared::run`].
     pub fn run(&self, memory: &[Memory], scratch: Memory, stream: &Stream) -> Result<()> {
+        self.enqueue(memory, scratch, stream, None)
+    }
+
+    /// As [`Prepared::run`]. If it is known which memory the work before it does not write, as far as that may not be done
+    /// when the stream gets here, functions that read nothing else at first may start early.
+    fn enqueue(
+        &self,
+        memory: &[Memory],
+        scratch: Memory,
+        stream: &Stream,
+        is_constant: Option<&dyn Fn(Memory) -> bool>,
+    ) -> Result<()> {
         self.extents.check(memory)?;
         scratch.part(0, self.scratch_bytes)?;
         if stream.device().device_ref() != self.device {
@@ -120,7 +134,7 @@ impl Prepared {
         };
         for launch in &self.launches {
             match launch {
-                Launch::Function { function, call } => {
+                Launch::Function { function, call, early } => {
                     let mut params = Vec::with_capacity(call.params.len());
                     params.extend(call.params.iter().map(|param| match param {
                         Param::Address(place) => address(place),
@@ -128,9 +142,22 @@ impl Prepared {
                         Param::Bits(bits) => *bits,
                         Param::Report => self.report,
                     }));
+                    let constant = |slot: &Slot| {
+                        let piece = memory.get(slot.0 as usize);
+                        is_constant.is_some_and(|is_constant| piece.is_some_and(|piece| is_constant(*piece)))
+                    };
+                    let starts_early = is_constant.is_some()
+                        && early.as_ref().is_some_and(|slots| slots.iter().all(constant));
+                    let (grid, block, shared) = (call.grid, call.block, call.shared);
                     // SAFETY: the memory was checked for every access of the kernel, and the source was generated for
-                    // these parameters.
-                    unsafe { function.launch(stream, call.grid, call.block, call.shared, &params) }?;
+                    // these parameters. One that may start early waits before it touches other memory than that of slots
+                    // which are constant.
+                    unsafe {
+                        match starts_early {
+                            true => function.launch_early(stream, grid, block, shared, &params),
+                            false => function.launch(stream, grid, block, shared, &params),
+                        }
+                    }?;
                 }
                 Launch::Gemm(gemm) => {
                     let at = GemmAddresses {
@@ -154,7 +181,12 @@ impl Prepared {
 /// A launch, ready to be enqueued.
 #[derive(Debug)]
 enum Launch {
-    Function { function: Function, call: Call },
+    Function {
+        function: Function,
+        call: Call,
+        /// The slots that it may read before the launches before it are done, if it may start by then.
+        early: Option<Vec<Slot>>,
+    },
     Gemm(GemmCall),
 }
 
@@ -175,6 +207,9 @@ struct Plan {
 /// A launch whose function may not be compiled yet.
 enum PlannedLaunch {
     Function(Call),
+    /// A call of a function that waits for the launches before it by itself: until then it reads only memory of some slots,
+    /// and writes none.
+    Early(Call, Vec<Slot>),
     Gemm(GemmCall),
 }
 

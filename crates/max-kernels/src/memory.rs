@@ -136,6 +136,11 @@ impl<'a> Memory<'a> {
         }
     }
 
+    /// Whether it may be written.
+    pub(crate) fn is_writable(self) -> bool {
+        self.writable
+    }
+
     /// The address of its first byte.
     pub(crate) fn ptr(self) -> *mut u8 {
         self.ptr

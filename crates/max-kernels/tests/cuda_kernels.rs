@@ -7,6 +7,8 @@
 mod bandwidth;
 #[path = "cuda_kernels/case.rs"]
 mod case;
+#[path = "cuda_kernels/chain.rs"]
+mod chain;
 #[path = "cuda_kernels/conv.rs"]
 mod conv;
 #[path = "cuda_kernels/gather.rs"]
@@ -60,6 +62,14 @@ fn quantized_products_match_their_definition() {
     let Some(device) = gpu() else { return };
     let failures = qmatmul::failures(&device);
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
+}
+
+#[test]
+fn recorded_products_wait_for_what_they_read() {
+    let Some(device) = gpu() else { return };
+    let mut failures = chain::failures(&device).unwrap();
+    failures.extend(chain::written_weights(&device).unwrap());
+    assert!(failures.is_empty(), "{failures:?}");
 }
 
 /// Their definition gives numbers, with or without a GPU.

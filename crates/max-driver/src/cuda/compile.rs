@@ -21,12 +21,13 @@ use super::api::{FunctionHandle, LaunchAttribute, LaunchConfig};
 use crate::Stream;
 
 pub(crate) use loaded::Modules;
+use overlap::Waits;
 pub(super) use overlap::is_possible as can_overlap;
 
 /// CUDA C++ without includes, with one kernel function.
 ///
-/// Every parameter of the function has eight bytes: a pointer, `long long`, `unsigned long long` or `double`. The
-/// function is declared `extern "C" __global__`.
+/// Every parameter of the function has eight bytes, a pointer, `long long`, `unsigned long long` or `double`, or is a
+/// structure of such. The function is declared `extern "C" __global__`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// The name of the function.
@@ -49,8 +50,8 @@ struct Inner {
     fixed_shared: u32,
     /// Whether launches may use all of the GPU's shared memory.
     unlimited: AtomicBool,
-    /// Whether it waits for the work before it, so that it may start earlier.
-    waits: bool,
+    /// How it waits for the work before it, if it may start earlier.
+    waits: Waits,
 }
 
 // SAFETY: a handle of the driver, whose functions may be called from any thread.
@@ -84,7 +85,7 @@ impl Gpu {
 }
 
 impl Function {
-    fn new(gpu: &'static Gpu, name: &str, handle: FunctionHandle, waits: bool) -> Result<Function> {
+    fn new(gpu: &'static Gpu, name: &str, handle: FunctionHandle, waits: Waits) -> Result<Function> {
         let mut shared = 0;
         // SAFETY: writes a number; the handle is alive.
         let status = unsafe { gpu.api.cuFuncGetAttribute(&raw mut shared, SHARED_SIZE_BYTES, handle) };
@@ -96,7 +97,7 @@ impl Function {
             handle,
             fixed_shared,
             unlimited: AtomicBool::new(false),
-            waits: waits && gpu.overlaps,
+            waits: if gpu.overlaps { waits } else { Waits::Never },
         })))
     }
 
@@ -113,6 +114,42 @@ impl Function {
         block: [u32; 3],
         shared: u32,
         params: &[u64],
+    ) -> Result<()> {
+        let early = self.0.waits == Waits::First;
+        // SAFETY: guaranteed by the caller; a function that waits first does nothing before.
+        unsafe { self.enqueue(stream, [grid, block], shared, params, early) }
+    }
+
+    /// As [`Function::launch`], but a function that waits by itself may do something before, while the work ahead of it is
+    /// not done, if the GPU and its driver can do that.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Function::launch`]. Until all of the function's threads have waited for the work before it
+    /// (`griddepcontrol.wait`), it writes nothing but its own shared memory, and reads nothing that this work writes.
+    pub unsafe fn launch_early(
+        &self,
+        stream: &Stream,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        params: &[u64],
+    ) -> Result<()> {
+        let early = self.0.waits != Waits::Never;
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.enqueue(stream, [grid, block], shared, params, early) }
+    }
+
+    /// # Safety
+    ///
+    /// As for the functions above.
+    unsafe fn enqueue(
+        &self,
+        stream: &Stream,
+        [grid, block]: [[u32; 3]; 2],
+        shared: u32,
+        params: &[u64],
+        early: bool,
     ) -> Result<()> {
         let function = &*self.0;
         let (gpu, stream) = match stream.cuda() {
@@ -136,14 +173,14 @@ impl Function {
         ];
         // A function without parameters takes no parameter buffer.
         let extra = if params.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() };
-        let early = LaunchAttribute::EARLY;
+        let attribute = LaunchAttribute::EARLY;
         let config = LaunchConfig {
             grid,
             block,
             shared,
             stream,
-            attributes: &raw const early,
-            count: c_uint::from(function.waits),
+            attributes: &raw const attribute,
+            count: c_uint::from(early),
         };
         // SAFETY: the config and the parameter buffer are read before the call returns; the caller guarantees the rest.
         let status = unsafe {

@@ -22,7 +22,10 @@ fn a_function_adds_numbers() {
     assert_eq!(download(&out), values.iter().map(|value| value * 2.0).collect::<Vec<_>>());
     // SAFETY: it never starts.
     let error = unsafe { functions[0].launch(&stream, [1, 1, 1], [4096, 1, 1], 0, &params) }.unwrap_err();
-    assert!(error.message().contains("cuLaunchKernel of add") && error.message().contains("4096"), "{error}");
+    assert!(
+        error.message().contains("cuLaunchKernelEx of add") && error.message().contains("4096"),
+        "{error}"
+    );
     // SAFETY: as above.
     let error =
         unsafe { functions[0].launch(&Stream::from(&max_driver::CPU()), [1, 1, 1], [1, 1, 1], 0, &params) };

@@ -206,7 +206,7 @@ impl CustomSource {
         Ok(Prepared {
             device: device.device_ref(),
             report: gpu.report_address(),
-            launches: vec![Launch::Function { function, call: planned }],
+            launches: vec![Launch::Function { function, call: planned, early: None }],
             extents: Extents::of_whole(device.device_ref(), &slots),
             scratch_bytes: 0,
         })

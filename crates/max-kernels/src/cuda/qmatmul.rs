@@ -1,10 +1,12 @@
 //! Products with quantized weights on a GPU.
 //!
-//! Few rows are quantized too and multiplied by bytes on tensor cores, in one pass over the weights as they are in memory
-//! (`rows.cu`): such a product takes as long as reading them. For many rows the weights are decoded to bfloat16, a part of the
+//! Few rows are quantized too and multiplied by bytes, in one pass over the weights as they are in memory: up to four rows with
+//! several matrices in one launch, which takes as long as reading them (`few.cu`), or more rows on tensor cores (`rows.cu`).
+//! For many rows the weights are decoded to bfloat16, a part of the
 //! columns at a time, and multiplied like any other matrices. Bfloat16 has the exponents of every format, and rounding to it
 //! changes products by less than rounding activations to bytes does.
 
+mod few;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,8 @@ enum Method {
     Nothing,
     /// The depth is zero: the sums are empty.
     Zeros,
+    /// By bytes, with the matrices next to it that are stored alike.
+    Few(few::Shape),
     /// By bytes.
     Rows,
     /// With weights that are floats as they are.
@@ -46,17 +50,31 @@ enum Method {
 impl Plan {
     /// Adds products with quantized weights. They share quantized activations.
     pub(super) fn qmatmul(&mut self, k: &QMatmul<i64>) -> Result<()> {
+        let gpu = (self.gpu.compute_capability(), self.gpu.shared_bytes());
+        let methods =
+            k.all.iter().map(|projection| method(k, projection, gpu)).collect::<Result<Vec<_>>>()?;
         let mut quantized = Quantized::default();
-        for projection in &k.all {
-            match method(k, projection, self.gpu.compute_capability())? {
-                Method::Nothing => {}
-                Method::Zeros => self.loop_(&of_zeros(&projection.epilogue))?,
-                Method::Rows => self.quantized_rows(k, projection, &mut quantized)?,
-                Method::Floats => {
-                    let Projection { n, codes, epilogue, .. } = projection;
-                    self.matmul(&product(k, k.lhs.clone(), codes, *n, epilogue.clone()))?;
+        let all: Vec<_> = k.all.iter().zip(methods).collect();
+        for alike in all.chunk_by(|(a, of_a), (b, of_b)| a.storage == b.storage && of_a == of_b) {
+            if let (_, Method::Few(shape)) = alike[0] {
+                self.few_rows(
+                    k,
+                    &alike.iter().map(|(projection, _)| *projection).collect::<Vec<_>>(),
+                    shape,
+                )?;
+                continue;
+            }
+            for (projection, method) in alike {
+                match *method {
+                    Method::Nothing | Method::Few(_) => {}
+                    Method::Zeros => self.loop_(&of_zeros(&projection.epilogue))?,
+                    Method::Rows => self.quantized_rows(k, projection, &mut quantized)?,
+                    Method::Floats => {
+                        let Projection { n, codes, epilogue, .. } = projection;
+                        self.matmul(&product(k, k.lhs.clone(), codes, *n, epilogue.clone()))?;
+                    }
+                    Method::Decoded(dtype) => self.decoded(k, projection, dtype)?,
                 }
-                Method::Decoded(dtype) => self.decoded(k, projection, dtype)?,
             }
         }
         Ok(())
@@ -178,8 +196,12 @@ impl Weights {
     }
 }
 
-/// Decides how a product is computed on a GPU of a compute capability.
-fn method(k: &QMatmul<i64>, projection: &Projection<i64>, capability: (u32, u32)) -> Result<Method> {
+/// Decides how a product is computed on a GPU of a compute capability with some shared memory for each multiprocessor.
+fn method(
+    k: &QMatmul<i64>,
+    projection: &Projection<i64>,
+    (capability, shared): ((u32, u32), usize),
+) -> Result<Method> {
     check(k, projection)?;
     if projection.epilogue.shape.iter().any(|&size| size <= 0) {
         return Ok(Method::Nothing);
@@ -212,7 +234,11 @@ fn method(k: &QMatmul<i64>, projection: &Projection<i64>, capability: (u32, u32)
         _ if k.experts.is_some() && !bytes => {
             bail!(not_implemented, "products with a quantized matrix per group of rows on this GPU")
         }
-        _ if k.experts.is_some() || (bytes && rows <= MOST_ROWS) => Ok(Method::Rows),
+        _ if k.experts.is_some() => Ok(Method::Rows),
+        _ if bytes && rows <= MOST_ROWS => {
+            let few = few::Shape::new(&Decoder::new(projection.storage)?, [rows, k.k], shared);
+            Ok(few.map_or(Method::Rows, Method::Few))
+        }
         _ => Ok(Method::Decoded(DType::BFloat16)),
     }
 }

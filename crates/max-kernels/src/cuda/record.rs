@@ -1,6 +1,7 @@
 //! Kernels recorded once and enqueued as a whole.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use max_core::{Result, bail};
 use max_driver::cuda::Graph;
@@ -41,8 +42,36 @@ pub struct Launched<'a> {
     pub scratch: Memory<'a>,
 }
 
+/// Enqueues kernels to be recorded.
+///
+/// A recording starts when everything before it on its stream is done, so its first kernel never starts early, and while the
+/// others start, nothing else runs than kernels of the recording. What none of them may write is constant.
 fn enqueue(work: &[Launched], stream: &Stream) -> Result<()> {
-    work.iter().try_for_each(|launch| launch.kernel.run(&launch.memory, launch.scratch, stream))
+    let all = work.iter().flat_map(|launch| launch.memory.iter().chain([&launch.scratch]));
+    let written = all.filter(|piece| piece.is_writable()).map(|piece| piece.ptr().addr()..piece.end().addr());
+    let written = joined(written.collect());
+    let is_constant = |piece: Memory| {
+        let next = written.partition_point(|range| range.end <= piece.ptr().addr());
+        written.get(next).is_none_or(|range| range.start >= piece.end().addr())
+    };
+    work.iter().enumerate().try_for_each(|(number, launch)| {
+        let is_constant: Option<&dyn Fn(Memory) -> bool> = if number > 0 { Some(&is_constant) } else { None };
+        launch.kernel.enqueue(&launch.memory, launch.scratch, stream, is_constant)
+    })
+}
+
+/// Ranges that cover the same numbers, in order, without overlap.
+fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|range, before| {
+        let joins = range.start <= before.end;
+        if joins {
+            before.end = before.end.max(range.end);
+        }
+        joins
+    });
+    ranges
 }
 
 fn pieces<'a>(given: &'a [Memory]) -> impl Iterator<Item = Piece> + 'a {
@@ -99,5 +128,16 @@ impl Recording {
         // SAFETY: kernels checked their memory when they were recorded with it. It is alive: it is what is given here, or
         // kept. It is freed in the order of the stream.
         unsafe { self.graph.launch(stream) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined;
+
+    #[test]
+    fn joined_ranges_are_in_order_and_apart() {
+        let ranges = vec![30..40, 1..5, 7..7, 5..9, 32..33, 38..50, 60..61];
+        assert_eq!(joined(ranges), [1..9, 30..50, 60..61]);
     }
 }

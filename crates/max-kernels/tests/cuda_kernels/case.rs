@@ -7,6 +7,7 @@ use max_kernels::cuda::{self, Options, Prepared};
 use max_kernels::{Memory, Pool};
 
 /// A kernel, one host buffer per slot, and which of them are results.
+#[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) kernel: Kernel<i64>,
     pub(crate) buffers: Vec<Buffer>,

@@ -204,9 +204,15 @@ pub(crate) fn thin() -> Vec<Case> {
     let mut random = Random(5);
     let mut cases = Vec::new();
     for dtype in FLOATS {
-        for [m, n, k] in
-            [[1, 1024, 1000], [4, 264, 2048], [8, 24, 4096], [1, 7, 333], [1024, 1, 512], [3, 2, 5000]]
-        {
+        for [m, n, k] in [
+            [1, 1024, 1000],
+            [4, 264, 2048],
+            [8, 24, 4096],
+            [7, 40, 1030],
+            [1, 7, 333],
+            [1024, 1, 512],
+            [3, 2, 5000],
+        ] {
             for order in [[1, 0], [0, 1]] {
                 let lhs = row_major(0, dtype, &[m, k]);
                 let (rhs, out) = (ordered(1, dtype, &[k, n], &order), row_major(2, dtype, &[m, n]));

@@ -59,7 +59,7 @@ fn set_scales(random: &mut Random, format: &Format, block: &mut [u8]) {
 }
 
 /// The bytes of the codes and the scales of rows.
-fn weights(random: &mut Random, storage: Storage, rows: usize, k: usize) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn weights(random: &mut Random, storage: Storage, rows: usize, k: usize) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = |count: usize| (0..count).map(|_| random.below(256) as u8).collect::<Vec<u8>>();
     match storage {
         Storage::Blocks(encoding) => {
@@ -306,7 +306,7 @@ fn products() -> Vec<Product> {
             Storage::Integers { group, .. } => group,
             _ => 32,
         };
-        for (at, m) in [1, 2, 3, 8, 16, 17, 64, 150].into_iter().enumerate() {
+        for (at, m) in [1, 2, 3, 4, 5, 8, 16, 17, 64, 150].into_iter().enumerate() {
             for (turn, (n, k)) in
                 [(1, 256), (16, 4096), (40, 512), (257, 256), (40, 32)].into_iter().enumerate()
             {
@@ -406,12 +406,14 @@ pub(crate) fn failures(device: &Device) -> Vec<String> {
         }
     }
     failures.extend(same_rows(device));
+    failures.extend(same_places(device));
+    failures.extend(same_together(device));
     failures.extend(odd_numbers(device));
     failures.extend(bad_groups(device));
     failures
 }
 
-/// A row has the same bits however many rows there are.
+/// A row has the same bits however many rows there are: a few, or more.
 fn same_rows(device: &Device) -> Vec<String> {
     let mut failures = Vec::new();
     let (n, k) = (40, 4096);
@@ -420,7 +422,10 @@ fn same_rows(device: &Device) -> Vec<String> {
     for storage in encodings() {
         let (codes, _) = weights(&mut random, storage, n, k);
         let mut first: Option<Vec<f64>> = None;
-        for m in [1, 2, 8, 16, 17, 100] {
+        for m in [1, 2, 3, 4, 5, 8, 16, 17, 100] {
+            if m == 5 {
+                first = None;
+            }
             let (mut case, _) = plain(F32, storage, [m, n, k]);
             // The other rows are multiples of the first.
             let rows: Vec<f32> = (0..m).flat_map(|r| row.iter().map(move |x| x * (1.0 + r as f32))).collect();
@@ -431,11 +436,122 @@ fn same_rows(device: &Device) -> Vec<String> {
                     let got = numbers(&got)[..n].to_vec();
                     if first.as_ref().is_some_and(|first| *first != got) {
                         failures.push(format!(
-                            "{storage}: the first of {m} rows has other bits than a single row"
+                            "{storage}: the first of {m} rows has other bits than with fewer rows"
                         ));
                     }
                     first.get_or_insert(got);
                 }
+            }
+        }
+    }
+    failures
+}
+
+/// A product has the same bits wherever its operands are: codes at odd addresses, rows with gaps and elements apart, and
+/// rows in batches.
+fn same_places(device: &Device) -> Vec<String> {
+    let mut failures = Vec::new();
+    let apart = Storage::Integers { bits: 4, group: 96 };
+    for (number, storage) in encodings().chain([apart, Storage::Float4]).enumerate() {
+        let k = if storage == apart { 96 * 11 } else { 256 * 5 };
+        for m in [1, 4] {
+            let plain =
+                Product::new(&mut Random(38), (F32, storage), [m, 41, k], Ending::Bias, None, false).case;
+            let mut shifted = plain.clone();
+            let Kernel::QMatmul(kernel) = &mut shifted.kernel else { unreachable!() };
+            let codes = &mut kernel.all[0].codes;
+            if codes.dtype == DType::UInt8 {
+                codes.offset = [1, 2, 4, 16][number % 4];
+                let bytes = plain.buffers[1].host_bytes().unwrap().as_ref().to_vec();
+                shifted.buffers[1] = Buffer::from([&vec![0u8; codes.offset as usize], &bytes[..]].concat());
+            }
+            let mut strided = plain.clone();
+            let Kernel::QMatmul(kernel) = &mut strided.kernel else { unreachable!() };
+            kernel.lhs.strides = vec![2 * k as i64 + 3, 2];
+            let rows = plain.buffers[0].to_vec::<f32>().unwrap();
+            let row = |row: &[f32]| row.iter().flat_map(|&x| [x, -7.0]).chain([9.0; 3]).collect::<Vec<_>>();
+            strided.buffers[0] = Buffer::from(rows.chunks(k).flat_map(row).collect::<Vec<_>>());
+            let mut batched = plain.clone();
+            let Kernel::QMatmul(kernel) = &mut batched.kernel else { unreachable!() };
+            let batch = m.min(2) as i64;
+            (kernel.batch, kernel.m) = (vec![batch], m as i64 / batch);
+            let with_batch = |access: &mut Access<i64>| {
+                let row = access.strides[0];
+                access.strides.insert(0, row * (m as i64 / batch));
+            };
+            with_batch(&mut kernel.lhs);
+            let epilogue = &mut kernel.all[0].epilogue;
+            epilogue.accesses.iter_mut().for_each(with_batch);
+            epilogue.shape = vec![batch, m as i64 / batch, 41];
+            let all = [("plain", plain), ("shifted", shifted), ("strided", strided), ("batched", batched)];
+            let mut expected: Option<Vec<f64>> = None;
+            for (name, case) in all {
+                match run_alone(device, &case) {
+                    Err(error) => failures.push(format!("{storage} {name}: {}", error.message())),
+                    Ok(got) => {
+                        let got = numbers(&got);
+                        if expected.as_ref().is_some_and(|expected| *expected != got) {
+                            failures.push(format!("{storage} with {m} rows: other bits if {name}"));
+                        }
+                        expected.get_or_insert(got);
+                    }
+                }
+            }
+        }
+    }
+    failures
+}
+
+/// Products of one left operand have the bits that they have alone.
+fn same_together(device: &Device) -> Vec<String> {
+    let mut failures = Vec::new();
+    let block = Storage::Blocks;
+    let [q4, q6] = [QuantizationEncoding::Q4_0, QuantizationEncoding::Q6_K].map(block);
+    let int8 = Storage::Integers { bits: 8, group: 64 };
+    for m in [1, 3, 5] {
+        let parts = [
+            (q4, 40, Ending::Bias),
+            (q4, 1, Ending::Square),
+            (q6, 9, Ending::Store),
+            (int8, 300, Ending::Store),
+            (int8, 17, Ending::Bias),
+        ];
+        let mut random = Random(39);
+        let mut cases = parts.map(|(storage, n, ending)| {
+            Product::new(&mut random, (DType::BFloat16, storage), [m, n, 1280], ending, None, false).case
+        });
+        let lhs = cases[0].buffers[0].clone();
+        cases.iter_mut().for_each(|case| case.buffers[0] = lhs.clone());
+        let Kernel::QMatmul(mut kernel) = cases[0].kernel.clone() else { unreachable!() };
+        kernel.all.clear();
+        let (mut buffers, mut results) = (Vec::new(), Vec::new());
+        for case in &cases {
+            let Kernel::QMatmul(part) = &case.kernel else { unreachable!() };
+            let mut projection = part.all[0].clone();
+            let first = buffers.len() as u32;
+            let scales = projection.scales.iter_mut().map(|(_, scales)| scales);
+            let others = scales.chain(projection.epilogue.accesses.iter_mut());
+            others.chain([&mut projection.codes]).for_each(|access| access.slot.0 += first);
+            kernel.all.push(projection);
+            buffers.extend(case.buffers.iter().cloned());
+            results.push(buffers.len() - 1);
+        }
+        let together = Case { kernel: Kernel::QMatmul(kernel), buffers, results };
+        let prepared = cuda::prepare(&[&together.kernel], device, Options::default());
+        let got = match prepared.and_then(|prepared| run_on(device, &together, &prepared[0])) {
+            Ok(got) => got,
+            Err(error) => {
+                failures.push(format!("{m} rows together: {}", error.message()));
+                continue;
+            }
+        };
+        for ((case, got), part) in cases.iter().zip(got).zip(parts) {
+            match run_alone(device, case) {
+                Err(error) => failures.push(format!("{part:?}: {}", error.message())),
+                Ok(alone) if numbers(&alone) != numbers(&got) => {
+                    failures.push(format!("{part:?} with {m} rows: other bits than alone"))
+                }
+                Ok(_) => {}
             }
         }
     }

@@ -24,19 +24,32 @@ pub(in crate::cuda) fn is_possible(capability: (u32, u32), driver: i32) -> bool 
     capability >= CAPABILITY && driver >= VERSION
 }
 
-/// The code of a source whose function waits, and whether it does: what does not look like a single function stays as it is.
-pub(super) fn waiting(code: &str) -> (Cow<'_, str>, bool) {
+/// How a function waits for the work ahead of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// Not at all.
+    Never,
+    /// Before it does anything.
+    First,
+    /// When its text says so.
+    Itself,
+}
+
+/// The code of a source whose function waits, and how it does: what does not look like a single function stays as it is.
+pub(super) fn waiting(code: &str) -> (Cow<'_, str>, Waits) {
     if code.contains("griddepcontrol.wait") {
-        return (code.into(), true);
+        return (code.into(), Waits::Itself);
     }
     let mut functions = code.match_indices(DECLARED);
-    let (Some((start, _)), None) = (functions.next(), functions.next()) else { return (code.into(), false) };
+    let (Some((start, _)), None) = (functions.next(), functions.next()) else {
+        return (code.into(), Waits::Never);
+    };
     match code[start..].find(['{', ';']).map(|at| start + at) {
         Some(at) if code.as_bytes()[at] == b'{' => {
             let (head, body) = code.split_at(at + 1);
-            ([head, WAIT, body].concat().into(), true)
+            ([head, WAIT, body].concat().into(), Waits::First)
         }
-        _ => (code.into(), false),
+        _ => (code.into(), Waits::Never),
     }
 }
 
@@ -49,7 +62,7 @@ mod tests {
         let code =
             "struct A { int x; };\nextern \"C\" __global__ void __launch_bounds__(32) f(A *a) { a->x = 1; }";
         let (text, waits) = waiting(code);
-        assert!(waits);
+        assert_eq!(waits, Waits::First);
         let start = text.find("f(A *a) {").unwrap() + "f(A *a) {".len();
         assert!(text[start..].starts_with(WAIT) && text.ends_with(" a->x = 1; }"), "{text}");
         assert_eq!(text.replacen(WAIT, "", 1), code);
@@ -60,14 +73,14 @@ mod tests {
         let function = "extern \"C\" __global__ void f() {}";
         let declared = "extern \"C\" __global__ void f();\nstruct A { int x; };";
         for code in [&[function, function].concat(), declared, "__global__ void f() {}", ""] {
-            assert_eq!(waiting(code), (code.into(), false));
+            assert_eq!(waiting(code), (code.into(), Waits::Never));
         }
     }
 
     #[test]
     fn a_text_may_wait_by_itself() {
         let code = "extern \"C\" __global__ void f() { asm(\"griddepcontrol.wait;\"); }";
-        assert_eq!(waiting(code), (code.into(), true));
+        assert_eq!(waiting(code), (code.into(), Waits::Itself));
     }
 
     #[test]

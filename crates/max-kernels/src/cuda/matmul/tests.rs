@@ -414,6 +414,14 @@ fn thin_matmuls_read_the_right_operand_once() {
     let mut k = matmul(DType::BFloat16, &[], [4, 512, 4096]);
     k.rhs.strides = vec![1, 4096];
     assert_eq!(thin_layout(&k), Some(RightLayout::Columns));
+    // Tensor cores multiply several rows of halves.
+    assert_eq!(thin_layout(&Matmul { m: 8, ..k.clone() }), Some(RightLayout::Columns));
+    assert_eq!(thin_layout(&Matmul { m: 9, ..k.clone() }), None);
+    let function =
+        |m, capability| thin::Thin::new(&Matmul { m, ..k.clone() }, RightLayout::Columns, capability);
+    assert_eq!(function(8, (8, 0)), thin::Thin::Tensor);
+    assert_eq!(function(8, (7, 5)), thin::Thin::Dots);
+    assert_eq!(function(1, (9, 0)), thin::Thin::Dots);
     // Rows of a batch are rows, and a column is a row of the transposed matmul.
     let mut k = matmul(F32, &[2], [1, 4096, 512]);
     k.rhs.strides = vec![0, 4096, 1];
@@ -426,12 +434,11 @@ fn thin_matmuls_read_the_right_operand_once() {
 
 #[test]
 fn thin_functions_compile() {
-    let mut sources = Vec::new();
+    let (mut sources, mut on_tensor_cores) = (Vec::new(), Vec::new());
     for (dtype, to) in [(F32, F32), (DType::BFloat16, DType::BFloat16), (DType::Float16, F32)] {
-        for (at, layout) in
-            [thin::RightLayout::Columns, thin::RightLayout::Rows].into_iter().cycle().take(8).enumerate()
-        {
-            let k = matmul(dtype, &[], [[1, 2, 3, 4][at / 2], 4096, 512]);
+        let functions = [thin::Thin::Dots, thin::Thin::Strips];
+        for (at, function) in functions.into_iter().cycle().take(8).chain([thin::Thin::Tensor]).enumerate() {
+            let k = matmul(dtype, &[], [[1, 2, 3, 4, 8][at / 2], 4096, 512]);
             let mut gated = k.epilogue.clone();
             gated.accesses[0].dtype = to;
             gated.accesses.push(access(3, dtype, 0, &[4096, 1]));
@@ -445,10 +452,16 @@ fn thin_functions_compile() {
             ];
             let endings = [&k.epilogue, &gated].into_iter().enumerate();
             let endings = endings.map(|(number, epilogue)| ending::write(epilogue, number).unwrap().unwrap());
-            sources.push(thin::source(&k, layout, &endings.collect::<Vec<_>>()));
+            let source = thin::source(&k, function, &endings.collect::<Vec<_>>());
+            match function {
+                thin::Thin::Tensor if dtype == F32 => {}
+                thin::Thin::Tensor => on_tensor_cores.push(source),
+                _ => sources.push(source),
+            }
         }
     }
     nvrtc::check(&sources);
+    nvrtc::check_for(&on_tensor_cores, &["sm_80", "sm_90"]);
 }
 
 #[test]

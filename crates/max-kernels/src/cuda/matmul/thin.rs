@@ -12,8 +12,13 @@ use super::super::text::typed;
 use super::super::{Address, Call, Param, Plan, PlannedLaunch};
 use super::ending::{self, Ending, strides};
 
-/// The most rows of a thin matmul.
+/// The most rows of a thin matmul, and of one on tensor cores.
 const ROWS: i64 = 4;
+const TENSOR_ROWS: i64 = 8;
+
+/// The columns of a block of `tensor.cu`, and the number of blocks that each multiprocessor has room for.
+const TENSOR_COLUMNS: u64 = 16;
+const TENSOR_BLOCKS: u64 = 2;
 
 /// The columns that warps of `dots.cu` share, and the number of blocks that is enough for a GPU.
 const COLUMNS: u64 = 2;
@@ -35,7 +40,11 @@ pub(super) enum RightLayout {
 /// The layout of the right operand of a thin matmul; `None` if it has many rows, several batch axes, another layout, or an
 /// epilogue that is no function of elements.
 pub(super) fn thin_layout(k: &Matmul<i64>) -> Result<Option<RightLayout>> {
-    let layout = layout(k).filter(|_| k.m <= ROWS && k.batch.len() <= 1);
+    let most = |layout| match (layout, k.lhs.dtype.is_half()) {
+        (RightLayout::Columns, true) => TENSOR_ROWS,
+        _ => ROWS,
+    };
+    let layout = layout(k).filter(|&layout| k.m <= most(layout) && k.batch.len() <= 1);
     Ok(match layout {
         Some(layout) => ending::write(&k.epilogue, 0)?.map(|_| layout),
         None => None,
@@ -72,15 +81,21 @@ impl Plan {
         let Some(k) = all.first() else { return Ok(()) };
         let batch = k.batch.first().copied().unwrap_or(1);
         let size = k.lhs.dtype.size_in_bytes() as u64;
+        let function = Thin::new(k, layout, self.gpu.compute_capability());
         let groups = |k: &Matmul<i64>| (k.n as u64).div_ceil(COLUMNS);
         // Warps share columns until there are enough blocks, or too little for each to do.
         let every = all.iter().map(groups).sum::<u64>().saturating_mul(batch as u64);
         let vectors = (k.k as u64 * size).div_ceil(512);
         let enough = |share: &u64| every.saturating_mul(*share) >= 8 * BLOCKS || *share * 2 > vectors;
         let share = [1, 2, 4].into_iter().find(enough).unwrap_or(8);
-        let blocks = |k: &Matmul<i64>| match layout {
-            RightLayout::Rows => (k.n as u64).div_ceil(STRIP / size),
-            RightLayout::Columns => groups(k).div_ceil(8 / share),
+        // Blocks on tensor cores share tiles evenly, as many as there is room for.
+        let tiles = |k: &Matmul<i64>| (k.n as u64).div_ceil(TENSOR_COLUMNS);
+        let room = u64::from(self.gpu.multiprocessors()) * TENSOR_BLOCKS;
+        let each = all.iter().map(tiles).sum::<u64>().saturating_mul(batch as u64).div_ceil(room).max(1);
+        let blocks = |k: &Matmul<i64>| match function {
+            Thin::Strips => (k.n as u64).div_ceil(STRIP / size),
+            Thin::Dots => groups(k).div_ceil(8 / share),
+            Thin::Tensor => tiles(k).div_ceil(each),
         };
         let [x_batch, x_row, _] = strides(&k.lhs);
         let mut params = vec![Param::Address(Address::of(&k.lhs))];
@@ -100,7 +115,7 @@ impl Plan {
             total += own;
         }
         self.launches.push(PlannedLaunch::Function(Call {
-            source: source(k, layout, &endings),
+            source: source(k, function, &endings),
             grid: [total as u32, batch.clamp(1, 1 << 15) as u32, 1],
             block: [256, 1, 1],
             shared: 0,
@@ -110,18 +125,44 @@ impl Plan {
     }
 }
 
+/// A function for thin matmuls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thin {
+    /// For contiguous columns: `dots.cu`.
+    Dots,
+    /// For contiguous columns and several rows, on tensor cores: `tensor.cu`.
+    Tensor,
+    /// For contiguous rows: `strips.cu`.
+    Strips,
+}
+
+impl Thin {
+    /// The function for a layout of the right operand on a GPU of a compute capability.
+    pub(super) fn new(k: &Matmul<i64>, layout: RightLayout, capability: (u32, u32)) -> Thin {
+        match layout {
+            RightLayout::Rows => Thin::Strips,
+            RightLayout::Columns if k.lhs.dtype.is_half() && k.m > 1 && capability >= (8, 0) => Thin::Tensor,
+            RightLayout::Columns => Thin::Dots,
+        }
+    }
+}
+
 /// The function for thin matmuls with some epilogues.
-pub(super) fn source(k: &Matmul<i64>, layout: RightLayout, endings: &[Ending]) -> Source {
+pub(super) fn source(k: &Matmul<i64>, function: Thin, endings: &[Ending]) -> Source {
     let dtype = k.lhs.dtype;
+    let (name, text) = match function {
+        Thin::Dots => ("dots", include_str!("dots.cu")),
+        Thin::Tensor => ("tensor", include_str!("tensor.cu")),
+        Thin::Strips => ("strips", include_str!("strips.cu")),
+    };
     let (rows, count) = match k.m {
+        _ if function == Thin::Tensor => ("8", 8),
         1 => ("1", 1),
         2 => ("2", 2),
-        _ => ("4", 4),
+        3..=ROWS => ("4", 4),
+        _ => ("8", 8),
     };
-    let (name, text) = match layout {
-        RightLayout::Columns => ("dots", include_str!("dots.cu")),
-        RightLayout::Rows => ("strips", include_str!("strips.cu")),
-    };
+    let bits = if dtype == DType::Float16 { "\"f16\"" } else { "\"bf16\"" };
     let mut params = String::from(
         "const IN *x, long long batch, long long m, long long k, long long x_batch, long long x_row, long long share",
     );
@@ -151,6 +192,6 @@ pub(super) fn source(k: &Matmul<i64>, layout: RightLayout, endings: &[Ending]) -
     ]
     .concat();
     let name = super::super::loops::named(&format!("{name}{count}_{dtype}"), &text);
-    let typed = typed(&name, &[("IN", dtype)], &[("ROWS", rows)], &text);
+    let typed = typed(&name, &[("IN", dtype)], &[("ROWS", rows), ("BITS", bits)], &text);
     Source { prelude: Cow::Borrowed(PRELUDE.as_str()), ..typed }
 }

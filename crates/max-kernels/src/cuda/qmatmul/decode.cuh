@@ -6,19 +6,24 @@
 #define GROUPS (CHUNK / GROUP)
 #define CHUNK_BYTES (CHUNK / ELEMENTS * BYTES)
 
-// A chunk of a row in shared memory, for a lane of a quad. Words may start anywhere unless ALIGNED: then a word is in two, and
-// where these are is the same for all words at the same place in four bytes.
-template <bool ALIGNED> struct Row {
-    const unsigned char *start, *own;
+// A chunk of a row in shared memory, for a lane of a quad. It starts at a multiple of ALIGNMENT bytes. Words may start anywhere
+// if that is below four: then a word is in two, and where these are is the same for all words at the same place in four bytes.
+template <int ALIGNMENT> struct Row {
+    const unsigned char *start;
+    unsigned t;
 
-    __device__ __forceinline__ Row(const unsigned char *start, int t) : start(start), own(start + 4 * t) {}
+    __device__ __forceinline__ Row(const unsigned char *start, unsigned t) : start(start), t(t) {}
 
     // The bytes of this lane from an offset on.
     __device__ __forceinline__ unsigned word(unsigned offset) const {
-        if (ALIGNED) return *(const unsigned *)(own + offset);
-        const unsigned char *const place = own + offset % 4;
+        if (ALIGNMENT >= 16) {
+            const uint4 all = *(const uint4 *)(start + offset);
+            return t == 0 ? all.x : t == 1 ? all.y : t == 2 ? all.z : all.w;
+        }
+        if (ALIGNMENT >= 4) return ((const unsigned *)(start + offset))[t];
+        const unsigned char *const place = start + offset % 4;
         const unsigned past = (unsigned)(unsigned long long)place & 3;
-        const unsigned *const whole = (const unsigned *)(place - past + (offset - offset % 4));
+        const unsigned *const whole = (const unsigned *)(place - past + (offset - offset % 4)) + t;
         return __funnelshift_r(whole[0], whole[1], past * 8);
     }
 };
@@ -50,8 +55,8 @@ __device__ __forceinline__ unsigned float4_values(unsigned codes) {
     return (below & negative) | (above & ~negative);
 }
 
-__device__ __forceinline__ float half_at(const unsigned char *at) {
-    return from_f16((unsigned short)(at[0] | at[1] << 8));
+template <int ALIGNMENT> __device__ __forceinline__ float half_at(const unsigned char *at) {
+    return from_f16(ALIGNMENT >= 2 ? *(const unsigned short *)at : (unsigned short)(at[0] | at[1] << 8));
 }
 
 // Half of the power of two with a biased exponent.
@@ -65,16 +70,16 @@ DECODER
 
 // The values of eight elements of the slice that starts with element `base` of the block at an offset, as bytes: the fourth part
 // `t` of each half of the slice, or, if bytes have neighbours, the even and the odd ones of eight neighbours.
-template <bool ALIGNED>
+template <int ALIGNMENT>
 __device__ __forceinline__ void pair(
-    const Row<ALIGNED> &row, unsigned block, unsigned base, unsigned t, unsigned &first, unsigned &second) {
+    const Row<ALIGNMENT> &row, unsigned block, unsigned base, unsigned t, unsigned &first, unsigned &second) {
 #if INTERLEAVED
     const unsigned codes = row.word(block + base / 2);
     first = LOWER(codes);
     second = UPPER(codes);
 #else
-    first = VALUES(codes_at<ALIGNED>(row, block, base, t));
-    second = VALUES(codes_at<ALIGNED>(row, block, base + 16, t));
+    first = VALUES(codes_at<ALIGNMENT>(row, block, base, t));
+    second = VALUES(codes_at<ALIGNMENT>(row, block, base + 16, t));
 #endif
 }
 
@@ -153,13 +158,13 @@ struct Weights {
         const unsigned char *codes, const unsigned char *scales, int chunk, int group, float *to) const {
 #if IS_APART
         const int first = chunk * CHUNK, number = scale_number(first + group * GROUP) - scale_number(first);
-        to[0] = scale_at(scales + number * SCALE_BYTES, 0);
+        to[0] = scale_at<1>(scales + number * SCALE_BYTES, 0);
 #else
         const unsigned char *block = codes + group * GROUP / ELEMENTS * BYTES;
         const unsigned number = (unsigned)group % (ELEMENTS / GROUP);
-        to[0] = scale_at(block, number);
+        to[0] = scale_at<1>(block, number);
 #if HAS_MIN
-        to[1] = min_at(block, number);
+        to[1] = min_at<1>(block, number);
 #endif
 #endif
     }

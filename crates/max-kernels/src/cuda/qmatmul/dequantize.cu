@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(
         __syncwarp();
         if (s < slices) {
             unsigned values[2];
-            pair<false>(Row<false>(start, t), s * SLICE / ELEMENTS * BYTES, s * SLICE % ELEMENTS, t, values[0], values[1]);
+            pair<1>(Row<1>(start, t), s * SLICE / ELEMENTS * BYTES, s * SLICE % ELEMENTS, t, values[0], values[1]);
             float decoded[2][4];
 #pragma unroll
             for (int h = 0; h < 2; h++) {

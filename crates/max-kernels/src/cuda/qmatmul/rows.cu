@@ -5,16 +5,15 @@
 // and 8 rows at a time. The sums of groups are exact integers; they are scaled and added in the order of groups by each warp,
 // and the warps' sums in the order of warps. That order depends on the depth alone.
 //
-// If there are FUSED rows, blocks quantize their activations themselves, else another function did. If HAS_EXPERTS, the first
-// axis of the grid is that of groups of rows, each with a matrix of its own; else it is that of passes of ROWS rows.
+// Another function has quantized the rows. If HAS_EXPERTS, the first axis of the grid is that of groups of rows, each with a
+// matrix of its own; else it is that of passes of ROWS rows.
 
 #define WARPS 8
 #define COLUMNS (TILES * 16)
-#define OCTETS ((ROWS + 7) / 8)
+#define OCTETS (ROWS / 8)
 #define FACTOR (HAS_MIN ? 2 : 1)
 #define PART (COLUMNS + 4)
 #define SLICES (CHUNK / SLICE)
-#define AHEAD 4
 
 // A float whose last bit counts one: integers below 2^22 that are added to its bits are added to the float.
 #define ONES 0x4b400000
@@ -34,19 +33,14 @@ __device__ __forceinline__ void multiply_half(int (&sums)[4], unsigned top, unsi
         : "r"(top), "r"(bottom), "r"(b), "r"(ONES));
 }
 
-// Whether the scales of the weights are multiplied by those of a single row once for all lanes.
-#define IS_SCALED (ROWS == 1 && !HAS_MIN)
-
 // Adds the scaled sums of a group to those of two columns of weights, `g` and `g + 8`, and two rows.
 __device__ __forceinline__ void add_group(
     float (&totals)[4], const int (&sums)[4], const float *top, const float *bottom, const float (&units)[2],
     const float (&minima)[2]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if (ROWS == 1 && i % 2 == 1) continue;
         const float *const factor = i < 2 ? top : bottom;
-        const float scale = IS_SCALED ? factor[0] : factor[0] * units[i % 2];
-        totals[i] = fmaf(scale, __int_as_float(sums[i]) - ONES_FLOAT, totals[i]);
+        totals[i] = fmaf(factor[0] * units[i % 2], __int_as_float(sums[i]) - ONES_FLOAT, totals[i]);
         if (HAS_MIN) totals[i] = fmaf(-factor[1], minima[i % 2], totals[i]);
     }
 }
@@ -55,9 +49,6 @@ __device__ __forceinline__ void add_group(
 struct Activations {
     const unsigned char *codes[OCTETS], *scales[OCTETS][2];
 };
-
-// How many rows follow each other in a group.
-#define BESIDE (FUSED > 0 ? FUSED : 8)
 
 // A warp's chunks are at the same place in vectors of sixteen bytes.
 static_assert(WARPS * CHUNK_BYTES % 16 == 0, "chunks of a warp");
@@ -113,7 +104,7 @@ struct Places {
 };
 
 // Adds the products of a chunk, which has all slices if WHOLE.
-template <bool ALIGNED, bool WHOLE>
+template <int ALIGNMENT, bool WHOLE>
 __device__ __forceinline__ void add_chunk(
     const Weights &tile, const unsigned char *stage, const Places &places, float *factors, int last, int chunk, int slices,
     const Activations &x, int lane, float (&totals)[TILES][OCTETS][4]) {
@@ -121,9 +112,9 @@ __device__ __forceinline__ void add_chunk(
     Activations from = x;
 #pragma unroll
     for (int octet = 0; octet < OCTETS; octet++) {
-        from.codes[octet] += (long long)chunk * (SLICES * BESIDE * 32);
-        from.scales[octet][0] += (long long)chunk * (SLICES * BESIDE * 8);
-        from.scales[octet][1] += (long long)chunk * (SLICES * BESIDE * 8);
+        from.codes[octet] += (long long)chunk * (SLICES * 8 * 32);
+        from.scales[octet][0] += (long long)chunk * (SLICES * 8 * 8);
+        from.scales[octet][1] += (long long)chunk * (SLICES * 8 * 8);
     }
     {
         const int row = lane % COLUMNS;
@@ -138,10 +129,7 @@ __device__ __forceinline__ void add_chunk(
 #pragma unroll
         for (int i = 0; i < COLUMNS * GROUPS / 32; i++) {
             const int group = i * (32 / COLUMNS) + lane / COLUMNS;
-            if (WHOLE || group * GROUP < slices * SLICE) {
-                tile.factors(codes, scales, chunk, group, own[i]);
-                if (IS_SCALED) own[i][0] *= *(const float *)(from.scales[0][0] + group * GROUP / SLICE * (BESIDE * 8));
-            }
+            if (WHOLE || group * GROUP < slices * SLICE) tile.factors(codes, scales, chunk, group, own[i]);
         }
 #pragma unroll
         for (int i = 0; i < COLUMNS * GROUPS / 32; i++) {
@@ -151,8 +139,8 @@ __device__ __forceinline__ void add_chunk(
         }
     }
     __syncwarp();
-    const auto row_at = [&](int place) { return Row<ALIGNED>(stage + place, t); };
-    const Row<ALIGNED> rows[TILES][2] = {
+    const auto row_at = [&](int place) { return Row<ALIGNMENT>(stage + place, t); };
+    const Row<ALIGNMENT> rows[TILES][2] = {
         {row_at(places.rows[0][0]), row_at(places.rows[0][1])},
 #if TILES == 2
         {row_at(places.rows[1][0]), row_at(places.rows[1][1])},
@@ -164,17 +152,17 @@ __device__ __forceinline__ void add_chunk(
 #pragma unroll
         for (int tile16 = 0; tile16 < TILES; tile16++) {
             const int block = s * SLICE / ELEMENTS * BYTES, base = s * SLICE % ELEMENTS;
-            pair<ALIGNED>(rows[tile16][0], block, base, t, a[tile16][0], a[tile16][2]);
-            pair<ALIGNED>(rows[tile16][1], block, base, t, a[tile16][1], a[tile16][3]);
+            pair<ALIGNMENT>(rows[tile16][0], block, base, t, a[tile16][0], a[tile16][2]);
+            pair<ALIGNMENT>(rows[tile16][1], block, base, t, a[tile16][1], a[tile16][3]);
         }
 #pragma unroll
         for (int octet = 0; octet < OCTETS; octet++) {
-            const uint2 b = *(const uint2 *)(from.codes[octet] + s * (BESIDE * 32));
+            const uint2 b = *(const uint2 *)(from.codes[octet] + s * (8 * 32));
             float units[2] = {};
             int all[2] = {}, half[2] = {};
 #pragma unroll
-            for (int i = 0; i < (ROWS == 1 ? 1 : 2); i++) {
-                const uint2 scale = *(const uint2 *)(from.scales[octet][i] + s * (BESIDE * 8));
+            for (int i = 0; i < 2; i++) {
+                const uint2 scale = *(const uint2 *)(from.scales[octet][i] + s * (8 * 8));
                 units[i] = __uint_as_float(scale.x);
                 all[i] = (int)scale.y >> 16;
                 half[i] = (int)(short)(scale.y & 0xffff);
@@ -222,11 +210,11 @@ template <typename I> __device__ __forceinline__ long long number_of(I index) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(256, BLOCKS) NAME(
-    const unsigned char *codes, const unsigned char *scales, const IN *x, const unsigned char *x_codes,
-    const unsigned char *x_scales, OUT *out, const OUT *bias, const OUT *residual, const START *starts, const ID *ids,
+    const unsigned char *codes, const unsigned char *scales, const unsigned char *x_codes, const unsigned char *x_scales,
+    OUT *out, const OUT *bias, const OUT *residual, const START *starts, const ID *ids,
     unsigned long long *report,
     long long m, long long n, long long k, long long code_row, long long scale_row, long long group_size, long long shift,
-    long long x_row, long long x_col, long long out_row, long long out_col, long long residual_row,
+    long long out_row, long long out_col, long long residual_row,
     long long residual_col, long long starts_step, long long ids_step, long long count, long long code_matrix,
     long long scale_matrix) {
     extern __shared__ uint4 arena[];
@@ -300,43 +288,15 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) NAME(
         const int present = end - row0 < ROWS ? (int)(end - row0) : ROWS;
         // The row of this lane's bytes and those of its sums; rows that do not exist are the last one, and not stored.
         Activations activations;
-#if FUSED > 0
-        // All rows fit one pass.
-        unsigned char *const own_codes = bytes + ACTIVATIONS_AT, *const own_scales = own_codes + (int)k * FUSED;
-        const int member = threadIdx.x % 8;
-        // Several groups are read before the first is quantized.
-        for (int start = threadIdx.x / 8; start < groups * FUSED; start += 32 * AHEAD) {
-            float values[AHEAD][4];
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                const int at = start + i * 32, row = FUSED == 1 ? 0 : at / groups, group = at - row * groups;
-                if (at < groups * FUSED) {
-                    read_elements(values[i], x + row * x_row + (long long)group * 32 * x_col, x_col, member);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                const int at = start + i * 32, row = FUSED == 1 ? 0 : at / groups, group = at - row * groups;
-                const int place = group * FUSED + row;
-                if (at < groups * FUSED) {
-                    quantize(values[i], member, INTERLEAVED, own_codes + place * 32, (uint2 *)own_scales + place);
-                }
-            }
-        }
-        __syncthreads();
-        const auto place_of = [&](int row) { return row < FUSED ? row : FUSED - 1; };
-#else
-        const unsigned char *const own_codes = x_codes, *const own_scales = x_scales;
         const auto place_of = [&](int number) {
             const long long row = row0 + (number < present ? number : present - 1);
             return (row / 8 * groups) * 8 + row % 8;
         };
-#endif
 #pragma unroll
         for (int octet = 0; octet < OCTETS; octet++) {
-            activations.codes[octet] = own_codes + place_of(octet * 8 + g) * 32 + t * 8;
-            activations.scales[octet][0] = own_scales + place_of(octet * 8 + t * 2) * 8;
-            activations.scales[octet][1] = own_scales + place_of(octet * 8 + t * 2 + 1) * 8;
+            activations.codes[octet] = x_codes + place_of(octet * 8 + g) * 32 + t * 8;
+            activations.scales[octet][0] = x_scales + place_of(octet * 8 + t * 2) * 8;
+            activations.scales[octet][1] = x_scales + place_of(octet * 8 + t * 2 + 1) * 8;
         }
         int slot = 0;
         for (int tile = (int)blockIdx.y; tile < tiles; tile += (int)gridDim.y) {
@@ -359,11 +319,12 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) NAME(
                 const Weights here = IS_APART ? weights.from(first, chunk) : weights;
                 const int slices = slices_of(chunk);
                 if (slices < SLICES) {
-                    add_chunk<false, false>(here, stage, places, factors, last, chunk, slices, activations, lane, totals);
+                    add_chunk<1, false>(here, stage, places, factors, last, chunk, slices, activations, lane, totals);
                 } else if (IS_ALIGNABLE && aligned) {
-                    add_chunk<IS_ALIGNABLE, true>(here, stage, places, factors, last, chunk, SLICES, activations, lane, totals);
+                    add_chunk<IS_ALIGNABLE ? 4 : 1, true>(
+                        here, stage, places, factors, last, chunk, SLICES, activations, lane, totals);
                 } else {
-                    add_chunk<false, true>(here, stage, places, factors, last, chunk, SLICES, activations, lane, totals);
+                    add_chunk<1, true>(here, stage, places, factors, last, chunk, SLICES, activations, lane, totals);
                 }
                 // All lanes have read the stage and the factors.
                 __syncwarp();
@@ -378,7 +339,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS) NAME(
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         const int row = octet * 8 + t * 2 + i % 2, column = tile16 * 16 + g + i / 2 * 8;
-                        if (ROWS > 1 || row == 0) part[row * PART + column] = totals[tile16][octet][i];
+                        part[row * PART + column] = totals[tile16][octet][i];
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Products of few rows, and of groups of rows with a matrix each: see `rows.cu`.
+//! Products of up to some hundred rows, and of groups of rows with a matrix each: see `rows.cu`.
 
 use max_core::kernel::{Access, Instr, Loop, Projection, QMatmul, Reg};
 use max_core::{DType, Result, bail};
@@ -14,10 +14,6 @@ use super::text::Decoder;
 
 /// The warps of a block.
 const WARPS: usize = 8;
-
-/// The most rows whose activations blocks quantize themselves, and the most shared memory for these.
-const FUSED_ROWS: i64 = 2;
-const FUSED_BYTES: i64 = 48 << 10;
 
 /// The most stages of a ring.
 const STAGES: usize = 4;
@@ -41,17 +37,8 @@ pub(super) struct Shape {
     pub(super) tiles: usize,
     /// How many chunks each warp has in shared memory.
     pub(super) stages: usize,
-    /// The activations that blocks quantize themselves, if they do.
-    pub(super) fused: Option<Fused>,
     /// How many blocks a multiprocessor has room for.
     pub(super) blocks: usize,
-}
-
-/// The number of rows of activations in shared memory, and their bytes with scales.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fused {
-    pub(super) rows: usize,
-    pub(super) bytes: usize,
 }
 
 /// Where parts of the shared memory are.
@@ -61,33 +48,27 @@ struct Layout {
     stage: usize,
     factors: usize,
     parts: usize,
-    activations: usize,
     bytes: usize,
 }
 
 impl Shape {
-    /// The shape for some rows at a time of a product with `n` columns and the depth `k`, on a GPU with some
-    /// multiprocessors and shared memory for each.
+    /// The shape for some rows at a time of a product with `n` columns, on a GPU with some multiprocessors and shared memory
+    /// for each.
     pub(super) fn new(
         decoder: &Decoder,
-        [rows, n, k]: [i64; 3],
-        fusible: bool,
+        [rows, n]: [i64; 2],
         (multiprocessors, shared): (u32, usize),
     ) -> Option<Shape> {
-        let fused = rows.checked_mul(k).and_then(|codes| codes.checked_add(codes / 4));
-        let fused = fused.filter(|&bytes| fusible && rows <= FUSED_ROWS && bytes <= FUSED_BYTES);
-        let fused = fused.map(|bytes| Fused { rows: rows as usize, bytes: bytes as usize });
         let rows = match rows {
-            ..=1 => 1,
-            2..=8 => 8,
+            ..=8 => 8,
             9..=16 => 16,
             _ => 32,
         };
         // Wide tiles read activations less often, but they are few.
-        let is_wide = rows > 1 && n as u64 / 32 >= u64::from(multiprocessors) * 7 / 8;
+        let is_wide = n as u64 / 32 >= u64::from(multiprocessors) * 7 / 8;
         let tiles = if is_wide { [2, 1] } else { [1, 1] };
         tiles.into_iter().find_map(|tiles| {
-            let shape = |stages, blocks| Shape { rows, tiles, stages, fused, blocks };
+            let shape = |stages, blocks| Shape { rows, tiles, stages, blocks };
             let fits =
                 |shape: &Shape| shape.layout(decoder).bytes + RESERVED <= (shared + RESERVED) / shape.blocks;
             // Two blocks, so that one computes while the other ends, if each has a stage to copy and one to compute on.
@@ -106,9 +87,8 @@ impl Shape {
         let factors = WARPS * self.stages * stage;
         let factor = if decoder.has_min() { 8 } else { 4 };
         let parts = factors + WARPS * decoder.groups() * columns * factor;
-        let activations = (parts + WARPS * self.rows * (columns + 4) * 4).next_multiple_of(16);
-        let bytes = activations + self.fused.map_or(0, |fused| fused.bytes);
-        Layout { row, scale_row, stage, factors, parts, activations, bytes }
+        let bytes = parts + WARPS * self.rows * (columns + 4) * 4;
+        Layout { row, scale_row, stage, factors, parts, bytes }
     }
 
     /// The grid for passes over rows, or groups of rows, and columns: as many blocks as the GPU has room for share the
@@ -160,19 +140,15 @@ impl Plan {
         let weights = Weights { storage, codes, scales };
         // How many rows of a group are computed at a time does not change its results.
         let together = experts.map_or(rows, |experts| rows / experts.groups.max(1) + 1);
-        let together = if experts.is_some() { together.max(2) } else { together };
         let gpu = (self.gpu.multiprocessors(), self.gpu.shared_bytes());
-        let Some(shape) = Shape::new(&decoder, [together, n, depth], experts.is_none(), gpu) else {
+        let Some(shape) = Shape::new(&decoder, [together, n], gpu) else {
             bail!(
                 not_implemented,
                 "products with {storage} weights on a GPU with {} bytes of shared memory",
                 gpu.1
             )
         };
-        let activations = match shape.fused {
-            Some(_) => [Param::Number(0); 2],
-            None => self.quantized(&lhs, rows, depth, decoder.interleaved, quantized)?.map(Param::Address),
-        };
+        let activations = self.quantized(&lhs, rows, depth, decoder.interleaved, quantized)?;
         if let Some(experts) = experts {
             let zeros = match &result {
                 None => of_zeros(&projection.epilogue),
@@ -188,8 +164,7 @@ impl Plan {
         };
         let FusedEpilogue { bias, residual, store, .. } = &flat.epilogue;
         let mut params = vec![Param::Address(Address::of(&weights.codes)), weights.scale_address()];
-        params.push(Param::Address(Address::of(&lhs)));
-        params.extend(activations);
+        params.extend(activations.map(Param::Address));
         params.extend([Param::Address(Address::of(store)), addend(bias), addend(residual)]);
         let indices = experts.map(|experts| [&experts.starts, &experts.ids]);
         params.extend(match indices {
@@ -198,7 +173,6 @@ impl Plan {
         });
         params.push(Param::Report);
         params.extend([rows, n, depth].into_iter().chain(weights.rows()).map(Param::Number));
-        params.extend([lhs.strides[0], lhs.strides[1]].map(Param::Number));
         params.extend(flat.store.into_iter().chain(flat.residual).map(Param::Number));
         let steps = indices.map_or([0; 2], |both| both.map(|access| access.strides[0]));
         let matrix = |access: &Access<i64>| if experts.is_some() { access.strides[0] } else { 0 };
@@ -216,7 +190,6 @@ impl Plan {
             source: source(
                 &decoder,
                 &shape,
-                k.lhs.dtype,
                 &flat.epilogue,
                 indices.map(|both| both.map(|access| access.dtype)),
             ),
@@ -232,7 +205,7 @@ impl Plan {
     }
 
     /// The left operand over `[rows, k]`: itself, or a copy.
-    fn flat_rows(&mut self, k: &QMatmul<i64>) -> Result<Access<i64>> {
+    pub(super) fn flat_rows(&mut self, k: &QMatmul<i64>) -> Result<Access<i64>> {
         let lhs = match flat_stride(&k.lhs, k) {
             Some(_) => k.lhs.clone(),
             None => {
@@ -280,7 +253,7 @@ impl Plan {
         params.extend([rows, k, lhs.strides[0], lhs.strides[1], i64::from(interleaved)].map(Param::Number));
         self.launches.push(PlannedLaunch::Function(Call {
             source: quantizing_source(lhs.dtype),
-            grid: [((rows * (k / 32)) as u64).div_ceil(32).clamp(1, 1 << 20) as u32, 1, 1],
+            grid: [((rows * (k / 32)) as u64).div_ceil(64).clamp(1, 1 << 20) as u32, 1, 1],
             block: [256, 1, 1],
             shared: 0,
             params,
@@ -297,7 +270,7 @@ fn copying(shape: Vec<i64>, from: Access<i64>, to: Access<i64>) -> Loop<i64> {
 }
 
 /// An epilogue that stores the result.
-fn store(shape: &[i64], to: Access<i64>) -> Loop<i64> {
+pub(super) fn store(shape: &[i64], to: Access<i64>) -> Loop<i64> {
     let code = vec![Instr::Product(to.dtype), Instr::Store(0, Reg(0))];
     Loop { shape: shape.to_vec(), reduce: None, accesses: vec![to], code }
 }
@@ -346,7 +319,6 @@ fn flat_stride(access: &Access<i64>, k: &QMatmul<i64>) -> Option<i64> {
 pub(super) fn source(
     decoder: &Decoder,
     shape: &Shape,
-    from: DType,
     fused: &FusedEpilogue,
     indices: Option<[DType; 2]>,
 ) -> Source {
@@ -364,9 +336,6 @@ pub(super) fn source(
         ("SCALE_ROW_BYTES", layout.scale_row.to_string()),
         ("FACTORS_AT", layout.factors.to_string()),
         ("PARTS_AT", layout.parts.to_string()),
-        ("ACTIVATIONS_AT", layout.activations.to_string()),
-        // A block that quantizes activations has all rows.
-        ("FUSED", shape.fused.map_or(0, |fused| fused.rows).to_string()),
         ("HAS_EXPERTS", flag(indices.is_some())),
         ("IS_ALIGNABLE", is_alignable.to_string()),
     ];
@@ -374,22 +343,16 @@ pub(super) fn source(
     let [start, id] = indices.unwrap_or([DType::Int64; 2]);
     let experts = indices.map_or(String::new(), |_| format!("_{start}_{id}"));
     let name = format!(
-        "qmatmul_{}_{from}_{to}_{}_{}x{}x{}x{}{}{experts}",
+        "qmatmul_{}_{to}_{}_{}x{}x{}x{}{experts}",
         decoder.name,
         fused.flags(),
         shape.rows,
         shape.tiles,
         shape.stages,
-        shape.blocks,
-        shape.fused.map_or(String::new(), |fused| format!("_{}", fused.rows))
+        shape.blocks
     );
-    let text = [
-        include_str!("../report.cuh"),
-        FusedEpilogue::TEXT,
-        include_str!("activations.cuh"),
-        include_str!("rows.cu"),
-    ];
-    decoder.source(&name, &[("IN", from), ("OUT", to), ("START", start), ("ID", id)], &words, &text.concat())
+    let text = [include_str!("../report.cuh"), FusedEpilogue::TEXT, include_str!("rows.cu")];
+    decoder.source(&name, &[("OUT", to), ("START", start), ("ID", id)], &words, &text.concat())
 }
 
 /// The function that quantizes activations of a dtype.

@@ -4,6 +4,7 @@ use max_core::QuantizationEncoding;
 use max_core::kernel::{Experts, Slot};
 use max_driver::cuda::Activation;
 
+use super::super::matmul::ending;
 use super::super::matmul::fused::FusedEpilogue;
 use super::rows::{Shape, quantizing_source, source};
 use super::*;
@@ -54,10 +55,16 @@ fn methods() {
     let q4 = Storage::Blocks(QuantizationEncoding::Q4_0);
     let of = |dtype, storage, sizes, capability| {
         let k = qmatmul(dtype, storage, sizes);
-        method(&k, &k.all[0], capability).unwrap()
+        method(&k, &k.all[0], (capability, LARGE.1)).unwrap()
     };
     let (bf16, f32) = (DType::BFloat16, DType::Float32);
-    assert_eq!(of(bf16, q4, [1, 64, 64], (9, 0)), Method::Rows);
+    assert!(matches!(of(bf16, q4, [1, 64, 64], (9, 0)), Method::Few(_)));
+    assert!(matches!(of(bf16, q4, [2, 64, 14336], (9, 0)), Method::Few(_)));
+    assert!(matches!(of(bf16, q4, [4, 64, 4096], (8, 0)), Method::Few(_)));
+    assert_eq!(of(bf16, q4, [5, 64, 64], (9, 0)), Method::Rows);
+    // Quantizing long rows takes every block too long.
+    assert_eq!(of(bf16, q4, [4, 64, 14336], (9, 0)), Method::Rows);
+    assert_eq!(of(bf16, q4, [1, 64, 1 << 16], (9, 0)), Method::Rows);
     assert_eq!(of(f32, q4, [MOST_ROWS, 64, 64], (8, 0)), Method::Rows);
     assert_eq!(of(f32, q4, [MOST_ROWS + 1, 64, 64], (9, 0)), Method::Decoded(bf16));
     assert_eq!(of(bf16, q4, [1, 64, 64], (7, 5)), Method::Decoded(bf16));
@@ -75,7 +82,7 @@ fn products_that_functions_cannot_read_are_errors() {
     let fails = |change: &dyn Fn(&mut QMatmul<i64>)| {
         let mut bad = good.clone();
         change(&mut bad);
-        method(&bad, &bad.all[0], (9, 0)).is_err()
+        method(&bad, &bad.all[0], ((9, 0), LARGE.1)).is_err()
     };
     assert!(!fails(&|_| {}));
     assert!(fails(&|k| k.k = 96));
@@ -112,26 +119,27 @@ fn parts_cover_all_columns() {
 fn shapes_fit_shared_memory() {
     for storage in storages() {
         let decoder = Decoder::new(storage).unwrap();
-        for (rows, gpu) in [1, 2, 8, 16, 128].into_iter().flat_map(|rows| [(rows, LARGE), (rows, SMALL)]) {
+        for (rows, gpu) in [5, 8, 16, 128].into_iter().flat_map(|rows| [(rows, LARGE), (rows, SMALL)]) {
             for n in [1, 1024, 4096, 128256] {
-                assert!(Shape::new(&decoder, [rows, n, 4096], true, gpu).is_some(), "{storage} {rows} {n}");
+                assert!(Shape::new(&decoder, [rows, n], gpu).is_some(), "{storage} {rows} {n}");
             }
         }
-        let one = Shape::new(&decoder, [1, 4096, 4096], true, LARGE).unwrap();
-        assert!(
-            one.blocks == 2 && one.stages >= 2 && one.fused.unwrap().bytes == 4096 + 1024,
-            "{storage} {one:?}"
-        );
-        // Long rows are quantized once for all blocks.
-        assert_eq!(Shape::new(&decoder, [1, 4096, 1 << 16], true, LARGE).unwrap().fused, None);
+        let eight = Shape::new(&decoder, [8, 4096], LARGE).unwrap();
+        assert!(eight.stages >= 2, "{storage} {eight:?}");
+        for rows in 1..=4 {
+            let few = |k, (_, shared)| few::Shape::new(&decoder, [rows, k], shared);
+            assert!(few(8192, LARGE).is_some() && few(4096, SMALL).is_some(), "{storage} {rows}");
+            assert_eq!(few(1 << 20, LARGE), None);
+        }
+        assert_eq!(few::Shape::new(&decoder, [5, 32], LARGE.1), None);
     }
 }
 
 #[test]
 fn blocks_share_tiles_evenly() {
     let decoder = Decoder::new(Storage::Blocks(QuantizationEncoding::Q4_0)).unwrap();
-    let grid = |n| Shape::new(&decoder, [1, n, 4096], true, LARGE).unwrap().grid(1, 1, n, LARGE.0);
-    assert_eq!(grid(4096), [1, 256, 1]);
+    let grid = |n| Shape::new(&decoder, [8, n], LARGE).unwrap().grid(1, 1, n, LARGE.0);
+    assert_eq!(grid(4096), [1, 128, 1]);
     assert_eq!(grid(14336), [1, 224, 1]);
     assert_eq!(grid(1), [1, 1, 1]);
 }
@@ -142,11 +150,9 @@ fn functions_compile() {
     let dtypes = [DType::BFloat16, DType::Float32, DType::Float16];
     for (at, storage) in storages().into_iter().enumerate() {
         let decoder = Decoder::new(storage).unwrap();
-        let (from, to) = (dtypes[at % 3], dtypes[at / 3 % 3]);
-        for (number, (rows, n)) in
-            [(1, 4096), (8, 4096), (2, 64), (16, 64), (32, 4096)].into_iter().enumerate()
-        {
-            let shape = Shape::new(&decoder, [rows, n, 4096], number != 3, LARGE).unwrap();
+        let to = dtypes[at / 3 % 3];
+        for (number, (rows, n)) in [(5, 4096), (8, 64), (16, 64), (32, 4096)].into_iter().enumerate() {
+            let shape = Shape::new(&decoder, [rows, n], LARGE).unwrap();
             let store = access(0, to, &[64, 1]);
             let fused = FusedEpilogue {
                 bias: (number % 2 == 0).then(|| store.clone()),
@@ -154,11 +160,18 @@ fn functions_compile() {
                 activation: [Activation::None, Activation::Relu, Activation::GeluTanh][number % 3],
                 ..FusedEpilogue::store(store)
             };
-            let indices = [None, None, None, Some([DType::UInt32, DType::Int64]), None][number];
+            let indices = [None, None, Some([DType::UInt32, DType::Int64]), None][number];
             // Each storage has every shape, but not every storage all of them: compiling takes long.
-            if (at + number) % 3 == 0 || number == 0 {
-                sources.push(source(&decoder, &shape, from, &fused, indices));
+            if (at + number) % 3 == 0 {
+                sources.push(source(&decoder, &shape, &fused, indices));
             }
+        }
+        for rows in [1, 2, 4].into_iter().filter(|&rows| rows == 1 || (at as i64 + rows) % 3 == 0) {
+            let shape = few::Shape::new(&decoder, [rows, 4096], LARGE.1).unwrap();
+            let k = qmatmul(dtypes[at % 3], storage, [rows, 64, 4096]);
+            let endings = [0, 1].map(|number| ending::write(&k.all[0].epilogue, number).unwrap().unwrap());
+            let endings: Vec<_> = endings.into_iter().zip([false, true]).collect();
+            sources.push(few::source(&decoder, &shape, k.lhs.dtype, &endings));
         }
     }
     nvrtc::check_for(&sources, &["sm_80", "sm_90"]);

@@ -81,6 +81,22 @@ impl Decoder {
         CHUNK / self.group
     }
 
+    /// The number of slices, of 32 elements each, whose codes share bytes; four if there are more.
+    pub(super) fn span(&self) -> usize {
+        let shared = self.planes.iter().map(|plane| plane.run * plane.per).max().unwrap_or(0);
+        (shared.min(self.elements) / Storage::GROUP).clamp(1, 4)
+    }
+
+    /// The alignment of words in blocks that start at a multiple of it: sixteen or four bytes, or any.
+    fn alignment(&self) -> usize {
+        let whole = self.planes.iter().all(|plane| plane.at.is_multiple_of(16));
+        match self.bytes {
+            bytes if bytes.is_multiple_of(16) && whole => 16,
+            bytes if bytes.is_multiple_of(4) => 4,
+            _ => 1,
+        }
+    }
+
     /// Whether groups have minima.
     pub(super) fn has_min(&self) -> bool {
         self.min.is_some()
@@ -117,6 +133,8 @@ impl Decoder {
             ("BYTES", self.bytes.to_string()),
             ("GROUP", self.group.to_string()),
             ("VECTORS", self.vectors().to_string()),
+            ("SPAN", self.span().to_string()),
+            ("BLOCK_ALIGNMENT", self.alignment().to_string()),
             ("IS_SIGNED", flag(is_signed)),
             ("WEIGHT", if is_signed { "\"s8\"" } else { "\"u8\"" }.into()),
             ("VALUES(x)", values.into()),
@@ -138,8 +156,8 @@ impl Decoder {
             own,
             "// The codes of four elements of the block at an offset, from `base + 4 * t` on, as bytes; `base` is a multiple of \
              16.\n\
-             template <bool ALIGNED>\n\
-             {device} unsigned codes_at(const Row<ALIGNED> &row, unsigned block, unsigned base, unsigned t) {{\n    return {};\n}}",
+             template <int ALIGNMENT>\n\
+             {device} unsigned codes_at(const Row<ALIGNMENT> &row, unsigned block, unsigned base, unsigned t) {{\n    return {};\n}}",
             codes(&self.planes, self.lift())
         );
         let share = self.lift().map_or(String::new(), |lift| format!(" * {:?}f", 1.0 / f64::from(1 << lift)));
@@ -147,7 +165,7 @@ impl Decoder {
         for (name, scale) in scales.iter().filter_map(|(name, scale)| Some((name, (*scale)?))) {
             let _ = writeln!(
                 own,
-                "{device} float {name}(const unsigned char *block, unsigned group) {{\n    return {}{};\n}}",
+                "template <int ALIGNMENT>\n{device} float {name}(const unsigned char *block, unsigned group) {{\n    return {}{};\n}}",
                 factor(scale),
                 if name == &"scale_at" { &share[..] } else { "" }
             );
@@ -221,8 +239,8 @@ fn plane_codes(plane: &Plane, up: u32, inverted: u32) -> String {
 /// The scale or the minimum of a group.
 fn factor(scale: Scale) -> String {
     match scale {
-        Scale::Half(at) => format!("half_at(block + {at})"),
-        Scale::Negative(at) => format!("-half_at(block + {at})"),
+        Scale::Half(at) => format!("half_at<ALIGNMENT>(block + {at})"),
+        Scale::Negative(at) => format!("-half_at<ALIGNMENT>(block + {at})"),
         Scale::HalfPower(at) => format!("half_power(block[{at}])"),
         Scale::Times { half, planes, codes } => {
             let mut up = 0;
@@ -242,7 +260,7 @@ fn factor(scale: Scale) -> String {
                 Codes::Signed => format!("(int)(signed char)({number})"),
                 _ => format!("(int)({number}) - {}", codes.value(0).unsigned_abs()),
             };
-            format!("half_at(block + {half}) * (float)({number})")
+            format!("half_at<ALIGNMENT>(block + {half}) * (float)({number})")
         }
     }
 }
