@@ -3,8 +3,8 @@
 //!
 //! A function that is launched so must wait before it touches memory. Waiting is its first statement, which is written into
 //! the text of every function here, so that nothing else has to think of it. What it waits for has waited itself, so the work
-//! of a stream is still done in order. A text that waits by itself stays as it is: before it waits, a function may compute, and
-//! read what no function ahead of it can still be writing.
+//! of a stream is still done in order. A text that waits by itself stays as it is, and does not start early unless whoever
+//! launches it says so: what it may do before it waits depends on the work ahead of it.
 
 use std::borrow::Cow;
 
@@ -24,10 +24,11 @@ pub(in crate::cuda) fn is_possible(capability: (u32, u32), driver: i32) -> bool 
     capability >= CAPABILITY && driver >= VERSION
 }
 
-/// The code of a source whose function waits, and whether it does: what does not look like a single function stays as it is.
+/// The code of a source whose function waits before all else, and whether it does: what does not look like a single function
+/// stays as it is.
 pub(super) fn waiting(code: &str) -> (Cow<'_, str>, bool) {
     if code.contains("griddepcontrol.wait") {
-        return (code.into(), true);
+        return (code.into(), false);
     }
     let mut functions = code.match_indices(DECLARED);
     let (Some((start, _)), None) = (functions.next(), functions.next()) else { return (code.into(), false) };
@@ -67,7 +68,7 @@ mod tests {
     #[test]
     fn a_text_may_wait_by_itself() {
         let code = "extern \"C\" __global__ void f() { asm(\"griddepcontrol.wait;\"); }";
-        assert_eq!(waiting(code), (code.into(), true));
+        assert_eq!(waiting(code), (code.into(), false));
     }
 
     #[test]
