@@ -292,3 +292,37 @@ fn graph(
     }
     Ok(graph)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::folder::Folder;
+
+    #[test]
+    fn a_layer_is_a_few_kernels() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/decoders/llama3");
+        let options =
+            DecoderOptions { quantize: Some(Stored::Floats(DType::Float32)), ..DecoderOptions::default() };
+        let model = ModelFiles::Folder(Folder::Path(folder)).dummy(&options).unwrap();
+        let names: Vec<String> =
+            model.last.kernel_summaries().into_iter().map(|kernel| kernel.name).collect();
+        let stores: Vec<usize> = (0..names.len()).filter(|&at| names[at].contains("paged_store")).collect();
+        // From the store of the first layer to that of the second. The last one turns queries and keys.
+        let layer = &names[stores[0]..stores[1]];
+        let expected = [
+            "paged_store+paged_store",
+            "paged_attention+reshape",
+            "matmul+add",
+            "rms_norm",
+            "matmul+silu",
+            "matmul+mul",
+            "matmul+add",
+            "rms_norm",
+            "matmul+matmul+matmul",
+        ];
+        assert_eq!(layer[..layer.len() - 1], expected, "{layer:#?}");
+        assert!(layer[layer.len() - 1].starts_with("mul+mul+sub"), "{layer:#?}");
+    }
+}

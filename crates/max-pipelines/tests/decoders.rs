@@ -158,7 +158,9 @@ fn check_wanted(device: &Device) {
     let rows = run(Wanted::All);
     for count in [1, 40, 255, 300] {
         for (at, (found, row)) in run(Wanted::Largest(count)).into_iter().zip(&rows).enumerate() {
-            let (Logits::All(row), last) = (row, (at + 1) % prompts.len() == 0) else { panic!("{row:?}") };
+            let (Logits::All(row), last) = (row, (at + 1).is_multiple_of(prompts.len())) else {
+                panic!("{row:?}")
+            };
             let mut sorted: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
             sorted.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap());
             match found {

@@ -251,8 +251,14 @@ impl Attention {
         let mut k = heads(k, config.key_heads, &self.key_norm)?;
         let v = heads(v, config.key_heads, &None)?;
         if let Some(rows) = rope {
-            // Beside each other they are turned at once.
-            let both = ops::rope(ops::concat([q, k], 1)?, rows, 0, config.interleaved)?;
+            // Beside each other they are turned at once; as rows they are computed there.
+            let row = |x: TensorValue, heads: usize| {
+                ops::reshape(x, [tokens.clone(), Dim::from(heads * config.head_dim)])
+            };
+            let both = ops::concat([row(q, config.heads)?, row(k, config.key_heads)?], 1)?;
+            let all = Dim::from(config.heads + config.key_heads);
+            let both = ops::reshape(both, [tokens.clone(), all, head_dim.clone()])?;
+            let both = ops::rope(both, rows, 0, config.interleaved)?;
             let sizes = [config.heads, config.key_heads].map(Dim::from);
             let Ok([turned_q, turned_k]) = <[_; 2]>::try_from(ops::split(both, Shape::from(sizes), 1)?)
             else {

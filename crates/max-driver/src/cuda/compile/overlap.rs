@@ -3,8 +3,8 @@
 //!
 //! A function that is launched so must wait before it touches memory. Waiting is its first statement, which is written into
 //! the text of every function here, so that nothing else has to think of it. What it waits for has waited itself, so the work
-//! of a stream is still done in order. A text that waits by itself stays as it is: before it waits, a function may compute, and
-//! read what no function ahead of it can still be writing.
+//! of a stream is still done in order. A text that waits by itself stays as it is, and does not start early unless whoever
+//! launches it says so: what it may do before it waits depends on the work ahead of it.
 
 use std::borrow::Cow;
 
