@@ -66,7 +66,7 @@ impl Plan {
         };
         let mut params: Vec<Param> = operands.iter().map(|access| address(*access)).collect();
         params.extend([number(k.queries), number(k.keys), number(tiles), Param::Bits(k.scale.to_bits())]);
-        params.extend([number(k.keys - k.queries), number(window(k).min(flash::MOST_POSITIONS))]);
+        params.extend([number(k.keys - k.queries), number(window(k))]);
         params.extend(batch[1..].iter().map(|axis| number(axis.size)));
         for (operand, access) in operands.iter().enumerate() {
             params.extend(batch.iter().map(|axis| number(axis.strides[operand])));

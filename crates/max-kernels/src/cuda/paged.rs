@@ -340,7 +340,7 @@ fn tensor_params(
     params.extend([Param::Number(k.heads), Param::Number(k.heads / cache.heads)]);
     params.extend([
         Param::Bits(k.scale.to_bits()),
-        Param::Number(window(k).min(flash::MOST_POSITIONS)),
+        Param::Number(window(k)),
         Param::Bits(k.softcap.to_bits()),
     ]);
     params.push(Param::Number(splits));

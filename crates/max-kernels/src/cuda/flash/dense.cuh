@@ -13,7 +13,7 @@ typedef u16 QUERY;
 
 #define GIVEN \
     Work { \
-        query, key, value, mask, out, queries, keys, tiles, scale, shift, window, size1, size2, size3, \
+        query, key, value, mask, out, queries, keys, tiles, scale, shift, (int)min(window, 1ll << 30), size1, size2, size3, \
             query0, query1, query2, query3, query_step, key0, key1, key2, key3, key_step, value0, value1, value2, value3, \
             value_step, mask0, mask1, mask2, mask3, mask_step, mask_column, out0, out1, out2, out3, out_step, entries, section \
     }
@@ -34,7 +34,9 @@ struct Work {
     u16 *out;
     i64 queries, keys, all_tiles;
     double scale;
-    i64 shift, window, size1, size2, size3;
+    i64 shift;
+    int window;
+    i64 size1, size2, size3;
     i64 query0, query1, query2, query3, query_step, key0, key1, key2, key3, key_step;
     i64 value0, value1, value2, value3, value_step, mask0, mask1, mask2, mask3, mask_step, mask_column;
     i64 out0, out1, out2, out3, out_step, entries, section;
@@ -69,7 +71,7 @@ struct Work {
         if (CAUSAL) {
             const int first = tile.first_row + (int)shift;
             tile.end_key = max(0, min((int)keys, first + 64 * GROUPS));
-            if (WINDOW) tile.first_key = max(0, first - (int)window + 1) / KEYS * KEYS;
+            if (WINDOW) tile.first_key = max(0, first - window + 1) / KEYS * KEYS;
         }
         return tile;
     }

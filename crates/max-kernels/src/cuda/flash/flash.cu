@@ -6,7 +6,7 @@
 // are on their way. A block takes one item of work after the other, and its copies run ahead into the next one.
 //
 // This text is preceded by definitions of NAME, DEPTH, WIDTH (multiples of 8), HALF, MASK (0 none, 1 bool, 2 added), CAUSAL, WINDOW,
-// SOFTCAP, SPLIT, KEYS (of a tile, a multiple of 64), GROUPS (warpgroups with rows), SLOTS, BLOCKS (of a multiprocessor) and
+// SOFTCAP, SPLIT, KEYS (of a tile, a multiple of 64), GROUPS (warpgroups with rows, one or two), SLOTS, BLOCKS (of a multiprocessor) and
 // WHOLE_PIECES (whether queries are copied 16 bytes at a time, else QUERY is their type), by the functions scores_product and
 // results_product, and by Work, which knows where operands are.
 
@@ -102,7 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(PARAMETERS) {
     Ring ring;
     u32 queries_parity = 0;
     if (threadIdx.x < 128) {
-        if (GROUPS > 1 || BLOCKS > 1) give_registers<GROUPS == 3 ? 32 : 56>();
+        // A warpgroup that is alone with another one has enough registers.
+        if (GROUPS > 1 || BLOCKS > 1) give_registers<56>();
         for (i64 turn = 0;; turn++) {
             const Tile tile = work.tile(turn);
             if (tile.after_last) break;
@@ -132,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(PARAMETERS) {
             }
         }
     } else {
-        if (GROUPS > 1 || BLOCKS > 1) take_registers<GROUPS == 3 ? 160 : GROUPS == 2 ? 224 : 200>();
+        if (GROUPS > 1 || BLOCKS > 1) take_registers<GROUPS == 2 ? 224 : 200>();
         const int lane = threadIdx.x % 32, group = threadIdx.x / 128 - 1;
         const int own_row = threadIdx.x / 32 % 4 * 16 + group * 64 + lane / 4;
         const u64 query_tile = described(queries_at + group * 64 * PANEL_ROW, ROWS);
@@ -155,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(PARAMETERS) {
             int positions[2];
 #pragma unroll
             for (int half = 0; half < 2; half++) positions[half] = work.position(tile, own_row + half * 8);
-            const int lowest = work.position(tile, group * 64), highest_position = work.position(tile, group * 64 + 63);
+            const int first_position = work.position(tile, group * 64), last_position = work.position(tile, group * 64 + 63);
             float greatest[2] = {hidden, hidden}, sums[2] = {0.0f, 0.0f}, results[WIDTH / 2], scores[KEYS / 2];
             u32 weights[KEYS / 4];
 #pragma unroll
@@ -197,15 +198,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(PARAMETERS) {
 #endif
                     }
                 }
-                const bool edge = from + KEYS > tile.end_key || CAUSAL && from + KEYS - 1 > lowest ||
-                                  CAUSAL && WINDOW && from <= highest_position - (int)work.window;
+                const bool edge = from + KEYS > tile.end_key || CAUSAL && from + KEYS - 1 > first_position ||
+                                  CAUSAL && WINDOW && from <= last_position - work.window;
                 if (edge) {
 #pragma unroll
                     for (int i = 0; i < KEYS / 2; i++) {
                         const int column = from + i / 4 * 8 + lane % 4 * 2 + i % 2, position = positions[i / 2 % 2];
                         bool seen = column < tile.end_key;
                         if (CAUSAL) seen = seen && column <= position;
-                        if (CAUSAL && WINDOW) seen = seen && column > position - (int)work.window;
+                        if (CAUSAL && WINDOW) seen = seen && column > position - work.window;
                         if (!seen) scores[i] = hidden;
                     }
                 }

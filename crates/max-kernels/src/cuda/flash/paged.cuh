@@ -11,7 +11,7 @@
 
 #define GIVEN \
     Work { \
-        query, cache, out, weights, GIVEN_TABLES, heads, shared_heads, scale, window, softcap, splits, query_head, \
+        query, cache, out, weights, GIVEN_TABLES, heads, shared_heads, scale, (int)min(window, 1ll << 30), softcap, splits, query_head, \
             query_token, query_step, out_head, out_token, out_step, cache_page, cache_part, cache_layer, cache_token, cache_head \
     }
 
@@ -32,7 +32,7 @@ struct Work {
     Tables tables;
     i64 heads, shared_heads;
     double scale;
-    i64 window;
+    int window;
     double softcap;
     i64 splits, query_head, query_token, query_step, out_head, out_token, out_step;
     i64 cache_page, cache_part, cache_layer, cache_token, cache_head;
@@ -73,7 +73,7 @@ struct Work {
         if (CAUSAL) {
             const int first = position(tile, 0);
             tile.end_key = min(tile.end_key, position(tile, ROWS - 1) + 1);
-            if (WINDOW && first + 1 > window) tile.first_key = (first + 1 - (int)window) / KEYS * KEYS;
+            if (WINDOW && first + 1 > window) tile.first_key = (first + 1 - window) / KEYS * KEYS;
         }
 #endif
         return tile;

@@ -9,8 +9,6 @@ typedef unsigned long long u64;
 constexpr int PANEL = 64, PANEL_ROW = 128;
 constexpr int ROWS = 64 * GROUPS;
 
-__device__ __forceinline__ int panels(int columns) { return (columns + PANEL - 1) / PANEL; }
-
 /// Where a piece of eight elements of a tile with so many rows is, in bytes.
 __device__ __forceinline__ u32 piece_at(int row, int piece, int rows) {
     return piece / 8 * rows * PANEL_ROW + row * PANEL_ROW + ((piece ^ row) & 7) * 16;
