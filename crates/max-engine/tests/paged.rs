@@ -93,6 +93,7 @@ impl Config {
             if let Some(early) = early {
                 all = ops::sub(all, early)?;
             }
+            let all = ops::cast(&all, DType::Float32)?;
             graph.output([all, ops::ragged_positions(&q, &starts, &lengths)?])?;
         }
         Ok(graph)
