@@ -26,6 +26,8 @@ struct Config {
     softcap: f64,
     /// Whether keys are stored twice, and are seen before there are values.
     apart: bool,
+    /// Whether queries are rounded to the dtype of the cache first.
+    rounded: bool,
 }
 
 const PLAIN: Config = Config {
@@ -40,6 +42,7 @@ const PLAIN: Config = Config {
     window: -1,
     softcap: 0.0,
     apart: false,
+    rounded: false,
 };
 
 impl Config {
@@ -69,7 +72,10 @@ impl Config {
             let _scope = graph.enter();
             let cache = graph.inputs()[0].buffer()?;
             let [q, k, v, starts, lengths, table] = [1, 2, 3, 4, 5, 6].map(|at| graph.input(at));
-            let (q, k, v, starts, lengths, table) = (q?, k?, v?, starts?, lengths?, table?);
+            let (mut q, k, v, starts, lengths, table) = (q?, k?, v?, starts?, lengths?, table?);
+            if self.rounded {
+                q = ops::cast(&q, self.dtype)?;
+            }
             let store =
                 |x: &TensorValue, part: i64| ops::paged_store(&cache, x, &starts, &lengths, &table, 1, part);
             let scale = 1.0 / (self.depth as f64).sqrt();
@@ -87,6 +93,7 @@ impl Config {
             if let Some(early) = early {
                 all = ops::sub(all, early)?;
             }
+            let all = ops::cast(&all, DType::Float32)?;
             graph.output([all, ops::ragged_positions(&q, &starts, &lengths)?])?;
         }
         Ok(graph)
@@ -260,8 +267,9 @@ fn every_form_matches_the_interpreter_on_a_gpu() {
 #[test]
 fn long_sequences_match_the_interpreter_on_a_gpu() {
     let Some(device) = gpu::gpu() else { return };
-    for (window, depth) in [(-1, 128), (300, 64), (-1, 256)] {
+    for (window, depth, rounded) in [(-1, 128, true), (300, 64, false), (-1, 256, true), (130, 128, false)] {
         let config = Config {
+            rounded,
             dtype: DType::BFloat16,
             page: 128,
             pages: 24,

@@ -12,6 +12,7 @@ mod custom;
 mod decode;
 mod dequantize;
 mod epilogue;
+mod flash;
 mod gather;
 mod indexed;
 mod loops;

@@ -180,6 +180,25 @@ fn results_match_the_cpu() {
         cases.push(Case { dtype, sizes: [1, 2, 2, 65, 129, 40, 72], rows: false, ..base });
         cases.push(Case { dtype, sizes: [1, 1, 2, 5, 9, 7, 3], ..base });
         cases.push(Case { dtype, sizes: [1, 1, 1, 4, 0, 16, 16], ..base });
+        // Around the borders of tiles of 64 and 128 queries and keys.
+        for (queries, keys, depth) in [(64, 128, 128), (65, 127, 128), (129, 129, 64), (128, 257, 96)] {
+            cases.push(Case { dtype, sizes: [1, 2, 2, queries, keys, depth, depth], ..base });
+            cases.push(Case { dtype, sizes: [1, 1, 2, queries, keys, depth, depth], causal: true, ..base });
+        }
+        cases.push(Case { dtype, sizes: [1, 1, 2, 200, 190, 192, 128], residual: true, ..base });
+        cases.push(Case { dtype, sizes: [1, 1, 2, 150, 193, 256, 256], causal: true, window: 65, ..base });
+        cases.push(Case { dtype, sizes: [1, 2, 1, 1, 700, 256, 256], ..base });
+        cases.push(Case {
+            dtype,
+            sizes: [1, 1, 2, 140, 150, 136, 8],
+            mask: Some(dtype),
+            rows: false,
+            ..base
+        });
+        // Queries that see no key, and more tiles than blocks run at a time.
+        cases.push(Case { dtype, sizes: [1, 1, 2, 300, 100, 64, 64], causal: true, ..base });
+        cases.push(Case { dtype, sizes: [9, 4, 5, 270, 270, 16, 16], causal: true, ..base });
+        cases.push(Case { dtype, sizes: [9, 4, 9, 30, 70, 16, 16], ..base });
     }
     // Enough scores that they are computed in parts of different sizes.
     cases.push(Case { dtype: DType::Float32, sizes: [1, 1, 1, 12_001, 11_203, 16, 16], ..base });

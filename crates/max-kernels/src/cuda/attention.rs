@@ -1,5 +1,5 @@
-//! Attention on a GPU: one pass on tensor cores for 16-bit floats (`attention.cu`), else composed of matmuls and a
-//! softmax in scratch memory, in parts if that would take too much memory.
+//! Attention on a GPU: one pass on tensor cores for 16-bit floats, by warpgroups (`flash.rs`) or warps (`attention.cu`), else
+//! composed of matmuls and a softmax in scratch memory, in parts if that would take too much memory.
 
 use max_core::kernel::{Access, Attention, Instr, Literal, Loop, Matmul, Reduction, Reg};
 use max_core::scalar::{CompareOp, NumericOp, RealOp};
@@ -7,13 +7,14 @@ use max_core::{DType, Result, ScalarOp};
 use max_driver::cuda::Source;
 
 use super::epilogue::of_zeros;
+use super::flash::{self, Shape};
 use super::matmul::row_major;
 use super::{Address, Call, Param, Plan, PlannedLaunch, SCRATCH};
 
 /// The most bytes of scores that composed attention has in memory at a time.
 const MOST_SCORES: i64 = 1 << 29;
 
-/// The number of batch axes of `attention.cu`, and the sizes of its tiles.
+/// The number of batch axes of functions, and the sizes of the tiles of `attention.cu`.
 const BATCH_AXES: usize = 4;
 const TILE_QUERIES: i64 = 64;
 const TILE_KEYS: i64 = 64;
@@ -21,6 +22,9 @@ const THREADS: u32 = 128;
 
 /// The longest queries and values that fit its registers.
 const MOST_DEPTH: i64 = 128;
+
+/// The bytes of keys and values that stay in the cache of a GPU while many blocks read them.
+const CACHED: i64 = 32 << 20;
 
 impl Plan {
     pub(super) fn attention(&mut self, k: &Attention<i64>) -> Result<()> {
@@ -30,11 +34,19 @@ impl Plan {
         if k.keys == 0 {
             return self.loop_(&of_zeros(&k.epilogue));
         }
+        if fits_one_pass(k) && flash::fits(self.gpu, k.depth, k.width) && fits_flash(k) {
+            return self.one_pass(k, Some(shape(k)));
+        }
         let parallel = self.gpu.compute_capability() >= (8, 0);
-        if parallel && fits_one_pass(k) { self.one_pass(k) } else { self.composed(k, k.keys - k.queries) }
+        let small = k.depth.max(k.width) <= MOST_DEPTH;
+        match parallel && small && fits_one_pass(k) {
+            true => self.one_pass(k, None),
+            false => self.composed(k, k.keys - k.queries),
+        }
     }
 
-    fn one_pass(&mut self, k: &Attention<i64>) -> Result<()> {
+    /// By warpgroups with tiles of a shape, or by warps.
+    fn one_pass(&mut self, k: &Attention<i64>, shape: Option<Shape>) -> Result<()> {
         let out = match plain_store(&k.epilogue).filter(|out| in_pieces(out, 2)) {
             Some(out) => out.clone(),
             None => self.in_scratch(k.query.dtype, &k.epilogue.shape)?,
@@ -42,8 +54,11 @@ impl Plan {
         let mask = k.mask.as_ref();
         let operands = [Some(&k.query), Some(&k.key), Some(&k.value), mask, Some(&out)];
         let Some(batch) = merged(&k.batch, &operands) else { return self.composed(k, k.keys - k.queries) };
-        let tiles = tiles(k);
-        let blocks = batch.iter().map(|axis| axis.size).product::<i64>() * tiles;
+        let tiles = match shape {
+            Some(shape) => (k.queries + shape.rows() - 1) / shape.rows(),
+            None => tiles(k),
+        };
+        let entries = batch.iter().map(|axis| axis.size).product::<i64>();
         let number = Param::Number;
         let address = |access: Option<&Access<i64>>| match access {
             Some(access) => Param::Address(Address::of(access)),
@@ -64,12 +79,26 @@ impl Plan {
             let columns = usize::from(operand == 3);
             params.extend(inner[..1 + columns].iter().map(|&stride| number(stride)));
         }
-        let padded = |size: i64| (size as u32).next_multiple_of(16) + 8;
+        let (source, blocks, threads, shared) = match shape {
+            Some(shape) => {
+                let running = shape.blocks(self.gpu);
+                // Sections are long enough that all blocks have several items of each.
+                let read = k.keys.saturating_mul(2 * (k.depth + k.width)).max(1);
+                let section = (CACHED / read).max(2 * running / tiles + 1).min(entries);
+                params.extend([entries, section].map(number));
+                (flash_source(k, shape), running.min(entries * tiles), shape.threads(), shape.shared())
+            }
+            None => {
+                let padded = |size: i64| (size as u32).next_multiple_of(16) + 8;
+                let shared = 2 * 2 * TILE_KEYS as u32 * (padded(k.depth) + padded(k.width));
+                (source(k), entries * tiles, THREADS, shared)
+            }
+        };
         self.launches.push(PlannedLaunch::Function(Call {
-            source: source(k),
+            source,
             grid: [u32::try_from(blocks).unwrap_or(u32::MAX), 1, 1],
-            block: [THREADS, 1, 1],
-            shared: 2 * 2 * TILE_KEYS as u32 * (padded(k.depth) + padded(k.width)),
+            block: [threads, 1, 1],
+            shared,
             params,
         }));
         if out.slot == SCRATCH { self.epilogue(&k.epilogue, out) } else { Ok(()) }
@@ -195,19 +224,34 @@ fn tiles(k: &Attention<i64>) -> i64 {
     (k.queries + queries - 1) / queries
 }
 
-/// Whether the single pass supports an attention: 16-bit floats in rows that can be read 16 bytes at a time.
+/// The tiles of warpgroups for an attention.
+fn shape(k: &Attention<i64>) -> Shape {
+    match k.queries <= 64 {
+        true => Shape::of_few_rows(k.depth, k.width, true),
+        false => Shape::of_many_rows(k.depth, k.width),
+    }
+}
+
+/// Whether a single pass supports an attention but for the lengths of its rows: 16-bit floats that can be read 16 bytes at a
+/// time.
 fn fits_one_pass(k: &Attention<i64>) -> bool {
-    let small = |size: i64| size > 0 && size % 8 == 0 && size <= MOST_DEPTH;
+    let whole = |size: i64| size > 0 && size % 8 == 0;
     let blocks = k.batch.iter().fold(tiles(k), |n, &size| n.saturating_mul(size));
     let mask = k.mask.as_ref().is_none_or(|mask| [DType::Bool, k.query.dtype].contains(&mask.dtype));
     matches!(k.query.dtype, DType::Float16 | DType::BFloat16)
-        && (small(k.depth) && small(k.width) && mask)
+        && (whole(k.depth) && whole(k.width) && mask)
         && (in_pieces(&k.query, 2) && in_pieces(&k.key, 8) && in_pieces(&k.value, 8))
         && (blocks <= i64::from(i32::MAX) && k.keys <= i64::from(i32::MAX))
 }
 
+/// Whether warpgroups also support it.
+fn fits_flash(k: &Attention<i64>) -> bool {
+    let few = k.queries.max(k.keys) <= flash::MOST_POSITIONS;
+    few && in_pieces(&k.query, 8) && flash::keeps_order(k.scale)
+}
+
 /// Whether the columns of an access are contiguous and every row starts at a multiple of `elements`.
-fn in_pieces(access: &Access<i64>, elements: i64) -> bool {
+pub(super) fn in_pieces(access: &Access<i64>, elements: i64) -> bool {
     let Some((&column, outer)) = access.strides.split_last() else { return false };
     column == 1 && access.offset % elements == 0 && outer.iter().all(|stride| stride % elements == 0)
 }
@@ -237,11 +281,7 @@ fn merged(batch: &[i64], operands: &[Option<&Access<i64>>; 5]) -> Option<Vec<Axi
 /// The text of `attention.cu` for an attention.
 fn source(k: &Attention<i64>) -> Source {
     let half = u8::from(k.query.dtype == DType::Float16);
-    let mask = match &k.mask {
-        None => 0,
-        Some(mask) if mask.dtype == DType::Bool => 1,
-        Some(_) => 2,
-    };
+    let mask = mask_kind(k);
     let (causal, window) = (u8::from(k.causal), u8::from(k.causal && k.window > 0));
     let (depth, width, rows) = (k.depth, k.width, rows(k));
     let name = format!("attention_{half}_{depth}_{width}_{mask}{causal}{window}_{rows}");
@@ -251,6 +291,33 @@ fn source(k: &Attention<i64>) -> Source {
     );
     let text = [&definitions, include_str!("tensor.cuh"), include_str!("attention.cu")].concat();
     Source { code: text, prelude: "".into(), name }
+}
+
+/// The text of `flash.cu` for an attention.
+fn flash_source(k: &Attention<i64>, shape: Shape) -> Source {
+    let half = k.query.dtype == DType::Float16;
+    let window = k.causal && k.window > 0;
+    let flags = [
+        ("CAUSAL", k.causal),
+        ("WINDOW", window),
+        ("SOFTCAP", false),
+        ("SPLIT", false),
+        ("WHOLE_PIECES", true),
+    ];
+    let (mask, causal, windowed) = (mask_kind(k), u8::from(k.causal), u8::from(window));
+    let name = format!("flash_{}_{}_{mask}{causal}{windowed}", k.query.dtype, shape.name());
+    let operands = [&format!("#define MASK {mask}\n"), include_str!("flash/dense.cuh")].concat();
+    let code = [&format!("#define NAME {name}\n"), shape.text(half, &flags, &operands).as_str()].concat();
+    Source { code, prelude: "".into(), name }
+}
+
+/// What functions call a mask: none, bools or what is added.
+fn mask_kind(k: &Attention<i64>) -> u8 {
+    match &k.mask {
+        None => 0,
+        Some(mask) if mask.dtype == DType::Bool => 1,
+        Some(_) => 2,
+    }
 }
 
 /// The access that an epilogue stores to, if storing the result is all it does.
@@ -378,9 +445,9 @@ mod tests {
         let mut odd = packed(DType::Float16, false, 0);
         odd.key.offset += 4;
         assert!(!fits_one_pass(&odd));
-        let mut long = packed(DType::Float16, false, 0);
-        long.depth = 136;
-        assert!(!fits_one_pass(&long));
+        let mut uneven = packed(DType::Float16, false, 0);
+        uneven.depth = 60;
+        assert!(!fits_one_pass(&uneven));
         let masked = |dtype| Attention {
             mask: Some(access(3, dtype, &[0, 0, 100, 1])),
             ..packed(DType::Float16, false, 0)
@@ -435,7 +502,33 @@ mod tests {
             let mask = mask.map(|mask| access(3, mask, &[0, 0, 100, 1]));
             source(&Attention { mask, ..packed(dtype, true, 7) })
         });
-        crate::cuda::nvrtc::check_for(&sources.collect::<Vec<_>>(), &["compute_80", "sm_90"]);
+        crate::cuda::nvrtc::check_for(&sources.collect::<Vec<_>>(), &["compute_80", "sm_90a"]);
+    }
+
+    #[test]
+    fn functions_of_warpgroups_compile() {
+        let base = packed(DType::BFloat16, true, 0);
+        let mask = |dtype| Some(access(3, dtype, &[0, 0, 100, 1]));
+        let all = [
+            base.clone(),
+            Attention { causal: false, queries: 50, ..base.clone() },
+            Attention { depth: 192, width: 128, ..base.clone() },
+            Attention { depth: 40, width: 72, mask: mask(DType::Bool), ..packed(DType::Float16, true, 7) },
+            Attention { depth: 256, width: 256, mask: mask(DType::BFloat16), ..base },
+        ];
+        let sources = all.each_ref().map(|k| flash_source(k, shape(k)));
+        crate::cuda::nvrtc::check_for(&sources, &["sm_90a"]);
+    }
+
+    #[test]
+    fn warpgroups_need_whole_pieces_and_factors_above_zero() {
+        let k = packed(DType::BFloat16, true, 0);
+        assert!(fits_flash(&k));
+        assert!(!fits_flash(&Attention { scale: -1.0, ..k.clone() }));
+        assert!(!fits_flash(&Attention { scale: f64::MIN_POSITIVE, ..k.clone() }));
+        let mut odd = k;
+        odd.query.offset += 2;
+        assert!(fits_one_pass(&odd) && !fits_flash(&odd));
     }
 
     #[test]

@@ -14,7 +14,7 @@ type Texts = *const *const c_char;
 /// Compiles sources for an old architecture and a new one; fails with the compiler's log. Prints a line if there is no
 /// compiler.
 pub(super) fn check(sources: &[Source]) {
-    check_for(sources, &["compute_75", "sm_90"]);
+    check_for(sources, &["compute_75", "sm_90a"]);
 }
 
 /// As [`check`], for some architectures.

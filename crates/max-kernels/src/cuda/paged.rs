@@ -1,12 +1,15 @@
 //! Caches of keys and values in pages on a GPU: what is stored in them, and attention to them.
 //!
-//! Caches of 16-bit floats are read by tensor cores (`tensor.cu`): many tokens of a sequence by a block per 64 of them, few by
-//! blocks that have a part of the keys each. Every other cache is read row by row (`rows.cu`).
+//! Caches of 16-bit floats are read by tensor cores, of warpgroups (`flash.rs`) or of warps (`tensor.cu`): many tokens of a
+//! sequence by a block per tile of them, few by blocks that have a part of the keys each. Every other cache is read row by row
+//! (`rows.cu`).
 
 use max_core::kernel::{Access, PagedAttention, PagedStore, Pages, StoredPart};
 use max_core::{DType, Result, bail};
 use max_driver::cuda::Source;
 
+use super::attention::in_pieces;
+use super::flash::{self, Shape};
 use super::matmul::fused::{self, FusedEpilogue};
 use super::matmul::row_major;
 use super::text::typed;
@@ -15,6 +18,13 @@ use super::{Address, Call, Param, Plan, PlannedLaunch, SCRATCH};
 /// The rows of a product on tensor cores, and the tokens and keys of a tile.
 const ROWS: i64 = 16;
 const TILE: i64 = 64;
+
+/// The rows of a product of warpgroups, and the tokens whose keys are copied together.
+const GROUP_ROWS: i64 = 64;
+const COPIED_TOKENS: i64 = 16;
+
+/// How many parts of the keys are combined at a time.
+const COMBINED: i64 = 32;
 
 /// The longest keys that fit the registers of tensor cores.
 const MOST_DEPTH: i64 = 256;
@@ -109,8 +119,8 @@ impl Plan {
         let form = self.form(k, &cache);
         match form {
             Form::Rows => self.by_rows(k, &cache, &out),
-            Form::Tiles => self.by_tiles(k, &cache, &out),
-            Form::Splits(splits) => self.by_splits(k, &cache, splits, &out)?,
+            Form::Tiles(shape) => self.by_tiles(k, &cache, shape, &out),
+            Form::Splits(shape, splits) => self.by_splits(k, &cache, (shape, splits), &out)?,
         }
         if out.slot == SCRATCH { self.epilogue(&k.epilogue, out) } else { Ok(()) }
     }
@@ -132,12 +142,22 @@ impl Plan {
             return Form::Rows;
         }
         let shared = k.heads / cache.heads;
-        if tokens.saturating_mul(shared) > sequences.saturating_mul(ROWS) || *sequences > 1 << 15 {
-            return Form::Tiles;
+        let by_groups = flash::fits(self.gpu, cache.depth, cache.depth)
+            && flash::keeps_order(k.scale)
+            && sizes[3] % COPIED_TOKENS == 0
+            && most.saturating_mul(sizes[3]) <= flash::MOST_POSITIONS
+            && tokens.saturating_mul(k.heads) <= flash::MOST_POSITIONS;
+        let rows = if by_groups { GROUP_ROWS } else { ROWS };
+        if tokens.saturating_mul(shared) > sequences.saturating_mul(rows) || *sequences > 1 << 15 {
+            return Form::Tiles(by_groups.then(|| Shape::of_many_rows(cache.depth, cache.depth)));
         }
-        let wanted = BLOCKS * i64::from(self.gpu.multiprocessors());
         let all = most.saturating_mul(sizes[3]).div_euclid(TILE) + 1;
-        Form::Splits((wanted / (cache.heads * sequences).max(1)).clamp(1, all))
+        let items = (cache.heads * sequences).max(1);
+        let multiprocessors = i64::from(self.gpu.multiprocessors());
+        let shape = by_groups.then(|| Shape::of_few_rows(cache.depth, cache.depth, items > multiprocessors));
+        let wanted = shape.map_or(BLOCKS * multiprocessors, |shape| shape.blocks(self.gpu));
+        let splits = (wanted / items).clamp(1, all);
+        Form::Splits(shape, if splits > COMBINED { splits / COMBINED * COMBINED } else { splits })
     }
 
     fn by_rows(&mut self, k: &PagedAttention<i64>, cache: &Cache, out: &Access<i64>) {
@@ -157,47 +177,63 @@ impl Plan {
         }));
     }
 
-    fn by_tiles(&mut self, k: &PagedAttention<i64>, cache: &Cache, out: &Access<i64>) {
+    fn by_tiles(&mut self, k: &PagedAttention<i64>, cache: &Cache, shape: Option<Shape>, out: &Access<i64>) {
         // Each sequence may have a tile that is not full.
-        let tiles = k.pages.tokens / TILE + k.pages.sequences;
+        let Pages { tokens, sequences, .. } = &k.pages;
+        let (grid, block) = match shape {
+            Some(shape) => {
+                let tiles = tokens * (k.heads / cache.heads) / shape.rows() + sequences;
+                let blocks = tiles.saturating_mul(cache.heads).min(shape.blocks(self.gpu));
+                ([blocks as u32, 1, 1], shape.threads())
+            }
+            None => {
+                let tiles = tokens / TILE + sequences;
+                ([tiles.min(i64::from(i32::MAX)) as u32, k.heads as u32, 1], 128)
+            }
+        };
         let params = tensor_params(k, cache, Address::of(out), Param::Number(0), (1, &out.strides));
         self.launches.push(PlannedLaunch::Function(Call {
-            source: tensor_source(k, cache, out.dtype, false),
-            grid: [tiles.min(i64::from(i32::MAX)) as u32, k.heads as u32, 1],
-            block: [128, 1, 1],
-            shared: shared_bytes(k, cache),
+            source: tensor_source(k, cache, shape, out, false),
+            grid,
+            block: [block, 1, 1],
+            shared: shared_bytes(k, cache, shape),
             params,
         }));
     }
 
+    /// By warpgroups with tiles of a shape or by warps, in so many parts.
     fn by_splits(
         &mut self,
         k: &PagedAttention<i64>,
         cache: &Cache,
-        splits: i64,
+        (shape, splits): (Option<Shape>, i64),
         out: &Access<i64>,
     ) -> Result<()> {
         let (_, found) = row_major(&[k.pages.tokens, k.heads, splits])?;
         let (_, elements) = row_major(&[found, cache.depth])?;
-        let parts = self.scratch(DType::Float32, elements)? * 4;
+        let offset = self.scratch(DType::Float32, elements)?;
+        let parts = Access { slot: SCRATCH, dtype: DType::Float32, offset, strides: vec![0; 3] };
         let weights = self.scratch(DType::Float32, found.saturating_mul(2))? * 4;
-        let [parts, weights] = [parts, weights].map(|bytes| Address { slot: SCRATCH, bytes });
+        let weights = Param::Address(Address { slot: SCRATCH, bytes: weights });
+        let sequences = k.pages.sequences;
+        let (grid, block) = match shape {
+            Some(shape) => ([(splits * cache.heads * sequences) as u32, 1, 1], shape.threads()),
+            None => ([splits as u32, cache.heads as u32, sequences as u32], 128),
+        };
         self.launches.push(PlannedLaunch::Function(Call {
-            source: tensor_source(k, cache, DType::Float32, true),
-            grid: [splits as u32, cache.heads as u32, k.pages.sequences as u32],
-            block: [128, 1, 1],
-            shared: shared_bytes(k, cache),
-            params: tensor_params(k, cache, parts, Param::Address(weights), (splits, &[0; 3])),
+            source: tensor_source(k, cache, shape, &parts, true),
+            grid,
+            block: [block, 1, 1],
+            shared: shared_bytes(k, cache, shape),
+            params: tensor_params(k, cache, Address::of(&parts), weights, (splits, &parts.strides)),
         }));
-        let mut params =
-            vec![Param::Address(parts), Param::Address(weights), Param::Address(Address::of(out))];
-        params.extend(cache.tables(&k.pages));
-        params.extend([k.heads, window(k), splits].map(Param::Number));
+        let mut params = vec![Param::Address(Address::of(&parts)), weights, Param::Address(Address::of(out))];
+        params.extend([k.heads, splits].map(Param::Number));
         params.extend(strides(&[&out.strides]));
         self.launches.push(PlannedLaunch::Function(Call {
             source: combine_source(cache.depth, out.dtype),
             grid: [k.pages.tokens as u32, k.heads as u32, 1],
-            block: [(cache.depth as u32).next_multiple_of(32).min(256), 1, 1],
+            block: [128, 1, 1],
             shared: 0,
             params,
         }));
@@ -205,12 +241,12 @@ impl Plan {
     }
 }
 
-/// How attention is computed: row by row, by tiles of tokens, or by so many parts of the keys.
+/// How attention is computed: row by row, by tiles of tokens, or by so many parts of the keys. Warpgroups have tiles of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Rows,
-    Tiles,
-    Splits(i64),
+    Tiles(Option<Shape>),
+    Splits(Option<Shape>, i64),
 }
 
 /// What functions know about a cache.
@@ -281,13 +317,16 @@ fn window(k: &PagedAttention<i64>) -> i64 {
     k.window.min(1 << 40) as i64
 }
 
-/// The tiles of keys and values, twice, and the pages of a sequence.
-fn shared_bytes(k: &PagedAttention<i64>, cache: &Cache) -> u32 {
+/// The tiles of keys and values, twice, and the pages of a sequence; what warpgroups need with tiles of a shape.
+fn shared_bytes(k: &PagedAttention<i64>, cache: &Cache, shape: Option<Shape>) -> u32 {
+    if let Some(shape) = shape {
+        return shape.shared();
+    }
     let row = (cache.depth as u32).next_multiple_of(16) + 8;
     4 * TILE as u32 * row * 2 + k.pages.most as u32 * 4
 }
 
-/// The parameters of `tensor.cu`.
+/// The parameters of `tensor.cu` and `flash/paged.cuh`.
 fn tensor_params(
     k: &PagedAttention<i64>,
     cache: &Cache,
@@ -329,29 +368,44 @@ fn rows_source(k: &PagedAttention<i64>, cache: &Cache, out: DType) -> Source {
     typed(&name, &dtypes, &words, &[TABLES, include_str!("paged/rows.cu")].concat())
 }
 
-fn tensor_source(k: &PagedAttention<i64>, cache: &Cache, out: DType, split: bool) -> Source {
+/// The text of `flash.cu` with tiles of a shape, or of `tensor.cu`.
+fn tensor_source(
+    k: &PagedAttention<i64>,
+    cache: &Cache,
+    shape: Option<Shape>,
+    out: &Access<i64>,
+    split: bool,
+) -> Source {
+    let half = cache.dtype == DType::Float16;
+    let whole_pieces = k.query.dtype == cache.dtype && in_pieces(&k.query, 8);
     let flags = [
-        ("HALF", cache.dtype == DType::Float16),
         ("CAUSAL", k.causal),
         ("WINDOW", k.causal && k.window > 0),
         ("SOFTCAP", k.softcap > 0.0),
         ("SPLIT", split),
+        ("WHOLE_PIECES", shape.is_some() && whole_pieces),
+        ("PAIRS", shape.is_some() && in_pieces(out, 2)),
     ];
-    let depth = cache.depth.to_string();
     let digits: String = flags.iter().map(|(_, on)| if *on { '1' } else { '0' }).collect();
-    let name = format!("paged_attention_{digits}_{}_{out}_{depth}", k.query.dtype);
+    let dtypes =
+        [("FLOAT", DType::Float32), ("IN", cache.dtype), ("OUT", out.dtype), ("QUERY", k.query.dtype)];
+    let name = format!("{digits}_{}_{}_{}", k.query.dtype, cache.dtype, out.dtype);
+    if let Some(shape) = shape {
+        let text = [TABLES, &shape.text(half, &flags, include_str!("flash/paged.cuh"))].concat();
+        return typed(&format!("paged_flash_{name}_{}", shape.name()), &dtypes, &[("MASK", "0")], &text);
+    }
     let flags = flags.map(|(word, on)| (word, if on { "1" } else { "0" }));
-    let words = [&flags[..], &[("DEPTH", depth.as_str())]].concat();
-    let dtypes = [("FLOAT", DType::Float32), ("IN", cache.dtype), ("OUT", out), ("QUERY", k.query.dtype)];
+    let depth = cache.depth.to_string();
+    let words = [&flags[..], &[("HALF", if half { "1" } else { "0" }), ("DEPTH", depth.as_str())]].concat();
     let text = [TABLES, include_str!("tensor.cuh"), include_str!("paged/tensor.cu")].concat();
-    typed(&name, &dtypes, &words, &text)
+    typed(&format!("paged_attention_{name}_{depth}"), &dtypes, &words, &text)
 }
 
 fn combine_source(depth: i64, out: DType) -> Source {
     let words = [("DEPTH", depth.to_string())];
     let words = words.each_ref().map(|(word, meaning)| (*word, meaning.as_str()));
-    let text = [TABLES, include_str!("paged/combine.cu")].concat();
-    typed(&format!("paged_combine_{out}_{depth}"), &[("FLOAT", DType::Float32), ("OUT", out)], &words, &text)
+    let dtypes = [("FLOAT", DType::Float32), ("OUT", out)];
+    typed(&format!("paged_combine_{out}_{depth}"), &dtypes, &words, include_str!("paged/combine.cu"))
 }
 
 #[cfg(test)]
@@ -399,7 +453,7 @@ mod tests {
 
     #[test]
     fn functions_compile() {
-        let (mut any, mut tensor) = (Vec::new(), Vec::new());
+        let (mut any, mut tensor, mut groups) = (Vec::new(), Vec::new(), Vec::new());
         for dtype in [DType::Float32, DType::Float16, DType::BFloat16, DType::UInt8] {
             let k = attention(dtype, 96);
             let cache = Cache::new(&k.pages, &k.cache).unwrap();
@@ -411,11 +465,20 @@ mod tests {
             for (window, softcap) in [(0, 0.0), (3, 2.0)] {
                 let k = PagedAttention { window, softcap, ..attention(dtype, depth) };
                 let cache = Cache::new(&k.pages, &k.cache).unwrap();
-                tensor.extend([false, true].map(|split| tensor_source(&k, &cache, DType::Float32, split)));
+                let out = k.epilogue.accesses[0].clone();
+                tensor.extend([false, true].map(|split| tensor_source(&k, &cache, None, &out, split)));
+                let many = Shape::of_many_rows(depth, depth);
+                let few = [false, true].map(|two| Shape::of_few_rows(depth, depth, two));
+                groups.push(tensor_source(&k, &cache, Some(many), &out, false));
+                groups.extend(few.map(|shape| tensor_source(&k, &cache, Some(shape), &out, true)));
+                let like_cache = PagedAttention { query: Access { dtype, ..k.query.clone() }, ..k };
+                let out = Access { dtype, ..out };
+                groups.push(tensor_source(&like_cache, &cache, Some(many), &out, false));
             }
         }
         nvrtc::check(&any);
-        nvrtc::check_for(&tensor, &["compute_80", "sm_90"]);
+        nvrtc::check_for(&tensor, &["compute_80", "sm_90a"]);
+        nvrtc::check_for(&groups, &["sm_90a"]);
     }
 
     #[test]

@@ -60,7 +60,14 @@ extern "C" __global__ void __launch_bounds__(128) NAME(
     const i64 part = ((all_keys - first_key + splits - 1) / splits + KEYS - 1) / KEYS * KEYS;
     first_key += blockIdx.x * part;
     const i64 end_key = min(all_keys, first_key + part);
-    if (first_key >= end_key) return;
+    if (first_key >= end_key) {
+        // A part without keys has no weight.
+        for (i64 row = threadIdx.x; row < rows; row += 128) {
+            const i64 token = own.first + row / shared_heads, head = key_head * shared_heads + row % shared_heads;
+            weights[(token * heads + head) * splits + blockIdx.x] = make_float2(HIDDEN, 0.0f);
+        }
+        return;
+    }
     const i64 first_pass = 0, passes = (rows + 15) / 16;
 #else
     i64 first_key = 0, end_key = all_keys;
