@@ -44,10 +44,13 @@ pub(crate) struct Compiler {
     architectures: Vec<c_int>,
 }
 
+/// The architecture that has instructions, those of warpgroups, which no later one has.
+const HOPPER: c_int = 90;
+
 /// What code is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Machine code for an architecture.
+    /// Machine code for an architecture, with the instructions that only it has.
     Real(c_int),
     /// PTX for a virtual architecture, which the driver compiles when it is loaded: for GPUs newer than the compiler.
     Virtual(c_int),
@@ -203,6 +206,7 @@ impl Drop for OpenProgram<'_> {
 /// Functions that want a fused multiply-add call it explicitly.
 fn options(target: Target) -> [String; 4] {
     let architecture = match target {
+        Target::Real(HOPPER) => format!("--gpu-architecture=sm_{HOPPER}a"),
         Target::Real(number) => format!("--gpu-architecture=sm_{number}"),
         Target::Virtual(number) => format!("--gpu-architecture=compute_{number}"),
     };
@@ -241,6 +245,15 @@ mod tests {
         let code = compiler.compile(GOOD, target).unwrap();
         assert!(code.starts_with(b"\x7fELF"));
         assert_eq!(code, compiler.compile(GOOD, target).unwrap(), "the same source gives the same code");
+    }
+
+    #[test]
+    fn code_for_hopper_may_use_warpgroups() {
+        let Some(compiler) = found() else { return };
+        let source =
+            r#"extern "C" __global__ void wait() { asm volatile("wgmma.wait_group.sync.aligned 0;"); }"#;
+        compiler.compile(source, compiler.target((9, 0)).unwrap()).unwrap();
+        compiler.compile(source, compiler.target((8, 0)).unwrap()).unwrap_err();
     }
 
     #[test]
