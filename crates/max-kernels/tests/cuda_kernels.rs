@@ -25,7 +25,7 @@ use case::{Case, check_all};
 use gpu::gpu;
 
 /// All cases, in groups.
-fn groups() -> [(&'static str, Vec<Case>); 12] {
+fn groups() -> [(&'static str, Vec<Case>); 13] {
     [
         ("plain matmuls", matmul::plain()),
         ("every type and layout", matmul::layouts()),
@@ -35,6 +35,7 @@ fn groups() -> [(&'static str, Vec<Case>); 12] {
         ("float8", matmul::float8()),
         ("convolutions of every type", conv::small()),
         ("convolutions", conv::large()),
+        ("convolutions of vectors", conv::vectors()),
         ("small groups", conv::groups()),
         ("gathers", gather::cases()),
         ("scatters", scatter::cases()),

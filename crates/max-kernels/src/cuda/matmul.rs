@@ -4,7 +4,7 @@
 //! data. Here it is carried out: a matmul that cannot run as it is becomes one that can, by copying its operands, by
 //! splitting it into several matmuls, or as a matmul into scratch memory and a loop, and is planned again.
 
-mod ending;
+pub(super) mod ending;
 pub(super) mod fused;
 mod method;
 mod own;

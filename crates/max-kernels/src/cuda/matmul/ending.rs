@@ -11,15 +11,15 @@ use super::super::loops::{cast_text, literal_text, memory_type};
 use super::super::{Address, Param};
 
 /// The body of a function of `product`, `number`, `row` and `column`, and the parameters that it uses.
-pub(super) struct Ending {
-    pub(super) body: String,
+pub(in super::super) struct Ending {
+    pub(in super::super) body: String,
     /// Declarations and values of parameters.
-    pub(super) params: Vec<(String, Param)>,
+    pub(in super::super) params: Vec<(String, Param)>,
 }
 
 /// Writes an epilogue over `[rows, columns]` or `[batch, rows, columns]`, with names that end in a number; `None` if it does
 /// more.
-pub(super) fn write(epilogue: &Loop<i64>, number: usize) -> Result<Option<Ending>> {
+pub(in super::super) fn write(epilogue: &Loop<i64>, number: usize) -> Result<Option<Ending>> {
     let dtypes = epilogue.dtypes()?;
     let known = |instr: &Instr<i64>| {
         !matches!(instr, Instr::Reduce(..) | Instr::Index(_) | Instr::Random(..) | Instr::Size(..))
