@@ -1,7 +1,8 @@
 // Convolutions of 16-bit floats on the tensor cores of Hopper GPUs, as implicit GEMMs of windows and filters. A block
-// computes tiles of TALL positions and WIDE filters of a group, in steps of one tap and 64 channels. One warpgroup copies
+// computes tiles of TALL positions and WIDE filters of a group, in steps of one tap and 64 channels. Some warpgroups copy
 // what the others multiply: they take turns with a ring of stages in shared memory, each with a barrier that says that it
 // is full and one that says that it is free. Zeros take the place of what is outside the image or past the last channel.
+// A part of a window is a number of steps.
 //
 // Where SLIDING is set, the pixels that a tile sees are copied once for all taps: a strip of the images, padded with as few
 // zeros as keep their rows and images apart, in which a tap is a distance. While one strip is read, the next one is copied.
