@@ -25,9 +25,10 @@ mod sort;
 
 use case::{Case, check_all};
 use gpu::gpu;
+use max_driver::Device;
 
 /// All cases, in groups.
-fn groups() -> [(&'static str, Vec<Case>); 12] {
+fn groups() -> [(&'static str, Vec<Case>); 9] {
     [
         ("plain matmuls", matmul::plain()),
         ("every type and layout", matmul::layouts()),
@@ -35,22 +36,40 @@ fn groups() -> [(&'static str, Vec<Case>); 12] {
         ("epilogues", matmul::epilogues()),
         ("thin matmuls", matmul::thin()),
         ("float8", matmul::float8()),
-        ("convolutions of every type", conv::small()),
-        ("convolutions", conv::large()),
-        ("small groups", conv::groups()),
         ("gathers", gather::cases()),
         ("scatters", scatter::cases()),
         ("sorts", sort::cases()),
     ]
 }
 
+fn convolutions() -> [(&'static str, Vec<Case>); 4] {
+    [
+        ("convolutions of every type", conv::small()),
+        ("convolutions", conv::large()),
+        ("convolutions of vectors", conv::vectors()),
+        ("small groups", conv::groups()),
+    ]
+}
+
+/// What differs from the CPU kernels.
+fn differences(device: &Device, groups: impl IntoIterator<Item = (&'static str, Vec<Case>)>) -> Vec<String> {
+    let of_group = |(name, cases): (&str, Vec<Case>)| {
+        check_all(device, &cases).into_iter().map(|failure| format!("{name}: {failure}")).collect::<Vec<_>>()
+    };
+    groups.into_iter().flat_map(of_group).collect()
+}
+
+#[test]
+fn convolutions_match_the_cpu() {
+    let Some(device) = gpu() else { return };
+    let failures = differences(&device, convolutions());
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
+}
+
 #[test]
 fn kernels_match_the_cpu() {
     let Some(device) = gpu() else { return };
-    let mut failures = Vec::new();
-    for (name, cases) in groups() {
-        failures.extend(check_all(&device, &cases).into_iter().map(|failure| format!("{name}: {failure}")));
-    }
+    let mut failures = differences(&device, groups());
     failures.extend(gather::bad_indices(&device));
     failures.extend(gather::unaligned_memory(&device));
     let shown = failures.iter().take(40).map(String::as_str).collect::<Vec<_>>().join("\n\n");
@@ -90,7 +109,7 @@ fn qmatmul_bandwidth() {
 /// All cases are valid kernels, with or without a GPU.
 #[test]
 fn cases_run_on_the_cpu() {
-    for (name, cases) in groups() {
+    for (name, cases) in groups().into_iter().chain(convolutions()) {
         for case in cases {
             if let Err(error) = case::run_on_cpu(&case) {
                 panic!("{name}: {}\n{:?}", error.message(), case.kernel);

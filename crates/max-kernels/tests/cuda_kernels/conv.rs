@@ -166,6 +166,32 @@ pub(crate) fn large() -> Vec<Case> {
     shapes.into_iter().flat_map(|shape| shape.cases(&mut random)).collect()
 }
 
+/// Channels and filters in whole vectors: tiles that end within one, steps that do, more tiles than a GPU has blocks, windows
+/// that are split, strips of images and strides that leave none.
+pub(crate) fn vectors() -> Vec<Case> {
+    let mut random = Random(10);
+    let same = Shape { image: [2, 9, 11, 64], filter: [3, 3, 64], ..PLAIN };
+    let shapes = [
+        same,
+        Shape { image: [3, 7, 7, 128], filter: [3, 3, 72], ..same },
+        Shape { image: [2, 14, 14, 256], filter: [3, 3, 136], stride: [2; 2], ..same },
+        Shape { image: [2, 13, 10, 40], filter: [3, 3, 200], stride: [2, 1], ..same },
+        Shape { image: [1, 17, 19, 96], filter: [5, 3, 64], dilation: [1, 2], padding: [[2; 2]; 2], ..same },
+        Shape { image: [2, 8, 9, 128], filter: [3, 3, 128], groups: 2, ..same },
+        Shape { image: [5, 6, 5, 64], filter: [2, 2, 64], padding: [[0; 2], [1; 2]], ..same },
+        Shape { image: [4, 5, 5, 200], filter: [3, 3, 16], padding: [[0; 2]; 2], ..same },
+        Shape { image: [1, 30, 33, 64], filter: [3, 7, 24], padding: [[1, 1], [3, 3]], ..same },
+        Shape { image: [1, 4, 5, 64], filter: [3, 3, 64], padding: [[9; 2]; 2], ..same },
+        Shape { image: [9, 56, 57, 40], ..same },
+        Shape { image: [9, 56, 57, 32], filter: [3, 3, 128], ..same },
+        Shape { image: [9, 112, 112, 32], stride: [2; 2], ..same },
+        Shape { image: [7, 112, 112, 32], filter: [3, 3, 96], stride: [2; 2], ..same },
+    ];
+    let halves = [DType::BFloat16, DType::Float16];
+    let pairs = shapes.into_iter().flat_map(|shape| halves.map(|dtype| (shape, dtype)));
+    pairs.map(|(shape, dtype)| shape.case(&mut random, dtype, Layout::Rows)).collect()
+}
+
 /// Groups of one channel, of few and of many.
 pub(crate) fn groups() -> Vec<Case> {
     let mut random = Random(9);

@@ -7,7 +7,7 @@ use max_driver::cuda::Source;
 use super::super::text::typed;
 use super::super::{Address, Call, Param, Plan, PlannedLaunch};
 
-/// The rows and columns of a tile of `gemm.cu`.
+/// The rows and columns of a tile of `tiles.cuh`.
 const TILE: u64 = 64;
 
 impl Plan {
@@ -35,5 +35,6 @@ impl Plan {
 
 /// The function for the dtypes of operands and result.
 pub(super) fn source(from: DType, to: DType) -> Source {
-    typed(&format!("gemm_{from}_{to}"), &[("IN", from), ("OUT", to)], &[], include_str!("gemm.cu"))
+    let text = concat!(include_str!("../tiles.cuh"), include_str!("gemm.cu"));
+    typed(&format!("gemm_{from}_{to}"), &[("IN", from), ("OUT", to)], &[], text)
 }
