@@ -57,6 +57,9 @@ const FEW_ROWS: usize = 4 * THIN;
 /// How many columns a task of few rows computes: one page of each row.
 const THIN_COLUMNS: usize = 1024;
 
+/// How many times as many columns a task has if it does little else than read panels.
+const LONG_RUNS: usize = 4;
+
 /// The minimum number of tasks per thread, so that no thread waits long for the last one: where right operands are
 /// packed, and where adjacent columns are read from memory together.
 const TASKS: usize = 16;
@@ -424,9 +427,10 @@ impl<'a, F: Form> Product<'a, F> {
         Tasks { product, method, columns, indices, rows, across, together, count }
     }
 
-    /// The sizes of tasks that read panels.
+    /// The sizes of tasks that read panels. With few rows, that is all a task does, and long runs of memory are read faster.
     fn panel_sizes(&self) -> [usize; 3] {
-        [ROWS, self.columns(), TASKS * self.pool.threads()]
+        let runs = if self.k.size[0] <= THIN { LONG_RUNS } else { 1 };
+        [ROWS, runs * self.columns(), TASKS * self.pool.threads()]
     }
 
     /// Roughly how many columns a task computes: a block of that many panels fills the L2 cache.
@@ -643,7 +647,9 @@ impl<F: Form> Block<'_, F> {
         };
         // Sums over several blocks of the depth stay in the cache; direct results are written with the last block.
         let aside = if place.is_none() || depth > DEPTH { rows * stride } else { 0 };
-        let group = Cut::new(rows, ROWS.next_multiple_of(kernels.tiles.len()), 1).part;
+        // Dot products are so fast that both the rows and a panel should stay in the L1 cache.
+        let about = if F::GROUP > 1 { ROWS / 2 } else { ROWS };
+        let group = Cut::new(rows, about.next_multiple_of(kernels.tiles.len()), 1).part;
         let sizes = [bytes::<F::Left>(group * row), bytes::<F::Right>(own), bytes::<F::Sum>(aside)];
         pieces(sizes.iter().sum(), |scratch| {
             let left = scratch.take::<F::Left>(group * row);

@@ -210,9 +210,10 @@ fn older_configs_mean_the_same() {
 
 #[test]
 fn company_and_chunks_change_no_bit() {
-    for name in ["llama3", "gemma3"] {
+    let bfloat16 = Some(Stored::Floats(DType::BFloat16));
+    for (name, quantize) in [("llama3", None), ("gemma3", None), ("llama3", bfloat16), ("gemma3", bfloat16)] {
         let folder = goldens().join(name);
-        let model = load(&folder, &options());
+        let model = load(&folder, &DecoderOptions { quantize, ..options() });
         let vocab = model.config().vocab_size;
         let mut cases = cases(&folder);
         cases.retain(|case| case.prompt.len() > 1);
@@ -252,9 +253,26 @@ fn company_and_chunks_change_no_bit() {
                 logits[at * vocab..][..vocab].iter().map(|x| x.to_bits()).collect::<Vec<_>>()
             };
             let bits: Vec<u32> = alone.iter().map(|x| x.to_bits()).collect();
-            assert_eq!(row(&prompts), bits[..vocab], "{name}");
-            assert_eq!(row(&next), bits[vocab..], "{name}");
+            assert_eq!(row(&prompts), bits[..vocab], "{name} {quantize:?}");
+            assert_eq!(row(&next), bits[vocab..], "{name} {quantize:?}");
         }
+    }
+}
+
+/// Weights in bfloat16 are multiplied by inputs of that dtype, which costs little of what their own rounding does.
+#[test]
+fn matrices_in_halves_are_close() {
+    let folder = goldens().join("llama3");
+    let case = cases(&folder).swap_remove(0);
+    for (dtype, most) in [(DType::Float16, 2e-2), (DType::BFloat16, 1e-1)] {
+        let model = load(&folder, &DecoderOptions { quantize: Some(Stored::Floats(dtype)), ..options() });
+        let mut cache = Cache::new(model.config(), model.cache_config(), &CPU()).unwrap();
+        let mut pages = Pages::default();
+        cache.reserve(&mut pages, case.prompt.len()).unwrap();
+        let found = model.run_all(&cache, &mut [Step { tokens: &case.prompt, pages: &mut pages }]).unwrap();
+        let found = found.to_vec::<f32>().unwrap();
+        let worst = worst(&found, &case.logits[..found.len()]);
+        assert!(worst < most && worst > 0.0, "{worst} for {dtype}");
     }
 }
 

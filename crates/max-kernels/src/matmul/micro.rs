@@ -86,7 +86,8 @@ pub(crate) trait Narrow: Element<Lane = f32> {
     fn kernels_for(isa: Isa) -> &'static Kernels<f32, f32, Self>;
 }
 
-/// A type of one or two bytes, for which some machines have dot products of four bytes.
+/// A type of one or two bytes, for which some machines have dot products of four bytes. Those of bf16 treat subnormal
+/// operands and sums as zero.
 pub(crate) trait Dot: Element {
     /// The kernels of this machine, if it has such instructions.
     fn dots() -> Option<&'static Kernels<Self::Lane, u32, u32>>;

@@ -246,7 +246,7 @@ impl Attention {
                 (None, _) => ops::reshape(x, shape),
             }
         };
-        let [q, k, v] = [self.query.forward(&x)?, self.key.forward(&x)?, self.value.forward(&x)?];
+        let [q, k, v] = [project(&self.query, &x)?, project(&self.key, &x)?, project(&self.value, &x)?];
         let mut q = heads(q, config.heads, &self.query_norm)?;
         let mut k = heads(k, config.key_heads, &self.key_norm)?;
         let v = heads(v, config.key_heads, &None)?;
@@ -284,13 +284,22 @@ impl Attention {
             config.score_cap,
         )?;
         let width = Dim::from(config.heads * config.head_dim);
-        self.output.forward(ops::reshape(attended, [tokens, width])?)
+        project(&self.output, &ops::reshape(attended, [tokens, width])?)
     }
 }
 
 impl Mlp {
     fn forward(&self, x: TensorValue, activation: Activation) -> Result<TensorValue> {
-        let (gate, up) = (self.gate.forward(&x)?, self.up.forward(&x)?);
-        self.down.forward(ops::gated(gate, up, activation)?)
+        let (gate, up) = (project(&self.gate, &x)?, project(&self.up, &x)?);
+        project(&self.down, &ops::gated(gate, up, activation)?)
+    }
+}
+
+/// A linear layer inside the model. Weights in bfloat16 are multiplied by an input of that dtype, as in a model that computes
+/// in bfloat16: processors have instructions for such products, which treat subnormal numbers as zero.
+fn project(layer: &Linear, x: &TensorValue) -> Result<TensorValue> {
+    match layer.weight.tensor_type().dtype {
+        DType::BFloat16 => ops::cast(layer.forward(ops::cast(x, DType::BFloat16)?)?, x.dtype()),
+        _ => layer.forward(x),
     }
 }

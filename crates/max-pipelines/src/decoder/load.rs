@@ -54,8 +54,8 @@ impl Default for DecoderOptions {
 const USUAL_LENGTH: usize = 8192;
 
 impl DecoderOptions {
-    /// The dtype that everything is computed in. A GPU multiplies 16-bit floats as they are; on a CPU, and with blocks, what
-    /// weights are multiplied by is float32.
+    /// The dtype that everything is computed in. A GPU computes in that of 16-bit weights; on a CPU, and with blocks, it is
+    /// float32, also where what weights in bfloat16 are multiplied by is rounded.
     fn dtype(&self, matrices: Stored) -> DType {
         match matrices {
             Stored::Floats(dtype) if dtype.is_half() && !self.device.runs_on_host() => dtype,
