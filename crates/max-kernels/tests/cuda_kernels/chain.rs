@@ -78,7 +78,7 @@ pub(crate) fn failures(device: &Device) -> Result<Vec<String>> {
             let chain = Chain::new(device, Storage::Blocks(encoding))?;
             device.synchronize()?;
             let (stream, work) = (Stream::new(device)?, chain.work()?);
-            Recording::new(&stream, &work)?.launch(&work, &stream)?;
+            Recording::new(&stream, &work, &[])?.launch(&[], &stream)?;
             stream.synchronize()?;
             if bits(&chain)? != expected {
                 failures.push(format!("{encoding:?}: a recorded chain has other bits in round {round}"));
@@ -106,7 +106,7 @@ pub(crate) fn written_weights(device: &Device) -> Result<Option<String>> {
     let stream = Stream::new(device)?;
     let mut work = chain.work()?;
     work.truncate(1);
-    Recording::new(&stream, &work)?.launch(&work, &stream)?;
+    Recording::new(&stream, &work, &[])?.launch(&[], &stream)?;
     stream.synchronize()?;
     let expected = bits(&chain)?;
     let chain = Chain::new(device, storage)?;
@@ -116,7 +116,7 @@ pub(crate) fn written_weights(device: &Device) -> Result<Option<String>> {
     let memory = vec![Memory::of(&chain.codes[0])?, Memory::of_mut(&written)?];
     work.insert(0, Launched { kernel: &copy[0], memory, scratch: Memory::EMPTY });
     work[1].memory[1] = Memory::of(&written)?;
-    Recording::new(&stream, &work)?.launch(&work, &stream)?;
+    Recording::new(&stream, &work, &[])?.launch(&[], &stream)?;
     stream.synchronize()?;
     Ok((bits(&chain)? != expected).then(|| "weights were read before they were written".to_owned()))
 }
