@@ -1,90 +1,127 @@
-//! Values as JSON in the form that Python writes by default.
+//! Values as JSON, in the form that Python writes.
 
-use std::fmt::Write;
+use super::budget::{Budget, Outcome, fault};
+use super::value::{Value, shown_float};
 
-use minijinja::value::{Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+/// The widest indentation of a level.
+const MOST_INDENT: i64 = 16;
 
-/// The deepest value.
-const DEPTH: usize = 64;
-
-/// A value as JSON on one line, or indented.
-pub(super) fn text(value: &Value, indent: Option<usize>) -> Result<String, Error> {
-    let mut text = String::new();
-    write(value, indent, 0, &mut text)?;
-    Ok(text)
-}
-
-fn write(value: &Value, indent: Option<usize>, depth: usize, to: &mut String) -> Result<(), Error> {
-    if depth > DEPTH {
-        return Err(Error::new(ErrorKind::InvalidOperation, "the value is nested too deeply for JSON"));
-    }
-    let line = |to: &mut String, depth: usize| {
-        if let Some(indent) = indent {
-            to.push('\n');
-            to.extend(std::iter::repeat_n(' ', indent.min(16) * depth));
-        }
+/// A value as JSON on one line, or indented. The options are those of Python's function: the indentation, whether only ASCII
+/// is written, which never is, the two separators, and whether keys are sorted.
+pub(super) fn text(value: &Value, options: [Option<Value>; 4], budget: &mut Budget) -> Outcome<String> {
+    let [indent, _, separators, sort_keys] = options;
+    let indent = match indent {
+        None | Some(Value::None) => None,
+        Some(indent) => Some(indent.as_int()?.clamp(0, MOST_INDENT) as usize),
     };
-    let separator = if indent.is_some() { "," } else { ", " };
-    match value.kind() {
-        ValueKind::Undefined | ValueKind::None => to.push_str("null"),
-        ValueKind::Bool => to.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => {
-            // Writing to a string cannot fail.
-            let _ = write!(to, "{value}");
+    let (item, key) = match &separators {
+        None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }, ": "),
+        Some(Value::List(list)) if list.items.len() == 2 => {
+            (&**list.items[0].as_text()?, &**list.items[1].as_text()?)
         }
-        ValueKind::String => quoted(value.as_str().unwrap_or_default(), to),
-        ValueKind::Map => {
-            to.push('{');
-            for (number, key) in value.try_iter()?.enumerate() {
-                to.push_str(if number > 0 { separator } else { "" });
-                line(to, depth + 1);
-                quoted(&key.to_string(), to);
-                to.push_str(": ");
-                write(&value.get_item(&key)?, indent, depth + 1, to)?;
-            }
-            if value.len().is_some_and(|count| count > 0) {
-                line(to, depth);
-            }
-            to.push('}');
-        }
-        ValueKind::Seq | ValueKind::Iterable => {
-            to.push('[');
-            let mut any = false;
-            for item in value.try_iter()? {
-                to.push_str(if any { separator } else { "" });
-                line(to, depth + 1);
-                write(&item, indent, depth + 1, to)?;
-                any = true;
-            }
-            if any {
-                line(to, depth);
-            }
-            to.push(']');
-        }
-        kind => return Err(Error::new(ErrorKind::InvalidOperation, format!("a {kind} is no JSON"))),
+        Some(_) => fault!("its separators are two texts"),
+    };
+    if sort_keys.is_some_and(|sort| sort.is_true()) {
+        fault!("its keys stay in their order");
     }
-    Ok(())
+    let mut writer = Writer { text: String::new(), indent, item, key, budget };
+    writer.value(value, 0)?;
+    Ok(writer.text)
 }
 
-/// A text with what JSON escapes.
-fn quoted(text: &str, to: &mut String) {
-    to.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' => to.push_str("\\\""),
-            '\\' => to.push_str("\\\\"),
-            '\n' => to.push_str("\\n"),
-            '\r' => to.push_str("\\r"),
-            '\t' => to.push_str("\\t"),
-            '\u{8}' => to.push_str("\\b"),
-            '\u{c}' => to.push_str("\\f"),
-            letter if (letter as u32) < 0x20 => {
-                // Writing to a string cannot fail.
-                let _ = write!(to, "\\u{:04x}", letter as u32);
-            }
-            letter => to.push(letter),
+struct Writer<'a> {
+    text: String,
+    indent: Option<usize>,
+    /// What is between items, and between a key and its value.
+    item: &'a str,
+    key: &'a str,
+    budget: &'a mut Budget,
+}
+
+impl Writer<'_> {
+    fn push(&mut self, text: &str) -> Outcome<()> {
+        self.budget.push(&mut self.text, text)
+    }
+
+    /// A new line at a depth, where there are lines.
+    fn line(&mut self, depth: usize) -> Outcome<()> {
+        match self.indent {
+            Some(indent) => self.push(&format!("\n{:1$}", "", indent * depth)),
+            None => Ok(()),
         }
     }
-    to.push('"');
+
+    fn value(&mut self, value: &Value, depth: usize) -> Outcome<()> {
+        self.budget.steps(1)?;
+        match value {
+            Value::None => self.push("null"),
+            Value::Bool(value) => self.push(if *value { "true" } else { "false" }),
+            Value::Int(value) => self.push(&value.to_string()),
+            Value::Float(value) => self.push(&shown_float(*value)),
+            Value::Text(text) => self.quoted(text),
+            Value::List(list) => {
+                let items = list.items.iter();
+                self.between(["[", "]"], depth, items, |writer, item| writer.value(item, depth + 1))
+            }
+            Value::Map(map) => self.between(["{", "}"], depth, map.entries.iter(), |writer, (key, value)| {
+                match key {
+                    Value::Text(key) => writer.quoted(key)?,
+                    Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
+                        writer.push("\"")?;
+                        writer.value(key, depth)?;
+                        writer.push("\"")?;
+                    }
+                    other => fault!("{} is no key of JSON", other.kind()),
+                }
+                writer.push(writer.key)?;
+                writer.value(value, depth + 1)
+            }),
+            other => fault!("{} cannot be written as JSON", other.kind()),
+        }
+    }
+
+    /// Items in brackets.
+    fn between<T>(
+        &mut self,
+        [open, close]: [&str; 2],
+        depth: usize,
+        items: impl ExactSizeIterator<Item = T>,
+        mut write: impl FnMut(&mut Self, T) -> Outcome<()>,
+    ) -> Outcome<()> {
+        let is_empty = items.len() == 0;
+        self.push(open)?;
+        for (number, item) in items.enumerate() {
+            if number > 0 {
+                self.push(self.item)?;
+            }
+            self.line(depth + 1)?;
+            write(self, item)?;
+        }
+        if !is_empty {
+            self.line(depth)?;
+        }
+        self.push(close)
+    }
+
+    /// A text with what JSON escapes.
+    fn quoted(&mut self, text: &str) -> Outcome<()> {
+        self.push("\"")?;
+        let mut rest = text;
+        while let Some(place) = rest.find(|letter: char| matches!(letter, '"' | '\\' | '\0'..' ')) {
+            self.push(&rest[..place])?;
+            match rest.as_bytes()[place] {
+                b'"' => self.push("\\\"")?,
+                b'\\' => self.push("\\\\")?,
+                b'\n' => self.push("\\n")?,
+                b'\r' => self.push("\\r")?,
+                b'\t' => self.push("\\t")?,
+                0x8 => self.push("\\b")?,
+                0xc => self.push("\\f")?,
+                other => self.push(&format!("\\u{other:04x}"))?,
+            }
+            rest = &rest[place + 1..];
+        }
+        self.push(rest)?;
+        self.push("\"")
+    }
 }

@@ -1,0 +1,307 @@
+//! Methods of texts, maps, lists and `loop`, and what Python's formats make.
+
+use super::budget::{Budget, Outcome, fault};
+use super::machine::{Machine, Passed};
+use super::value::Value;
+
+/// Calls a method.
+pub(super) fn call(machine: &mut Machine<'_>, value: &Value, name: &str, passed: Passed) -> Outcome<Value> {
+    match value {
+        Value::Text(text) => text_method(machine, text, name, passed),
+        Value::Map(map) => {
+            let budget = &mut machine.budget;
+            match name {
+                "get" => {
+                    let [key, default] = passed.bind(["key", "default"])?;
+                    let found = value.entry(&key.unwrap_or(Value::Undefined), budget)?;
+                    return Ok(found.or(default).unwrap_or(Value::None));
+                }
+                "keys" | "values" | "items" => {}
+                _ => fault!("a map has no such method"),
+            }
+            let [] = passed.bind([])?;
+            let mut items = Vec::new();
+            for (key, value) in &map.entries {
+                let item = match name {
+                    "keys" => key.clone(),
+                    "values" => value.clone(),
+                    _ => budget.list([key.clone(), value.clone()])?,
+                };
+                budget.push_item(&mut items, item)?;
+            }
+            Value::list(items)
+        }
+        Value::List(list) if name == "count" || name == "index" => {
+            let [item] = passed.bind(["value"])?;
+            let item = item.unwrap_or(Value::Undefined);
+            let mut count = 0;
+            for (place, other) in list.items.iter().enumerate() {
+                if other.equals(&item, &mut machine.budget)? {
+                    if name == "index" {
+                        return Ok(Value::Int(place as i64));
+                    }
+                    count += 1;
+                }
+            }
+            if name == "index" {
+                fault!("the list has no such item");
+            }
+            Ok(Value::Int(count))
+        }
+        Value::Loop(state) if name == "cycle" => {
+            if passed.positional.is_empty() {
+                fault!("it needs values");
+            }
+            Ok(passed.positional[state.index % passed.positional.len()].clone())
+        }
+        Value::Undefined => fault!("what has no value has no methods"),
+        other => fault!("{} has no such method", other.kind()),
+    }
+}
+
+fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed) -> Outcome<Value> {
+    let budget = &mut machine.budget;
+    budget.look(text.len())?;
+    let all = |holds: fn(char) -> bool| Ok(Value::Bool(!text.is_empty() && text.chars().all(holds)));
+    match name {
+        "strip" | "lstrip" | "rstrip" => {
+            let [letters] = passed.bind(["chars"])?;
+            let letters = match &letters {
+                None | Some(Value::None) => None,
+                Some(letters) => Some(letters.as_text()?),
+            };
+            if let Some(letters) = letters {
+                budget.steps(text.len().saturating_mul(1 + letters.len() / 16))?;
+            }
+            let goes = |letter: char| match letters {
+                Some(letters) => letters.contains(letter),
+                None => letter.is_whitespace(),
+            };
+            let text = if name == "rstrip" { text } else { text.trim_start_matches(goes) };
+            budget.text(if name == "lstrip" { text } else { text.trim_end_matches(goes) })
+        }
+        "upper" | "lower" | "capitalize" | "title" => {
+            let [] = passed.bind([])?;
+            // A letter becomes at most three.
+            budget.make(text.len())?;
+            match name {
+                "upper" => Ok(Value::Text(text.to_uppercase().into())),
+                "lower" => Ok(Value::Text(text.to_lowercase().into())),
+                "title" => title(text, |letter| !letter.is_alphabetic(), budget),
+                _ => title(text, |_| false, budget),
+            }
+        }
+        "split" | "rsplit" => {
+            let [separator, most] = passed.bind(["sep", "maxsplit"])?;
+            let most = most.map_or(Ok(-1), |most| most.as_int())?;
+            let parts = usize::try_from(most).map_or(usize::MAX, |most| most.saturating_add(1));
+            match separator {
+                None | Some(Value::None) if name == "rsplit" && most >= 0 => {
+                    fault!("it needs a separator if the number of parts is limited")
+                }
+                None | Some(Value::None) => {
+                    let mut items = Vec::new();
+                    let mut rest = text.trim();
+                    while !rest.is_empty() {
+                        let end =
+                            if items.len() + 1 == parts { None } else { rest.find(char::is_whitespace) };
+                        let (part, after) = rest.split_at(end.unwrap_or(rest.len()));
+                        let part = budget.text(part)?;
+                        budget.push_item(&mut items, part)?;
+                        rest = after.trim_start();
+                    }
+                    Value::list(items)
+                }
+                Some(separator) => {
+                    let separator = separator.as_text()?;
+                    if separator.is_empty() {
+                        fault!("its separator is empty");
+                    }
+                    let mut items = Vec::new();
+                    let mut add = |part: &str| {
+                        let part = budget.text(part)?;
+                        budget.push_item(&mut items, part)
+                    };
+                    if name == "split" {
+                        text.splitn(parts, &**separator).try_for_each(&mut add)?;
+                    } else {
+                        text.rsplitn(parts, &**separator).try_for_each(&mut add)?;
+                        items.reverse();
+                    }
+                    Value::list(items)
+                }
+            }
+        }
+        "splitlines" => {
+            let [] = passed.bind([])?;
+            let mut items = Vec::new();
+            for line in text.lines() {
+                let line = budget.text(line)?;
+                budget.push_item(&mut items, line)?;
+            }
+            Value::list(items)
+        }
+        "startswith" | "endswith" => {
+            let [affix] = passed.bind(["prefix"])?;
+            let affix = affix.unwrap_or(Value::Undefined);
+            let affixes = match &affix {
+                Value::List(list) => &list.items[..],
+                one => std::slice::from_ref(one),
+            };
+            for affix in affixes {
+                let affix = affix.as_text()?;
+                budget.look(affix.len())?;
+                let is_there = match name {
+                    "startswith" => text.starts_with(&**affix),
+                    _ => text.ends_with(&**affix),
+                };
+                if is_there {
+                    return Ok(Value::Bool(true));
+                }
+            }
+            Ok(Value::Bool(false))
+        }
+        "removeprefix" | "removesuffix" => {
+            let [affix] = passed.bind(["affix"])?;
+            let affix = affix.unwrap_or(Value::Undefined);
+            let affix = affix.as_text()?;
+            let cut = if name == "removeprefix" {
+                text.strip_prefix(&**affix)
+            } else {
+                text.strip_suffix(&**affix)
+            };
+            budget.text(cut.unwrap_or(text))
+        }
+        "replace" => {
+            let [old, new, count] = passed.bind(["old", "new", "count"])?;
+            let (old, new) = (old.unwrap_or(Value::Undefined), new.unwrap_or(Value::Undefined));
+            let (old, new) = (old.as_text()?, new.as_text()?);
+            let most = match count {
+                None | Some(Value::None) => usize::MAX,
+                Some(count) => usize::try_from(count.as_int()?).unwrap_or(usize::MAX),
+            };
+            let count = text.matches(&**old).take(most).count();
+            budget.make(text.len().saturating_add(count.saturating_mul(new.len())))?;
+            Ok(Value::Text(text.replacen(&**old, new, count).into()))
+        }
+        "find" | "rfind" | "count" => {
+            let [part] = passed.bind(["sub"])?;
+            let part = part.unwrap_or(Value::Undefined);
+            let part = part.as_text()?;
+            let place = match name {
+                "count" => return Ok(Value::Int(text.matches(&**part).count() as i64)),
+                "find" => text.find(&**part),
+                _ => text.rfind(&**part),
+            };
+            Ok(Value::Int(place.map_or(-1, |place| text[..place].chars().count() as i64)))
+        }
+        "join" => {
+            let [items] = passed.bind(["iterable"])?;
+            let items = machine.items(&items.unwrap_or(Value::Undefined))?;
+            let mut joined = String::new();
+            for (number, item) in items.items.iter().enumerate() {
+                machine.budget.push(&mut joined, if number > 0 { text } else { "" })?;
+                machine.budget.push(&mut joined, item.as_text()?)?;
+            }
+            machine.budget.text(&joined)
+        }
+        "format" => format(text, passed, budget),
+        "isdigit" | "isnumeric" | "isdecimal" => all(char::is_numeric),
+        "isalpha" => all(char::is_alphabetic),
+        "isalnum" => all(char::is_alphanumeric),
+        "isspace" => all(char::is_whitespace),
+        "isupper" | "islower" => {
+            let (upper, lower) = (text.contains(char::is_uppercase), text.contains(char::is_lowercase));
+            Ok(Value::Bool(if name == "isupper" { upper && !lower } else { lower && !upper }))
+        }
+        _ => fault!("a text has no such method"),
+    }
+}
+
+/// A text whose words start with capitals, as does the text; words start after some letters.
+pub(super) fn title(text: &str, starts_after: impl Fn(char) -> bool, budget: &mut Budget) -> Outcome<Value> {
+    budget.make(text.len())?;
+    let (mut titled, mut starts) = (String::new(), true);
+    for letter in text.chars() {
+        if starts {
+            titled.extend(letter.to_uppercase());
+        } else {
+            titled.extend(letter.to_lowercase());
+        }
+        starts = starts_after(letter);
+    }
+    budget.text(&titled)
+}
+
+/// A text with values in place of `%s`, `%d`, `%i`, `%f` and `%r`.
+pub(super) fn percent(text: &str, values: &[Value], budget: &mut Budget) -> Outcome<Value> {
+    let (mut formatted, mut values, mut rest) = (String::new(), values.iter(), text);
+    while let Some((before, after)) = rest.split_once('%') {
+        budget.push(&mut formatted, before)?;
+        let digits = after.strip_prefix('.').map_or("", |after| {
+            &after[..after.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(after.len())]
+        });
+        if digits.len() > 2 {
+            fault!("a format has more than 99 digits");
+        }
+        let after = if digits.is_empty() { after } else { &after[1 + digits.len()..] };
+        let Some(kind) = after.chars().next() else { fault!("a format ends with '%'") };
+        rest = &after[kind.len_utf8()..];
+        if kind == '%' {
+            budget.push(&mut formatted, "%")?;
+            continue;
+        }
+        let Some(value) = values.next() else { fault!("a format has more places than there are values") };
+        match (kind, value) {
+            ('s', value) => value.show(&mut formatted, budget)?,
+            ('d' | 'i', Value::Float(value)) => {
+                budget.push(&mut formatted, &format!("{:.0}", value.trunc()))?
+            }
+            ('d' | 'i', value) => budget.push(&mut formatted, &value.as_int()?.to_string())?,
+            ('f', value) => {
+                let Some(value) = value.as_float() else {
+                    fault!("'%f' needs a number, not {}", value.kind())
+                };
+                let digits = digits.parse().unwrap_or(6);
+                budget.push(&mut formatted, &format!("{value:.digits$}"))?;
+            }
+            _ => fault!("a format has '%{kind}', which has no meaning here"),
+        }
+    }
+    if values.next().is_some() {
+        fault!("a format has fewer places than there are values");
+    }
+    budget.push(&mut formatted, rest)?;
+    budget.text(&formatted)
+}
+
+/// A text with values in place of braces, which contain a number, a name or nothing.
+fn format(text: &str, passed: Passed, budget: &mut Budget) -> Outcome<Value> {
+    let (mut formatted, mut rest, mut next) = (String::new(), text, 0);
+    while let Some(place) = rest.find(['{', '}']) {
+        budget.push(&mut formatted, &rest[..place])?;
+        let (brace, after) = rest[place..].split_at(1);
+        if after.starts_with(brace) {
+            budget.push(&mut formatted, brace)?;
+            rest = &after[1..];
+            continue;
+        }
+        let Some((field, after)) = after.split_once('}').filter(|_| brace == "{") else {
+            fault!("a format has a single '{brace}'")
+        };
+        let value = if field.is_empty() {
+            next += 1;
+            passed.positional.get(next - 1)
+        } else if let Ok(number) = field.parse::<usize>() {
+            passed.positional.get(number)
+        } else {
+            budget.steps(passed.named.len())?;
+            passed.named.iter().find(|(name, _)| &**name == field).map(|(_, value)| value)
+        };
+        let Some(value) = value else { fault!("a format has a place without a value") };
+        value.show(&mut formatted, budget)?;
+        rest = after;
+    }
+    budget.push(&mut formatted, rest)?;
+    budget.text(&formatted)
+}

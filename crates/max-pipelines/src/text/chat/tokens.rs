@@ -1,0 +1,237 @@
+//! The text of a template as tokens.
+//!
+//! White space is as with `trim_blocks` and `lstrip_blocks`: a line break after a tag goes, and so does the space before one
+//! that starts its line. Signs inside the brackets of a tag say otherwise: `-` takes all white space on its side, `+` none.
+
+use std::sync::Arc;
+
+use super::budget::{Fault, Outcome, fault};
+
+/// A token.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Token {
+    /// What is written as it is.
+    Data(Arc<str>),
+    /// The start of a value to be written: `{{`.
+    Value,
+    /// The start of a statement: `{%`.
+    Statement,
+    /// The end of either.
+    Close,
+    Name(Arc<str>),
+    Text(Arc<str>),
+    Int(i64),
+    Float(f64),
+    Sign(&'static str),
+    /// The end of the template.
+    End,
+}
+
+/// The signs, longer ones before those that they start with.
+const SIGNS: &[&str] = &[
+    "**", "//", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "<", ">", "=", ".", ",", ":", "|", "(",
+    ")", "[", "]", "{", "}",
+];
+
+/// The tokens of a template, each with its line; the last one is the end.
+pub(super) fn read(source: &str) -> Outcome<Vec<(Token, usize)>> {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let source = source.strip_suffix('\n').unwrap_or(&source);
+    let mut lexer = Lexer { rest: source, line: 1, starts_line: true, tokens: Vec::new() };
+    while !lexer.rest.is_empty() {
+        let line = lexer.line;
+        lexer.part().map_err(|fault| fault.at(line))?;
+    }
+    lexer.push(Token::End);
+    Ok(lexer.tokens)
+}
+
+struct Lexer<'a> {
+    rest: &'a str,
+    line: usize,
+    /// Whether what comes next starts a line.
+    starts_line: bool,
+    tokens: Vec<(Token, usize)>,
+}
+
+impl Lexer<'_> {
+    fn push(&mut self, token: Token) {
+        self.tokens.push((token, self.line));
+    }
+
+    /// Goes on by some bytes.
+    fn skip(&mut self, count: usize) {
+        let (skipped, rest) = self.rest.split_at(count);
+        self.line += skipped.matches('\n').count();
+        if let Some(last) = skipped.chars().next_back() {
+            self.starts_line = last == '\n';
+        }
+        self.rest = rest;
+    }
+
+    /// Reads data, and the tag after it if there is one.
+    fn part(&mut self) -> Outcome<()> {
+        let rest = self.rest;
+        let is_tag = |at: &usize| matches!(rest.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#'));
+        let tag = rest.match_indices('{').map(|(at, _)| at).find(is_tag);
+        let (data, kind) = tag.map_or((rest, 0), |at| (&rest[..at], rest.as_bytes()[at + 1]));
+        let sign = tag.and_then(|at| rest.as_bytes().get(at + 2)).filter(|sign| matches!(sign, b'-' | b'+'));
+        let kept = match (kind, sign) {
+            (0, _) => data,
+            (_, Some(b'-')) => data.trim_end(),
+            (b'{', _) | (_, Some(_)) => data,
+            _ => {
+                let first = if self.starts_line { Some(0) } else { None };
+                let line = data.rfind('\n').map(|at| at + 1).or(first);
+                line.filter(|&line| data[line..].trim().is_empty()).map_or(data, |line| &data[..line])
+            }
+        };
+        if !kept.is_empty() {
+            self.push(Token::Data(kept.into()));
+        }
+        self.skip(data.len());
+        if tag.is_none() {
+            return Ok(());
+        }
+        self.skip(2 + usize::from(sign.is_some()));
+        match kind {
+            b'#' => {
+                let Some(end) = self.rest.find("#}") else { fault!("a comment is never closed") };
+                let sign = self.rest[..end].chars().next_back();
+                self.skip(end);
+                self.close(sign.filter(|sign| matches!(sign, '-' | '+')), true);
+                Ok(())
+            }
+            b'%' => self.tag(Token::Statement, "%}"),
+            _ => self.tag(Token::Value, "}}"),
+        }
+    }
+
+    /// Goes beyond the two bytes that close a tag, and the white space that belongs to them.
+    fn close(&mut self, sign: Option<char>, trims_line: bool) {
+        self.skip(2);
+        match sign {
+            Some('-') => self.skip(self.rest.len() - self.rest.trim_start().len()),
+            None if trims_line && self.rest.starts_with('\n') => self.skip(1),
+            _ => {}
+        }
+    }
+
+    /// Reads what is in a tag.
+    fn tag(&mut self, open: Token, end: &str) -> Outcome<()> {
+        let trims_line = open == Token::Statement;
+        self.push(open);
+        let mut brackets = 0usize;
+        loop {
+            self.skip(self.rest.len() - self.rest.trim_start().len());
+            let Some(first) = self.rest.chars().next() else {
+                fault!("a tag is never closed: '{end}' is missing")
+            };
+            let sign = Some(first).filter(|sign| matches!(sign, '-' | '+'));
+            if brackets == 0 && self.rest[usize::from(sign.is_some())..].starts_with(end) {
+                self.push(Token::Close);
+                self.skip(usize::from(sign.is_some()));
+                self.close(sign, trims_line);
+                return Ok(());
+            }
+            let token = if first.is_alphabetic() || first == '_' {
+                Token::Name(self.take_while(|letter| letter.is_alphanumeric() || letter == '_').into())
+            } else if first.is_ascii_digit() {
+                self.number()?
+            } else if first == '"' || first == '\'' {
+                self.text(first)?
+            } else if let Some(sign) = SIGNS.iter().find(|sign| self.rest.starts_with(**sign)) {
+                match *sign {
+                    "(" | "[" | "{" => brackets += 1,
+                    ")" | "]" | "}" => brackets = brackets.saturating_sub(1),
+                    _ => {}
+                }
+                self.skip(sign.len());
+                Token::Sign(sign)
+            } else {
+                fault!("'{first}' has no meaning in a tag");
+            };
+            self.push(token);
+        }
+    }
+
+    fn take_while(&mut self, holds: impl Fn(char) -> bool) -> String {
+        let length = self.rest.find(|letter| !holds(letter)).unwrap_or(self.rest.len());
+        let taken = self.rest[..length].to_string();
+        self.skip(length);
+        taken
+    }
+
+    fn number(&mut self) -> Outcome<Token> {
+        let mut digits = self.take_while(|letter| letter.is_ascii_digit() || letter == '_');
+        let mut is_float = false;
+        let mut after = self.rest.chars();
+        if after.next() == Some('.') && after.next().is_some_and(|digit| digit.is_ascii_digit()) {
+            is_float = true;
+            self.skip(1);
+            digits += ".";
+            digits += &self.take_while(|letter| letter.is_ascii_digit() || letter == '_');
+        }
+        let exponent =
+            self.rest.strip_prefix(['e', 'E']).map(|rest| rest.strip_prefix(['-', '+']).unwrap_or(rest));
+        if exponent.is_some_and(|rest| rest.starts_with(|digit: char| digit.is_ascii_digit())) {
+            is_float = true;
+            let sign = usize::from(self.rest[1..].starts_with(['-', '+']));
+            digits += &self.rest[..1 + sign];
+            self.skip(1 + sign);
+            digits += &self.take_while(|letter| letter.is_ascii_digit());
+        }
+        let digits = digits.replace('_', "");
+        if is_float {
+            digits.parse().map(Token::Float).map_err(|_| Fault::new("a number is wrong"))
+        } else {
+            digits.parse().map(Token::Int).map_err(|_| Fault::new("a number is too large"))
+        }
+    }
+
+    /// A text between two marks, with what Python's escapes stand for.
+    fn text(&mut self, mark: char) -> Outcome<Token> {
+        let mut text = String::new();
+        let mut letters = self.rest.char_indices().skip(1);
+        loop {
+            let Some((at, letter)) = letters.next() else { fault!("a text is never closed") };
+            if letter == mark {
+                self.skip(at + 1);
+                return Ok(Token::Text(text.into()));
+            }
+            if letter != '\\' {
+                text.push(letter);
+                continue;
+            }
+            let Some((_, escaped)) = letters.next() else { fault!("a text is never closed") };
+            let digits = match escaped {
+                'x' => 2,
+                'u' => 4,
+                'U' => 8,
+                _ => 0,
+            };
+            match escaped {
+                '\n' => {}
+                'n' => text.push('\n'),
+                't' => text.push('\t'),
+                'r' => text.push('\r'),
+                'a' => text.push('\x07'),
+                'b' => text.push('\x08'),
+                'f' => text.push('\x0c'),
+                'v' => text.push('\x0b'),
+                '0' => text.push('\0'),
+                '\\' | '\'' | '"' => text.push(escaped),
+                'x' | 'u' | 'U' => {
+                    let code = letters.by_ref().take(digits).map(|(_, digit)| digit.to_digit(16));
+                    let code = code.collect::<Option<Vec<_>>>().filter(|code| code.len() == digits);
+                    let code = code.map(|code| code.iter().fold(0u32, |all, digit| (all << 4) | digit));
+                    match code.and_then(char::from_u32) {
+                        Some(letter) => text.push(letter),
+                        None => fault!("'\\{escaped}' is not followed by {digits} digits of a character"),
+                    }
+                }
+                other => text.extend(['\\', other]),
+            }
+        }
+    }
+}
