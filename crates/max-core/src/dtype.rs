@@ -289,7 +289,7 @@ mod tests {
             for &wide in DType::ALL.iter().filter(|dtype| dtype.is_float()) {
                 let all = crate::dispatch!(narrow, A => crate::dispatch!(wide, B => (0..=u8::MAX).all(|bits| {
                     let value = bytemuck::cast::<u8, A>(bits).to_f64();
-                    let back = B::from_f64(value).to_f64();
+                    let back = B::from_double(value).to_f64();
                     back.to_bits() == value.to_bits() || back.is_nan() && value.is_nan()
                 })));
                 assert_eq!(narrow.fits(wide), all, "{narrow} in {wide}");

@@ -62,8 +62,9 @@ pub trait Element: Pod + Send + Sync + PartialEq {
     fn from_real(real: Self::Real) -> Self;
     /// The nearest f64.
     fn to_f64(self) -> f64;
-    /// Floats round to nearest, integers truncate and saturate, bool is true unless zero.
-    fn from_f64(value: f64) -> Self;
+    /// Floats round to nearest, integers truncate and saturate, bool is true unless zero. The 16-bit floats have functions
+    /// of their own that are called `from_f64` and round twice.
+    fn from_double(value: f64) -> Self;
     /// The integer part.
     fn to_i128(self) -> i128;
     /// Floats round to nearest, integers wrap, bool is true unless zero.
@@ -81,7 +82,7 @@ macro_rules! native {
             fn to_real(self) -> $real { self as $real }
             fn from_real(real: $real) -> Self { real as $type }
             fn to_f64(self) -> f64 { self as f64 }
-            fn from_f64(value: f64) -> Self { value as $type }
+            fn from_double(value: f64) -> Self { value as $type }
             fn to_i128(self) -> i128 { self as i128 }
             fn from_i128(value: i128) -> Self { value as $type }
         }
@@ -115,9 +116,9 @@ macro_rules! narrow {
             fn to_real(self) -> f32 { self.to_f32() }
             fn from_real(real: f32) -> Self { $type::from_f32(real) }
             fn to_f64(self) -> f64 { f64::from(self.to_f32()) }
-            fn from_f64(value: f64) -> Self { $type::from_f32(to_odd(value)) }
+            fn from_double(value: f64) -> Self { $type::from_f32(to_odd(value)) }
             fn to_i128(self) -> i128 { self.to_f32() as i128 }
-            fn from_i128(value: i128) -> Self { Self::from_f64(value as f64) }
+            fn from_i128(value: i128) -> Self { Self::from_double(value as f64) }
         }
     )*};
 }
@@ -149,12 +150,12 @@ impl Element for Bool {
         self.to_f64()
     }
     fn from_real(real: f64) -> Self {
-        Bool::from_f64(real)
+        Bool::from_double(real)
     }
     fn to_f64(self) -> f64 {
         f64::from(u8::from(self.get()))
     }
-    fn from_f64(value: f64) -> Self {
+    fn from_double(value: f64) -> Self {
         (value != 0.0).into()
     }
     fn to_i128(self) -> i128 {
@@ -257,7 +258,7 @@ impl Number {
             }
             Number::Float(_) if !dtype.is_float() => return Err(unsafe_cast("is a float and cannot become")),
             Number::Float(f) => {
-                let element = T::from_f64(f);
+                let element = T::from_double(f);
                 (element, holds(f, element) || !f.is_finite() && largest.is_infinite())
             }
         };
@@ -285,7 +286,7 @@ mod tests {
             dispatch!(dtype, T => {
                 assert_eq!(T::DTYPE, dtype);
                 assert_eq!(size_of::<T>(), dtype.size_in_bytes());
-                assert_eq!(T::from_f64(1.0).to_i128(), 1);
+                assert_eq!(T::from_double(1.0).to_i128(), 1);
             });
         }
     }
@@ -293,13 +294,18 @@ mod tests {
     #[test]
     fn doubles_round_once_to_narrow_floats() {
         let tie = 1.0 + 2f64.powi(-11);
-        assert_eq!(<f16 as Element>::from_f64(tie).to_f32(), 1.0);
-        assert_eq!(<f16 as Element>::from_f64(tie + 2f64.powi(-40)).to_f32(), 1.0 + 2f32.powi(-10));
-        assert_eq!(<bf16 as Element>::from_f64(1.0 + 2f64.powi(-8) + 2f64.powi(-50)).to_f32(), 1.0078125);
+        assert_eq!(<f16 as Element>::from_double(tie).to_f32(), 1.0);
+        assert_eq!(<f16 as Element>::from_double(tie + 2f64.powi(-40)).to_f32(), 1.0 + 2f32.powi(-10));
+        assert_eq!(<bf16 as Element>::from_double(1.0 + 2f64.powi(-8) + 2f64.powi(-50)).to_f32(), 1.0078125);
         for extreme in [0.0, -0.0, 1e-300, -1e-300, 1e300, f64::INFINITY, f64::NEG_INFINITY] {
-            assert_eq!(<bf16 as Element>::from_f64(extreme).to_f32(), extreme as f32, "{extreme}");
+            assert_eq!(<bf16 as Element>::from_double(extreme).to_f32(), extreme as f32, "{extreme}");
         }
-        assert!(<f16 as Element>::from_f64(f64::NAN).is_nan());
+        assert!(<f16 as Element>::from_double(f64::NAN).is_nan());
+        // The same where `T` is the type itself.
+        for (dtype, digits) in [(DType::Float16, 11), (DType::BFloat16, 8)] {
+            let above = 1.0 + 2f64.powi(-digits) + 2f64.powi(-40);
+            dispatch!(dtype, T => assert_eq!(T::from_double(above).to_f64(), 1.0 + 2f64.powi(1 - digits)));
+        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn matmul_graph(dtype: DType, [left, right]: [bool; 2]) -> Graph {
 fn tensor(dtype: DType, shape: [usize; 2], seed: usize) -> HostTensor {
     let draw = |i: usize| ((i + seed) * 7919 % 251) as f64 / 16.0 - 8.0;
     let count = shape[0] * shape[1];
-    dispatch!(dtype, T => HostTensor::from_vec(shape, (0..count).map(|i| T::from_f64(draw(i))).collect::<Vec<T>>()))
+    dispatch!(dtype, T => HostTensor::from_vec(shape, (0..count).map(|i| T::from_double(draw(i))).collect::<Vec<T>>()))
         .unwrap()
 }
 

@@ -102,7 +102,7 @@ impl HostTensor {
         self.convert(dtype, |dtype, shape, numbers| {
             dispatch!(dtype, T => {
                 let convert = |number| match number {
-                    Number::Float(f) => T::from_f64(f),
+                    Number::Float(f) => T::from_double(f),
                     Number::Int(i) => T::from_i128(i),
                     Number::Bool(b) => T::from_i128(b.into()),
                 };
@@ -153,7 +153,7 @@ pub fn broadcast_layout(from: &[usize], to: &[usize]) -> Strided {
 /// The dot product: floats are summed in f64 and rounded once, others use their own arithmetic.
 pub fn dot<T: Element>(terms: impl Iterator<Item = (T, T)>) -> T {
     if T::DTYPE.is_float() {
-        return T::from_f64(terms.map(|(a, b)| a.to_f64() * b.to_f64()).sum());
+        return T::from_double(terms.map(|(a, b)| a.to_f64() * b.to_f64()).sum());
     }
     let products = terms.map(|(a, b)| a.to_lane().mul(b.to_lane()));
     T::from_lane(products.fold(T::from_i128(0).to_lane(), Lane::add))
@@ -233,6 +233,18 @@ mod tests {
         assert!(HostTensor::new(DType::Int32, [2], HostBytes::new(vec![0u8; 7])).is_err());
         assert!(byte_count(DType::Float64, &[1 << 62, 2]).is_err());
         assert!(allocate::<f64>(1 << 59).is_err());
+    }
+
+    #[test]
+    fn doubles_become_narrow_floats_without_a_step_between() {
+        // A little more than halfway between two neighbours, less than a single-precision float can tell.
+        let cases = [(DType::BFloat16, 8), (DType::Float16, 11)];
+        for (dtype, digits) in cases {
+            let above = 1.0 + 2f64.powi(-digits) + 2f64.powi(-50);
+            let cast = HostTensor::from([above, -above]).cast(dtype).unwrap().cast(DType::Float64).unwrap();
+            let neighbour = 1.0 + 2f64.powi(1 - digits);
+            assert_eq!(*cast.elements::<f64>().unwrap(), [neighbour, -neighbour], "{dtype}");
+        }
     }
 
     #[test]

@@ -241,7 +241,7 @@ unsafe fn store<T: Element>(from: (*const f32, isize), count: usize, to: *mut u8
         // SAFETY: guaranteed by the caller. Elements need not be aligned.
         unsafe {
             let value = from.0.offset(i as isize * from.1).read_unaligned();
-            to.add(i).write_unaligned(T::from_f64(f64::from(value)));
+            to.add(i).write_unaligned(T::from_double(f64::from(value)));
         }
     }
     Ok(())

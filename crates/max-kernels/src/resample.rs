@@ -482,7 +482,7 @@ unsafe fn store_whole<T: Element>(to: *mut u8, stride: isize, from: *const u8, c
         // SAFETY: guaranteed by the caller.
         unsafe {
             let sum = settled(from.cast::<f64>().add(i).read_unaligned());
-            to.wrapping_offset(i as isize * stride).write_unaligned(T::from_f64(sum));
+            to.wrapping_offset(i as isize * stride).write_unaligned(T::from_double(sum));
         }
     }
 }

@@ -140,7 +140,7 @@ impl PreparedRoiAlign {
                     };
                     let at = address(memory, &self.out, &[m, row, column, first + c]).cast::<T>();
                     // SAFETY: guaranteed by the caller.
-                    unsafe { at.write_unaligned(T::from_f64(value.value())) };
+                    unsafe { at.write_unaligned(T::from_double(value.value())) };
                 }
             }
         }

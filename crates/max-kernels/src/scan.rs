@@ -303,7 +303,7 @@ impl<T: Element> Arithmetic for Floats<T> {
 
     #[inline(always)]
     fn round(sum: f64) -> T {
-        T::from_f64(sum)
+        T::from_double(sum)
     }
 
     #[inline(always)]
@@ -544,7 +544,7 @@ mod tests {
                 let at = if reverse { size - 1 - i } else { i };
                 let at = (line / inner * size + at) * inner + line % inner;
                 let next = within + x[at].to_f64();
-                results[at] = T::from_f64(before + if exclusive { within } else { next });
+                results[at] = T::from_double(before + if exclusive { within } else { next });
                 within = next;
                 if (i + 1) % RUN == 0 {
                     (before, within) = (before + within, 0.0);
@@ -565,10 +565,10 @@ mod tests {
         let kernel =
             Kernel::from(Scan { outer, size, inner, exclusive, reverse, source: access(0), out: access(1) });
         let draw = |i: usize| {
-            T::from_f64((i * 7919 % 6007) as f64 / 512.0 - if T::DTYPE.is_float() { 3.3 } else { 0.0 })
+            T::from_double((i * 7919 % 6007) as f64 / 512.0 - if T::DTYPE.is_float() { 3.3 } else { 0.0 })
         };
         let x: Vec<T> = (0..shape.iter().product()).map(draw).collect();
-        let (source, out) = (Buffer::from(x.clone()), Buffer::from(vec![T::from_f64(7.0); x.len()]));
+        let (source, out) = (Buffer::from(x.clone()), Buffer::from(vec![T::from_double(7.0); x.len()]));
         for threads in [1, 3] {
             let memory = [Memory::of(&source), Memory::of_mut(&out)].map(Result::unwrap);
             crate::prepare(&kernel).unwrap().run(&memory, &Pool::new(threads)).unwrap();

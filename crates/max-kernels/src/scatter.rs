@@ -517,7 +517,7 @@ mod tests {
             (state >> 33) as i64
         };
         let mut some = |count: i64| -> Vec<T> {
-            (0..count).map(|_| T::from_f64((random() % 1000) as f64 / 37.0)).collect()
+            (0..count).map(|_| T::from_double((random() % 1000) as f64 / 37.0)).collect()
         };
         let (input, updates) = (some(outer * size * inner), some(outer * picks * inner));
         let indices: Vec<i32> = (0..by.iter().product::<i64>())

@@ -21,8 +21,8 @@ impl Numbers {
     fn buffer(&mut self, dtype: DType, count: i64) -> Buffer {
         dispatch!(dtype, T => {
             let elements = (0..count).map(|_| match T::DTYPE {
-                DType::Bool => T::from_f64(f64::from(self.next() > -0.5)),
-                _ => T::from_f64(self.next()),
+                DType::Bool => T::from_double(f64::from(self.next() > -0.5)),
+                _ => T::from_double(self.next()),
             });
             Buffer::from(elements.collect::<Vec<T>>())
         })
@@ -75,7 +75,7 @@ fn with_lowest(buffer: &Buffer, count: usize) -> Buffer {
     };
     dispatch!(buffer.dtype(), T => {
         let mut elements = buffer.to_vec::<T>().unwrap();
-        elements[..count].fill(T::from_f64(lowest));
+        elements[..count].fill(T::from_double(lowest));
         Buffer::from(elements)
     })
 }

@@ -188,7 +188,7 @@ fn merge(b: &mut Builder, lhs: ValueId, group: &[Product]) -> Option<Vec<ValueId
     if group.iter().any(|product| product.bias.is_some()) {
         let dtype = b.dtype(product)?;
         // Adding negative zero changes nothing.
-        let nothing = |columns| dispatch!(dtype, T => HostTensor::from_vec([columns], vec![T::from_f64(-0.0); columns]).ok());
+        let nothing = |columns| dispatch!(dtype, T => HostTensor::from_vec([columns], vec![T::from_double(-0.0); columns]).ok());
         let row = |part: &Product| match &part.bias {
             Some((_, row)) => Some(row.clone()),
             None => nothing(part.columns()),

@@ -192,8 +192,8 @@ fn needs_exponent<T: Element>(values: impl Iterator<Item = f64>) -> bool {
     let sizes = values.filter(|&value| value != 0.0).map(f64::abs);
     let (least, most) = sizes.fold((f64::INFINITY, 0f64), |(least, most), v| (least.min(v), most.max(v)));
     // NumPy compares in the array's own type.
-    let ratio = || T::from_f64(most / least).to_f64();
-    most > 0.0 && (most >= exponent_limit(T::DTYPE) || least < T::from_f64(1e-4).to_f64() || ratio() > 1e3)
+    let ratio = || T::from_double(most / least).to_f64();
+    most > 0.0 && (most >= exponent_limit(T::DTYPE) || least < T::from_double(1e-4).to_f64() || ratio() > 1e3)
 }
 
 /// The value from which scientific notation is used: where a dtype's digits no longer reach the decimal point.
@@ -236,7 +236,7 @@ struct Decimal {
 impl Decimal {
     fn shortest<T: Element>(value: f64) -> Decimal {
         let leads_back =
-            |text: &String| text.parse().is_ok_and(|parsed| T::from_f64(parsed).to_f64() == value);
+            |text: &String| text.parse().is_ok_and(|parsed| T::from_double(parsed).to_f64() == value);
         let text = match T::DTYPE {
             DType::Float64 => format!("{value:e}"),
             DType::Float32 => format!("{:e}", value as f32),

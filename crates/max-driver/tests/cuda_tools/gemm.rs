@@ -156,7 +156,7 @@ fn check(case: &Case, device: &Device, gpu: &'static Gpu) -> bool {
             Activation::GeluTanh => 0.5 * sum * (1.0 + inner.tanh()),
         };
     }
-    let rounded = |value: f64| dispatch!(d_type, T => T::from_f64(value).to_f64());
+    let rounded = |value: f64| dispatch!(d_type, T => T::from_double(value).to_f64());
     for (place, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
         // Sums of small whole numbers are exact; only gelu may be slightly off.
         let slack = if case.activation == Activation::GeluTanh { 0.01 + 0.01 * expected.abs() } else { 0.0 };

@@ -29,7 +29,7 @@ fn gpu() -> Option<(Device, &'static Gpu)> {
 /// Elements on a device.
 fn upload(dtype: DType, values: &[f64], device: &Device) -> Buffer {
     dispatch!(dtype, T => {
-        let elements: Vec<T> = values.iter().map(|&value| T::from_f64(value)).collect();
+        let elements: Vec<T> = values.iter().map(|&value| T::from_double(value)).collect();
         Buffer::from_slice(&elements, &[elements.len()]).unwrap().to(device).unwrap()
     })
 }

@@ -142,7 +142,7 @@ fn pattern(dtype: DType, shapes: &[Vec<usize>], build: Build) -> Result<Case> {
     let input = |sizes: &Vec<usize>| {
         let count = sizes.iter().product();
         let draw = |i: usize| (i * 7919 % 6007) as f64 / 3000.0 - 1.0;
-        dispatch!(dtype, T => HostTensor::from_vec(sizes.clone(), (0..count).map(|i| T::from_f64(draw(i))).collect::<Vec<T>>()))
+        dispatch!(dtype, T => HostTensor::from_vec(sizes.clone(), (0..count).map(|i| T::from_double(draw(i))).collect::<Vec<T>>()))
     };
     Ok(Case { graph, inputs: shapes.iter().map(input).collect::<Result<Vec<_>>>()? })
 }

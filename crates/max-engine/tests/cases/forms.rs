@@ -440,7 +440,7 @@ impl KernelForm {
             let sizes = shape.evaluate(bindings)?;
             let count = sizes.iter().product();
             dispatch!(self.dtype, T => {
-                HostTensor::from_vec(sizes, (0..count).map(|i| T::from_f64(number(i))).collect::<Vec<T>>())
+                HostTensor::from_vec(sizes, (0..count).map(|i| T::from_double(number(i))).collect::<Vec<T>>())
             })
         });
         inputs.collect()

@@ -67,7 +67,7 @@ fn parse_input(text: &str, row: DType, seed: usize) -> Option<Input> {
         }
     });
     let value =
-        dispatch!(dtype, T => HostTensor::from_vec(sizes, values.map(T::from_f64).collect::<Vec<T>>()));
+        dispatch!(dtype, T => HostTensor::from_vec(sizes, values.map(T::from_double).collect::<Vec<T>>()));
     Some(Input { ty: TensorType::new(dtype, shape, DeviceRef::CPU), value: value.unwrap() })
 }
 

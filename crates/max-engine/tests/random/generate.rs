@@ -184,7 +184,7 @@ pub fn random_tensor(rng: &mut Rng, dtype: DType, sizes: Vec<usize>, extremes: b
         false => rng.between(-6, 6) as f64,
     };
     dispatch!(dtype, T => {
-        HostTensor::from_vec(sizes, (0..count).map(|_| T::from_f64(draw())).collect::<Vec<T>>())
+        HostTensor::from_vec(sizes, (0..count).map(|_| T::from_double(draw())).collect::<Vec<T>>())
     })
     .expect("as many elements")
 }

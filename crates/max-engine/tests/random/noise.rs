@@ -70,7 +70,7 @@ fn disturbed(x: &HostTensor, (own, common): (f64, f64), rng: &mut Rng) -> HostTe
             // The sign stays: a sum of squares is never negative.
             if !e.is_finite() { e } else if e < 0.0 { moved.min(0.0) } else { moved.max(0.0) }
         };
-        let disturbed = elements.iter().map(|e| T::from_f64(off(e.to_f64(), rng))).collect::<Vec<T>>();
+        let disturbed = elements.iter().map(|e| T::from_double(off(e.to_f64(), rng))).collect::<Vec<T>>();
         HostTensor::from_vec(x.shape(), disturbed).unwrap()
     })
 }
@@ -83,7 +83,7 @@ pub fn mistake(x: &HostTensor) -> Option<HostTensor> {
         let largest = elements.iter().map(|e| e.to_f64().abs()).filter(|e| e.is_finite()).fold(0.0, f64::max);
         let finite = elements.iter_mut().find(|e| e.to_f64().is_finite() && largest > 0.0)?;
         let off = if T::DTYPE.is_float() { largest * part } else { 1.0 };
-        *finite = if T::DTYPE == DType::Bool { T::from_i128(1 - finite.to_i128()) } else { T::from_f64(finite.to_f64() + off) };
+        *finite = if T::DTYPE == DType::Bool { T::from_i128(1 - finite.to_i128()) } else { T::from_double(finite.to_f64() + off) };
         HostTensor::from_vec(x.shape(), elements).ok()
     })
 }

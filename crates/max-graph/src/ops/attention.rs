@@ -123,7 +123,7 @@ impl Operation for Attention {
                     let sum: f64 = weights.iter().sum();
                     results.extend((0..w).map(|column| {
                         let terms = weights.iter().enumerate();
-                        T::from_f64(terms.map(|(j, p)| p / sum * value[(at_value * k + j) * w + column].to_f64()).sum())
+                        T::from_double(terms.map(|(j, p)| p / sum * value[(at_value * k + j) * w + column].to_f64()).sum())
                     }));
                 }
             }

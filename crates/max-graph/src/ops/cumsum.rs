@@ -59,7 +59,7 @@ impl Cumsum {
     /// Floats are summed in f64 and rounded once, others use their own arithmetic.
     fn eval_as<T: Element>(&self, x: &HostTensor) -> Result<Vec<HostTensor>> {
         match T::DTYPE.is_float() {
-            true => self.sums(x, 0.0, |sum, x: T| sum + x.to_f64(), T::from_f64),
+            true => self.sums(x, 0.0, |sum, x: T| sum + x.to_f64(), T::from_double),
             false => {
                 let zero = T::from_i128(0).to_lane();
                 self.sums(x, zero, |sum: T::Lane, x: T| sum.add(x.to_lane()), T::from_lane)

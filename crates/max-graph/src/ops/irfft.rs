@@ -120,7 +120,7 @@ impl Irfft {
                 (real * angle.cos() - imaginary * angle.sin()) * if twice { 2.0 } else { 1.0 }
             };
             let sum: f64 = (0..bins.min(n / 2 + 1)).map(term).sum();
-            results.push(T::from_f64(sum * self.normalization.scale(n)));
+            results.push(T::from_double(sum * self.normalization.scale(n)));
         }
         Ok(vec![HostTensor::from_vec(sizes, results)?])
     }

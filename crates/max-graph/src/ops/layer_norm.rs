@@ -84,7 +84,7 @@ impl Operation for LayerNorm {
                 let scale = 1.0 / (variance + self.epsilon).sqrt();
                 let parameters = gamma.iter().zip(beta.iter());
                 results.extend(row.iter().zip(parameters).map(|(e, (g, b))| {
-                    T::from_f64((e.to_f64() - mean) * scale * g.to_f64() + b.to_f64())
+                    T::from_double((e.to_f64() - mean) * scale * g.to_f64() + b.to_f64())
                 }));
             }
             Ok(vec![HostTensor::from_vec(x.shape(), results)?])

@@ -129,7 +129,7 @@ fn multiply<T: Element>(lhs: &[T], rhs: &[T], [m, k, n]: [usize; 3], results: &m
             let a = a.to_f64();
             row.iter_mut().zip(&wide[l * n..][..n]).for_each(|(sum, b)| *sum += a * b);
         }
-        results.extend(row.iter().map(|&sum| T::from_f64(sum)));
+        results.extend(row.iter().map(|&sum| T::from_double(sum)));
     }
     Ok(())
 }

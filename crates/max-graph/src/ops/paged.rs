@@ -381,7 +381,7 @@ impl Operation for PagedStore {
                 let encoded = match cache.dtype() {
                     DType::UInt8 => QuantizationEncoding::Q8_0.quantize(row)?,
                     dtype => dispatch!(dtype, T => {
-                        row.iter().flat_map(|&x| bytemuck::bytes_of(&<T as Element>::from_f64(f64::from(x))).to_vec()).collect()
+                        row.iter().flat_map(|&x| bytemuck::bytes_of(&<T as Element>::from_double(f64::from(x))).to_vec()).collect()
                     }),
                 };
                 let position = sequence.cached + token;

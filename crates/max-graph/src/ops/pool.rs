@@ -323,7 +323,7 @@ impl Pool {
                 T::from_lane(elements.map(T::to_lane).fold(T::Lane::splat(least), Lane::max))
             }
             Pooling::Mean | Pooling::MeanInside => {
-                T::from_f64(elements.map(T::to_f64).sum::<f64>() / count.max(1) as f64)
+                T::from_double(elements.map(T::to_f64).sum::<f64>() / count.max(1) as f64)
             }
         }
     }

@@ -302,7 +302,7 @@ impl Operation for QMatmul {
                 lhs.chunks_mut(k.max(1)).for_each(round_activations);
             }
             let mut results = allocate::<T>(byte_count(T::DTYPE, &sizes)? / size_of::<T>())?;
-            results.resize(rows * n, T::from_f64(0.0));
+            results.resize(rows * n, T::from_double(0.0));
             for (rows, matrix) in groups {
                 for column in 0..n {
                     let at = matrix * n + column;
@@ -312,7 +312,7 @@ impl Operation for QMatmul {
                     for row in rows.clone() {
                         let terms = lhs[row * k..][..k].iter().zip(&weights);
                         let sum: f64 = terms.map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
-                        results[row * n + column] = T::from_f64(sum);
+                        results[row * n + column] = T::from_double(sum);
                     }
                 }
             }

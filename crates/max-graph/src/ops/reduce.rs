@@ -335,7 +335,7 @@ impl Operation for Reduce {
             ReduceKind::Sum => accumulate::<T>(x, self.axis, 0, |a, b| a + b, Lane::add),
             ReduceKind::Prod => accumulate::<T>(x, self.axis, 1, |a, b| a * b, Lane::mul),
             ReduceKind::Mean => fold(x, self.axis, |row: &mut dyn Iterator<Item = T>| {
-                T::from_f64(pairwise(row, 0.0, |a, b| a + b) / x.shape()[self.axis] as f64)
+                T::from_double(pairwise(row, 0.0, |a, b| a + b) / x.shape()[self.axis] as f64)
             }),
             ReduceKind::Max => lanes::<T>(x, self.axis, Lane::max),
             ReduceKind::Min => lanes::<T>(x, self.axis, Lane::min),
@@ -396,7 +396,7 @@ fn accumulate<T: Element>(
     lane: impl Fn(T::Lane, T::Lane) -> T::Lane,
 ) -> Result<HostTensor> {
     if T::DTYPE.is_float() {
-        return fold(x, axis, |row| T::from_f64(pairwise::<T>(row, identity as f64, &real)));
+        return fold(x, axis, |row| T::from_double(pairwise::<T>(row, identity as f64, &real)));
     }
     let start = T::from_i128(identity).to_lane();
     fold(x, axis, |row| T::from_lane(row.fold(start, |acc, e: T| lane(acc, e.to_lane()))))

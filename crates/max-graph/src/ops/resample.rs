@@ -222,7 +222,7 @@ impl Operation for Resample {
                         };
                         let terms = row.1.iter().enumerate().filter(|(_, weight)| **weight != 0.0);
                         let sum: f64 = terms.map(|(k, weight)| weight * along(row.0 + k)).sum();
-                        T::from_f64(if T::DTYPE.is_float() { sum } else { settled(sum) })
+                        T::from_double(if T::DTYPE.is_float() { sum } else { settled(sum) })
                     }
                 });
             }

@@ -69,8 +69,8 @@ impl Operation for RmsNorm {
                 let scale = 1.0 / (square + self.epsilon).sqrt();
                 results.extend(row.iter().zip(weight.iter()).map(|(e, w)| {
                     let exact = e.to_f64() * scale;
-                    let normal = if self.multiply_before_cast { exact } else { T::from_f64(exact).to_f64() };
-                    T::from_f64(normal * (w.to_f64() + self.weight_offset))
+                    let normal = if self.multiply_before_cast { exact } else { T::from_double(exact).to_f64() };
+                    T::from_double(normal * (w.to_f64() + self.weight_offset))
                 }));
             }
             Ok(vec![HostTensor::from_vec(x.shape(), results)?])
@@ -80,7 +80,7 @@ impl Operation for RmsNorm {
 
 #[cfg(test)]
 mod tests {
-    use max_core::f16;
+    use max_core::{Element, f16};
 
     use crate::text::parse;
     use crate::{HostTensor, interpret};
@@ -101,13 +101,13 @@ mod tests {
             )
         };
         // The mean squares are 25 and 12.5.
-        let round = |x: f64| f64::from(f16::from_f64(x));
+        let round = |x: f64| f64::from(f16::from_double(x));
         let one = run("epsilon = 0.0, weight_offset = 0.0, multiply_before_cast = true").unwrap();
-        assert_eq!(one[..2], [f16::from_f64(0.2 * 3.0), f16::from_f64(1.4 * 0.5)].map(f16::to_f32));
+        assert_eq!(one[..2], [f16::from_double(0.2 * 3.0), f16::from_double(1.4 * 0.5)].map(f16::to_f32));
         let two = run("epsilon = 0.0, weight_offset = 1.0, multiply_before_cast = false").unwrap();
-        assert_eq!(two[..2], [round(0.2) * 4.0, round(1.4) * 1.5].map(|x| f16::from_f64(x).to_f32()));
+        assert_eq!(two[..2], [round(0.2) * 4.0, round(1.4) * 1.5].map(|x| f16::from_double(x).to_f32()));
         let shifted = run("epsilon = 12.5, weight_offset = 0.0, multiply_before_cast = false").unwrap();
-        assert_eq!(shifted[2..], [round(0.6) * 3.0, round(-0.8) * 0.5].map(|x| f16::from_f64(x).to_f32()));
+        assert_eq!(shifted[2..], [round(0.6) * 3.0, round(-0.8) * 0.5].map(|x| f16::from_double(x).to_f32()));
         assert!(run("epsilon = -1.0, weight_offset = 0.0, multiply_before_cast = false").is_err());
     }
 }

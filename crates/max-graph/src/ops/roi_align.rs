@@ -160,7 +160,7 @@ impl Operation for RoiAlign {
                                     })
                                 }
                             };
-                            results.push(T::from_f64(value));
+                            results.push(T::from_double(value));
                         }
                     }
                 }

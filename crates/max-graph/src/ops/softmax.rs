@@ -68,7 +68,7 @@ impl Operation for Softmax {
                 let sum: f64 = (0..len).map(|i| FloatLane::exp(elements[at(i)].to_f64() - max)).sum();
                 for i in 0..len {
                     let shifted = elements[at(i)].to_f64() - max;
-                    results[at(i)] = T::from_f64(if self.log { shifted - FloatLane::log(sum) } else { FloatLane::exp(shifted) / sum });
+                    results[at(i)] = T::from_double(if self.log { shifted - FloatLane::log(sum) } else { FloatLane::exp(shifted) / sum });
                 }
             }
             Ok(vec![HostTensor::from_vec(x.shape(), results)?])

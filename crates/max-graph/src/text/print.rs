@@ -206,7 +206,7 @@ pub fn numbers(tensor: &HostTensor) -> Option<Vec<String>> {
 fn shortest<T: Element>(value: f64, element: T) -> String {
     let short = format!("{:?}", value as f32);
     match short.parse::<f64>() {
-        Ok(back) if bytemuck::bytes_of(&T::from_f64(back)) == bytemuck::bytes_of(&element) => short,
+        Ok(back) if bytemuck::bytes_of(&T::from_double(back)) == bytemuck::bytes_of(&element) => short,
         _ => format!("{value:?}"),
     }
 }

@@ -45,8 +45,8 @@ fn make<T: Element>(random: &mut Random, case: Case) -> Made {
         }
         dispatch!(dtype, E => {
             let elements: Vec<E> = match E::DTYPE {
-                DType::Bool => (0..count).map(|_| E::from_f64(random.below(3) as f64)).collect(),
-                _ => random.elements::<E>(count).into_iter().map(|x| E::from_f64(x.to_f64() / 8.0)).collect(),
+                DType::Bool => (0..count).map(|_| E::from_double(random.below(3) as f64)).collect(),
+                _ => random.elements::<E>(count).into_iter().map(|x| E::from_double(x.to_f64() / 8.0)).collect(),
             };
             numbers.push(elements.iter().map(|x| x.to_f64()).collect());
             slots.push(Buffer::from(elements));
@@ -77,7 +77,7 @@ fn make<T: Element>(random: &mut Random, case: Case) -> Made {
 
 fn run<T: Element>(k: &Attention<i64>, slots: &[Buffer], threads: usize) -> Vec<T> {
     let count = k.batch.iter().product::<i64>() * k.queries * k.width;
-    let out = Buffer::from(vec![T::from_f64(77.0); count as usize]);
+    let out = Buffer::from(vec![T::from_double(77.0); count as usize]);
     let mut memory: Vec<Memory> = slots.iter().map(|slot| Memory::of(slot).unwrap()).collect();
     memory.push(Memory::of_mut(&out).unwrap());
     prepare(&Kernel::Attention(k.clone())).unwrap().run(&memory, &Pool::new(threads)).unwrap();

@@ -102,7 +102,7 @@ fn ordered(slot: u32, dtype: DType, shape: &[i64; 4], planes: bool) -> (Access<i
 
 /// Small whole numbers, whose sums are exact in any order.
 fn whole<T: Element>(random: &mut Random, count: usize) -> Vec<T> {
-    (0..count).map(|_| T::from_f64(random.below(9) as f64 - 4.0)).collect()
+    (0..count).map(|_| T::from_double(random.below(9) as f64 - 4.0)).collect()
 }
 
 /// The results of plain loops, row-major.
@@ -133,7 +133,7 @@ fn expected<T: Element>(case: &Case, kernel: &Conv2d<i64>, x: &[T], weights: &[T
 fn run<T: Element>(kernel: &Conv2d<i64>, x: &[T], weights: &[T], threads: usize) -> Vec<T> {
     let count = kernel.out.iter().product::<i64>() as usize;
     let (x, weights) = (Buffer::from(x.to_vec()), Buffer::from(weights.to_vec()));
-    let out = Buffer::from(vec![T::from_f64(77.0); count]);
+    let out = Buffer::from(vec![T::from_double(77.0); count]);
     let memory = [Memory::of(&x).unwrap(), Memory::of(&weights).unwrap(), Memory::of_mut(&out).unwrap()];
     let prepared = prepare(&Kernel::Conv2d(kernel.clone())).unwrap();
     prepared.run(&memory, &Pool::new(threads)).unwrap();

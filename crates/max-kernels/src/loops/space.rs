@@ -118,8 +118,8 @@ fn empty(kind: Reduction, dtype: DType) -> Literal {
 pub(crate) fn identity(kind: Reduction, dtype: DType) -> Literal {
     match (kind, dtype) {
         (Reduction::Max, DType::Bool) => literal(Bool::FALSE),
-        (Reduction::Max, _) => dispatch!(dtype, T => literal(T::from_f64(f64::NEG_INFINITY))),
-        (Reduction::Min, _) => dispatch!(dtype, T => literal(T::from_f64(f64::INFINITY))),
+        (Reduction::Max, _) => dispatch!(dtype, T => literal(T::from_double(f64::NEG_INFINITY))),
+        (Reduction::Min, _) => dispatch!(dtype, T => literal(T::from_double(f64::INFINITY))),
         _ => empty(kind, dtype),
     }
 }

@@ -153,10 +153,10 @@ fn sums_of_many_elements_are_exact() {
     fn check<T: Element>(shape: &[i64], axis: usize) {
         let (all, length) = (size_of_all(shape), shape[axis] as f64);
         let memory = [
-            bytemuck::cast_slice(&vec![T::from_f64(0.1); all]).to_vec(),
+            bytemuck::cast_slice(&vec![T::from_double(0.1); all]).to_vec(),
             vec![0; all / length as usize * size_of::<T>()],
         ];
-        let expected = T::from_f64(0.1).to_f64() * length;
+        let expected = T::from_double(0.1).to_f64() * length;
         let epsilon = if T::DTYPE == DType::Float64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
         for threads in [1, 2, 3] {
             let results = run(&sum(shape, axis, T::DTYPE, false), &memory, threads).remove(1);

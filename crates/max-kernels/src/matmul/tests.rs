@@ -21,7 +21,7 @@ impl Random {
 
     /// Elements that are small multiples of one half where the type has them, and occasionally anything else.
     pub(crate) fn elements<T: Element>(&mut self, count: usize) -> Vec<T> {
-        (0..count).map(|_| T::from_f64((self.below(64) as f64 - 32.0) / 3.0)).collect()
+        (0..count).map(|_| T::from_double((self.below(64) as f64 - 32.0) / 3.0)).collect()
     }
 
     /// A random layout of a shape in a slot: any order of axes, gaps, negative strides, broadcast batch axes.
@@ -180,7 +180,7 @@ fn check_layout<T: Step>(
     let prepared = prepare(&kernel).unwrap();
     for right in [Memory::of(&y).unwrap(), Memory::of_constant(&constant)] {
         for threads in [1, 2, 3] {
-            let out = Buffer::from(vec![T::from_f64(77.0); expected.len()]);
+            let out = Buffer::from(vec![T::from_double(77.0); expected.len()]);
             let memory = [Memory::of(&x).unwrap(), right, Memory::of_mut(&out).unwrap()];
             prepared.run(&memory, &Pool::new(threads)).unwrap();
             assert!(same(&out.to_vec::<T>().unwrap(), &expected), "{} {kernel:?}", T::DTYPE);
@@ -287,7 +287,7 @@ fn check_epilogue<T: Step>(random: &mut Random, [m, k, n]: [i64; 3]) {
     let (x, y) = (random.elements::<T>(left_count), random.elements::<T>(right_count));
     let bias = random.elements::<T>(n as usize + 1);
     let products = products(&batch, [m, k, n], (&lhs, &x), (&rhs, &y));
-    let mut expected = vec![T::from_f64(0.0); (2 * m * n) as usize];
+    let mut expected = vec![T::from_double(0.0); (2 * m * n) as usize];
     for (at, product) in products.into_iter().enumerate() {
         let (b, i, j) = (at as i64 / (m * n), at as i64 / n % m, at as i64 % n);
         let biased = product.add(bias[j as usize + 1].to_lane());
@@ -308,7 +308,7 @@ fn check_epilogue<T: Step>(random: &mut Random, [m, k, n]: [i64; 3]) {
     let kernel = Kernel::Matmul(Matmul { batch: batch.to_vec(), m, n, k, lhs, rhs, epilogue });
     let [x, y, bias] = [x, y, bias].map(Buffer::from);
     for threads in [1, 3] {
-        let out = Buffer::from(vec![T::from_f64(77.0); expected.len()]);
+        let out = Buffer::from(vec![T::from_double(77.0); expected.len()]);
         let mut memory = [&x, &y, &bias, &out].map(|buffer| Memory::of(buffer).unwrap());
         memory[3] = Memory::of_mut(&out).unwrap();
         prepare(&kernel).unwrap().run(&memory, &Pool::new(threads)).unwrap();
@@ -341,7 +341,7 @@ fn kernels_agree_with_plain_loops() {
                 let matrix =
                     Matrix { start: y.as_ptr(), strides: [columns as isize, 1], size: [depth, columns] };
                 let left = random.elements::<L>(rows * ROW);
-                let mut right = vec![L::from_f64(0.0); depth * columns.next_multiple_of(kernels.width)];
+                let mut right = vec![L::from_double(0.0); depth * columns.next_multiple_of(kernels.width)];
                 let before = random.elements::<L>(rows * columns);
                 let dot = |at: usize| {
                     let (i, j) = (at / columns, at % columns);
@@ -408,7 +408,7 @@ fn matmuls_run_together_with_the_same_bits() {
         }
         let kept = buffers.iter().map(|buffer| Constant::new(buffer.host_bytes().unwrap()));
         let kept: Vec<Constant> = kept.collect();
-        let outputs = || widths.iter().map(|n| Buffer::from(vec![T::from_f64(77.0); (m * n) as usize]));
+        let outputs = || widths.iter().map(|n| Buffer::from(vec![T::from_double(77.0); (m * n) as usize]));
         for threads in [1, 2, 3] {
             let [apart, together] = [0; 2].map(|_| outputs().collect::<Vec<_>>());
             let run = |kernel: &Kernel<i64>, results: &[Buffer]| {

@@ -63,7 +63,7 @@ fn expected<T: Element>(k: &Resample<i64>, x: &[T]) -> Vec<f64> {
 }
 
 fn run<T: Element>(k: &Resample<i64>, x: &[T], room: usize, threads: usize) -> Vec<T> {
-    let (x, out) = (Buffer::from(x.to_vec()), Buffer::from(vec![T::from_f64(77.0); room]));
+    let (x, out) = (Buffer::from(x.to_vec()), Buffer::from(vec![T::from_double(77.0); room]));
     let memory = [Memory::of(&x).unwrap(), Memory::of_mut(&out).unwrap()];
     let prepared = prepare(&Kernel::Resample(k.clone())).unwrap();
     prepared.run(&memory, &Pool::new(threads)).unwrap();
@@ -90,7 +90,7 @@ fn check<T: Element>(random: &mut Random, rule: Rule, shape: [i64; 4], count: [i
             dtype if dtype.is_float() => 0.13,
             _ => 0.0,
         };
-        let want = if T::DTYPE.is_float() { *want } else { T::from_f64(settled(*want)).to_f64() };
+        let want = if T::DTYPE.is_float() { *want } else { T::from_double(settled(*want)).to_f64() };
         assert!((found - want).abs() <= unit * (1.0 + want.abs() * 4.0), "{} {found} {want} {k:?}", T::DTYPE);
     }
 }

@@ -228,7 +228,7 @@ mod tests {
                 let bytes = |element: N| bytemuck::bytes_of(&element)[0];
                 assert_eq!(
                     bytes(N::narrow(value)),
-                    bytes(N::from_f64(f64::from(value))),
+                    bytes(N::from_double(f64::from(value))),
                     "{} {value:e}",
                     N::DTYPE
                 );

@@ -160,10 +160,10 @@ impl<T: Register, const OP: usize> Body for Combine<T, OP> {
 fn identity<T: Element>(op: NumericOp) -> T {
     let bounded = T::DTYPE != DType::Bool;
     match op {
-        NumericOp::Max if bounded => T::from_f64(f64::NEG_INFINITY),
-        NumericOp::Min if bounded => T::from_f64(f64::INFINITY),
-        NumericOp::Mul | NumericOp::Min => T::from_f64(1.0),
-        _ => T::from_f64(0.0),
+        NumericOp::Max if bounded => T::from_double(f64::NEG_INFINITY),
+        NumericOp::Min if bounded => T::from_double(f64::INFINITY),
+        NumericOp::Mul | NumericOp::Min => T::from_double(1.0),
+        _ => T::from_double(0.0),
     }
 }
 

@@ -25,9 +25,9 @@ fn samples<T: Element>(seed: u64) -> Vec<T> {
     let special = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, 1e30, 1e-40, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
     let element = |i: usize| match i % 4 {
         0 => bytemuck::pod_read_unaligned(&noise.next().to_le_bytes()[..size_of::<T>()]),
-        1 => T::from_f64(special[noise.next() as usize % special.len()]),
+        1 => T::from_double(special[noise.next() as usize % special.len()]),
         2 => T::from_i128(noise.next() as i128 % 10 - 5),
-        _ => T::from_f64((noise.next() as i64 as f64) / 1e17),
+        _ => T::from_double((noise.next() as i64 as f64) / 1e17),
     };
     (0..COUNT).map(element).collect()
 }
@@ -186,7 +186,7 @@ fn casts_match_number_conversions() {
                     unsafe { map::cast(isa, from, to)(out.as_mut_ptr().cast(), [arg(&bytes); 3], COUNT / GROUP) };
                     for (out, number) in out.into_iter().zip(&numbers) {
                         let expected: T = match *number {
-                            Number::Float(f) => T::from_f64(f),
+                            Number::Float(f) => T::from_double(f),
                             Number::Int(i) => T::from_i128(i),
                             Number::Bool(b) => T::from_i128(b.into()),
                         };
@@ -248,7 +248,7 @@ fn check_walk<T: Element<Lane: Element>>(isa: Isa, stride: isize, count: usize) 
     let first = if stride < 0 { span - 1 } else { 0 };
     let at = |i: usize| first.wrapping_add_signed(i as isize * stride);
 
-    let mut tile = vec![T::from_f64(7.0).to_lane(); count.next_multiple_of(GROUP)];
+    let mut tile = vec![T::from_double(7.0).to_lane(); count.next_multiple_of(GROUP)];
     let from = memory[1 + first * size..].as_ptr();
     // SAFETY: there are `span` elements after the first byte, and the tile is whole groups.
     unsafe { memory::load(isa, T::DTYPE)(tile.as_mut_ptr().cast(), from, stride, count) };
@@ -308,9 +308,9 @@ fn check_reductions<T: Element<Lane: Element + std::fmt::Debug>>(isa: Isa) {
             };
             let lane = |i: usize| T::from_i128(if repeat { 3 } else { value(i) }).to_lane();
             let tile: Vec<T::Lane> = (0..256)
-                .map(|i| if i < count || repeat { lane(i) } else { T::from_f64(f64::NAN).to_lane() })
+                .map(|i| if i < count || repeat { lane(i) } else { T::from_double(f64::NAN).to_lane() })
                 .collect();
-            let mut acc = vec![T::from_f64(9.0).to_lane(); GROUP];
+            let mut acc = vec![T::from_double(9.0).to_lane(); GROUP];
             // SAFETY: the accumulator is a group, and the tile holds `count` elements.
             unsafe {
                 (reducer.start)(acc.as_mut_ptr().cast());
@@ -320,7 +320,7 @@ fn check_reductions<T: Element<Lane: Element + std::fmt::Debug>>(isa: Isa) {
                 (reducer.add)(acc.as_mut_ptr().cast(), Arg { ptr: rest, repeat }, count - first);
                 (reducer.finish)(acc.as_mut_ptr().cast());
             }
-            let bound = |f: f64| <T::Lane as Element>::from_f64(f);
+            let bound = |f: f64| <T::Lane as Element>::from_double(f);
             let identity = match (kind, T::DTYPE) {
                 (Reduction::Max, dtype) if dtype != DType::Bool => bound(f64::NEG_INFINITY),
                 (Reduction::Min, dtype) if dtype != DType::Bool => bound(f64::INFINITY),
@@ -342,7 +342,7 @@ fn check_reductions<T: Element<Lane: Element + std::fmt::Debug>>(isa: Isa) {
 fn literals_fill_a_group() {
     for &dtype in DType::ALL {
         dispatch!(dtype, T => {
-            let element = T::from_f64(1.5);
+            let element = T::from_double(1.5);
             let mut bits = [0; 8];
             bits[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&element));
             let mut tile = [<T as Element>::Lane::zeroed(); GROUP];
@@ -361,7 +361,7 @@ fn transposes_of_all_shapes() {
         for (rows, cols) in [(1, 1), (3, 5), (16, 16), (17, 33), (64, 8), (100, 70), (1, 40), (0, 3)] {
             let (src_stride, dst_stride) = (cols + 3, rows + 2);
             let src: Vec<T> = samples(7).into_iter().cycle().take(rows * src_stride).collect();
-            let mut dst = vec![T::from_f64(1.0); cols * dst_stride];
+            let mut dst = vec![T::from_double(1.0); cols * dst_stride];
             let mut expected = dst.clone();
             for (r, c) in (0..rows).flat_map(|r| (0..cols).map(move |c| (r, c))) {
                 expected[c * dst_stride + r] = src[r * src_stride + c];

@@ -97,7 +97,7 @@ where
 
 fn run<T: Element>(kernel: &Window<i64>, x: &[T], threads: usize) -> Vec<T> {
     let x = Buffer::from(x.to_vec());
-    let out = Buffer::from(vec![T::from_f64(77.0); kernel.out.iter().product::<i64>() as usize]);
+    let out = Buffer::from(vec![T::from_double(77.0); kernel.out.iter().product::<i64>() as usize]);
     let memory = [Memory::of(&x).unwrap(), Memory::of_mut(&out).unwrap()];
     let prepared = prepare(&Kernel::Window(kernel.clone())).unwrap();
     prepared.run(&memory, &Pool::new(threads)).unwrap();
@@ -106,7 +106,7 @@ fn run<T: Element>(kernel: &Window<i64>, x: &[T], threads: usize) -> Vec<T> {
 
 /// Small whole numbers, whose sums are exact in any order.
 fn whole<T: Element>(random: &mut Random, count: usize) -> Vec<T> {
-    (0..count).map(|_| T::from_f64(random.below(9) as f64 - 4.0)).collect()
+    (0..count).map(|_| T::from_double(random.below(9) as f64 - 4.0)).collect()
 }
 
 fn assert_same<T: Element>(got: &[T], expected: &[T], what: &impl std::fmt::Debug) {

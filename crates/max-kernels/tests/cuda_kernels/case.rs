@@ -40,7 +40,7 @@ impl Random {
     pub(crate) fn buffer(&mut self, dtype: DType, count: usize) -> Buffer {
         fn fill<T: Element>(random: &mut Random, count: usize) -> Buffer {
             let step = if T::DTYPE.is_float() { 8.0 } else { 1.0 };
-            let element = |random: &mut Random| T::from_f64((random.below(33) as f64 - 16.0) / step);
+            let element = |random: &mut Random| T::from_double((random.below(33) as f64 - 16.0) / step);
             Buffer::from((0..count).map(|_| element(random)).collect::<Vec<T>>())
         }
         dispatch!(dtype, T => fill::<T>(self, count))
@@ -89,7 +89,7 @@ pub(crate) fn row_major(slot: u32, dtype: DType, shape: &[i64]) -> (Access<i64>,
 
 /// A buffer filled with an element that results do not have by chance.
 pub(crate) fn untouched(dtype: DType, count: usize) -> Buffer {
-    dispatch!(dtype, T => Buffer::from(vec![T::from_f64(77.0); count]))
+    dispatch!(dtype, T => Buffer::from(vec![T::from_double(77.0); count]))
 }
 
 /// Runs all cases on both devices; returns the failures.

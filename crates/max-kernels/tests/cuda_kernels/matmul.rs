@@ -190,9 +190,9 @@ fn of_nan(dtype: DType, size: i64) -> Case {
     };
     let kernel = Matmul { batch: vec![], m: size, n: size, k: size, lhs: lhs.0, rhs: rhs.0, epilogue };
     let [left, right] = dispatch!(dtype, T => {
-        let ones = vec![T::from_f64(1.0); count];
+        let ones = vec![T::from_double(1.0); count];
         let mut left = ones.clone();
-        left[40] = T::from_f64(f64::NAN);
+        left[40] = T::from_double(f64::NAN);
         [left, ones].map(Buffer::from)
     });
     let buffers = vec![left, right, untouched(dtype, count)];

@@ -122,7 +122,7 @@ impl Product {
         let bias: Vec<f64> = (0..n).map(|_| element(random)).collect();
         let of = |dtype: DType, values: &[f64]| {
             dispatch!(dtype, T => {
-                Buffer::from(values.iter().map(|&x| T::from_f64(x)).collect::<Vec<T>>())
+                Buffer::from(values.iter().map(|&x| T::from_double(x)).collect::<Vec<T>>())
             })
         };
         let lhs = of(dtype, &x);

@@ -46,7 +46,7 @@ fn wild(dice: &mut Dice, dtype: DType, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count {
         let value = dice.pick(&choices);
-        dispatch!(dtype, T => bytes.extend_from_slice(bytemuck::bytes_of(&T::from_f64(value))));
+        dispatch!(dtype, T => bytes.extend_from_slice(bytemuck::bytes_of(&T::from_double(value))));
     }
     bytes
 }

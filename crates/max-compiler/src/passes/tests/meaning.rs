@@ -33,7 +33,7 @@ fn tensor(random: &mut Random, dtype: DType, shape: &[usize], special: bool) -> 
         _ => random.below(4001) as f64 / 1000.0 - 2.0,
     };
     let numbers: Vec<f64> = (0..shape.iter().product()).map(draw).collect();
-    dispatch!(dtype, T => HostTensor::from_vec(shape, numbers.into_iter().map(T::from_f64).collect::<Vec<T>>()).unwrap())
+    dispatch!(dtype, T => HostTensor::from_vec(shape, numbers.into_iter().map(T::from_double).collect::<Vec<T>>()).unwrap())
 }
 
 /// The largest difference of elements, relative to their size; NaN equals NaN.

@@ -91,7 +91,7 @@ fn operand(dtype: DType, shape: Vec<usize>, seed: usize) -> Result<HostTensor> {
     const PERIOD: usize = 6007;
     let count: usize = shape.iter().product();
     dispatch!(dtype, T => {
-        let draw = |i: usize| T::from_f64(((i + seed) * 7919 % PERIOD) as f64 / 3003.0 - 1.0);
+        let draw = |i: usize| T::from_double(((i + seed) * 7919 % PERIOD) as f64 / 3003.0 - 1.0);
         let period: Vec<T> = (0..PERIOD).map(draw).collect();
         let mut elements = Vec::with_capacity(count);
         while elements.len() < count {

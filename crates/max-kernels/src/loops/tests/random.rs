@@ -25,7 +25,7 @@ pub(crate) fn elements(dice: &mut Dice, dtype: DType, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count {
         let value = dice.pick(&[-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0]);
-        dispatch!(dtype, T => bytes.extend_from_slice(bytemuck::bytes_of(&T::from_f64(value))));
+        dispatch!(dtype, T => bytes.extend_from_slice(bytemuck::bytes_of(&T::from_double(value))));
     }
     bytes
 }
@@ -88,7 +88,7 @@ impl Maker {
         match self.dice.roll(6) {
             0 => {
                 let mut one = [0; 8];
-                dispatch!(dtype, T => one[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&T::from_f64(1.0))));
+                dispatch!(dtype, T => one[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&T::from_double(1.0))));
                 let one = u64::from_le_bytes(one);
                 self.push(Instr::Literal(Literal { dtype, bits: one }), dtype)
             }

@@ -34,7 +34,7 @@ fn narrow(dtype: DType, register: Bits) -> Bits {
     if held(dtype) == dtype {
         return register;
     }
-    dispatch!(dtype, T => bits(T::from_f64(f64::from(get::<f32>(register)))))
+    dispatch!(dtype, T => bits(T::from_double(f64::from(get::<f32>(register)))))
 }
 
 fn apply(op: ScalarOp, dtype: DType, a: Bits, b: Bits) -> Bits {
@@ -55,7 +55,7 @@ fn apply(op: ScalarOp, dtype: DType, a: Bits, b: Bits) -> Bits {
 fn cast(from: DType, to: DType, value: Bits) -> Bits {
     let cast = dispatch!(held(from), F => dispatch!(to, T => {
         let value = get::<F>(value);
-        bits(if from.is_float() { T::from_f64(value.to_f64()) } else { T::from_i128(value.to_i128()) })
+        bits(if from.is_float() { T::from_double(value.to_f64()) } else { T::from_i128(value.to_i128()) })
     }));
     widen(to, cast)
 }
@@ -66,7 +66,7 @@ fn reduce(kind: Reduction, dtype: DType, row: &[Bits]) -> Bits {
         let lanes = |start: i128, f: fn(<T as Element>::Lane, <T as Element>::Lane) -> <T as Element>::Lane| {
             bits(T::from_lane(row().map(T::to_lane).fold(T::from_i128(start).to_lane(), f)))
         };
-        let reals = |start: f64, f: fn(f64, f64) -> f64| bits(T::from_f64(row().map(T::to_f64).fold(start, f)));
+        let reals = |start: f64, f: fn(f64, f64) -> f64| bits(T::from_double(row().map(T::to_f64).fold(start, f)));
         let bound = |f: fn(<T as Element>::Lane, <T as Element>::Lane) -> <T as Element>::Lane| {
             bits(row().map(T::to_lane).reduce(f).map_or(T::from_i128(0), T::from_lane))
         };
