@@ -380,7 +380,7 @@ impl Parser {
     ) -> Outcome<Expression> {
         let first = operand(self)?;
         let mut others = Vec::new();
-        while let Some((_, operator)) = signs.iter().find(|(sign, _)| *self.peek() == Token::Sign(*sign)) {
+        while let Some((_, operator)) = signs.iter().find(|(sign, _)| *self.peek() == Token::Sign(sign)) {
             self.at += 1;
             others.push((*operator, operand(self)?));
         }
@@ -400,18 +400,21 @@ impl Parser {
         while let Some(step) = self.step()? {
             steps.push(step);
         }
-        while has_filters {
-            if self.takes_sign("|") {
-                steps.push(self.filter()?);
-            } else if self.takes_name("is") {
-                steps.push(self.test()?);
-            } else if *self.peek() == Token::Sign("(") {
-                steps.extend(self.step()?);
-            } else {
-                break;
-            }
+        while let Some(step) = if has_filters { self.filter_or_test()? } else { None } {
+            steps.push(step);
         }
         Ok(if steps.is_empty() { value } else { Expression::Reach(Box::new(value), steps) })
+    }
+
+    /// A filter, a test, or a call of what they gave, if there is one.
+    fn filter_or_test(&mut self) -> Outcome<Option<Access>> {
+        if self.takes_sign("|") {
+            return self.filter().map(Some);
+        }
+        if self.takes_name("is") {
+            return self.test().map(Some);
+        }
+        Ok(if *self.peek() == Token::Sign("(") { Some(Access::Call(self.arguments()?)) } else { None })
     }
 
     fn primary(&mut self) -> Outcome<Expression> {
