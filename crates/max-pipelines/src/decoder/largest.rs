@@ -36,7 +36,7 @@ impl Largest {
             Some(count) => self.find(session, logits, if count <= 1 { 1 } else { MOST }.min(vocab_size))?,
             None => vec![Vec::new(); rows],
         };
-        let of_row = |(row, (wanted, found)): (usize, (&Wanted, Vec<(u32, f32)>))| match wanted {
+        let of_row = |row: usize, wanted: &Wanted, found: Vec<(u32, f32)>| match wanted {
             Wanted::Nothing => Ok(Logits::Largest(Vec::new())),
             // Where nothing can be chosen, all logits tell why.
             Wanted::Largest(count) if found.first().is_some_and(|(_, best)| best.is_finite()) => {
@@ -44,7 +44,8 @@ impl Largest {
             }
             _ => whole(row).map(Logits::All),
         };
-        wanted.iter().zip(found).enumerate().map(of_row).collect()
+        let rows = wanted.iter().zip(found).enumerate();
+        rows.map(|(row, (wanted, found))| of_row(row, wanted, found)).collect()
     }
 
     /// The largest logits of all rows.
