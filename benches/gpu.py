@@ -803,6 +803,18 @@ def eager(bench: Bench) -> None:
         bench.add(Row(name, mine, other, error=error, differs=error > 0))
 
 
+@workload
+def llama(bench: Bench) -> None:
+    """Text generation with a Llama of 8 billion parameters, in time per prompt and per step of decoding."""
+    import llama_gpu
+
+    for row in llama_gpu.ROWS:
+        sides = llama_gpu.ours(row, llama_gpu.EXAMPLE), llama_gpu.theirs(row, min(bench.rounds, 3), llama_gpu.MODE)
+        torch.cuda.empty_cache()
+        mine, other = (row.microseconds(side) for side in sides)
+        bench.add(Row(f"llama {row.name}", mine, compiled=other, note=f"{sides[0]:.1f} {row.unit}"))
+
+
 def page(rows: list[Row], rounds: int) -> str:
     """The table as Markdown."""
     lines = [

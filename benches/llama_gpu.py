@@ -46,6 +46,13 @@ HEADS, KEY_HEADS = SHAPE["num_attention_heads"], SHAPE["num_key_value_heads"]
 DEPTH = WIDTH // HEADS
 GENERATED = 64
 
+# How PyTorch compiles a step.
+MODE = "max-autotune-no-cudagraphs"
+
+# The example that is measured, built; in the folder that `cargo xtask gpu` packs it lies near this script.
+PACKED = Path(__file__).parent / "examples/decoder_speed"
+EXAMPLE = PACKED if PACKED.exists() else Path("target/release/examples/decoder_speed")
+
 
 @dataclass
 class Row:
@@ -59,6 +66,10 @@ class Row:
     @property
     def unit(self) -> str:
         return "tokens/s" if self.decodes else "ms"
+
+    def microseconds(self, figure: float) -> float:
+        """The time of a prompt, or of a step of decoding, that a figure stands for."""
+        return self.batch / figure * 1e6 if self.decodes else figure * 1e3
 
 
 ROWS = [
@@ -195,9 +206,9 @@ def theirs(row: Row, rounds: int, mode: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="run only rows whose names contain one of these")
-    parser.add_argument("--example", type=Path, default=Path("target/release/examples/decoder_speed"))
+    parser.add_argument("--example", type=Path, default=EXAMPLE)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--mode", default="max-autotune-no-cudagraphs", help="how PyTorch compiles a step")
+    parser.add_argument("--mode", default=MODE, help="how PyTorch compiles a step")
     parser.add_argument("--json", metavar="FILE", help="also write the table as JSON")
     parser.add_argument("--list", action="store_true", help="list the rows")
     options = parser.parse_args()

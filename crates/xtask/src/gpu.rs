@@ -27,7 +27,14 @@ const TESTS: &[(&str, &[&str])] = &[
         ],
     ),
     ("max-tensor", &["tensors_gpu"]),
+    ("max-pipelines", &["decoders"]),
 ];
+
+/// The example that the benchmark of text generation runs, and its crate.
+const EXAMPLE: (&str, &str) = ("max-pipelines", "decoder_speed");
+
+/// The models that the tests of `max-pipelines` read.
+const GOLDENS: &str = "crates/max-pipelines/tests/goldens/decoders";
 
 /// The folder must stay small enough to copy to another machine.
 const MOST_BYTES: u64 = 96 << 20;
@@ -64,11 +71,13 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     python_environment(&context)?;
     test_executables(&folder.join("tests"))?;
+    example(&folder.join("examples"))?;
     let pack = "import lzma, pathlib, sys
-for test in list(pathlib.Path(sys.argv[1]).iterdir()):
-    test.with_name(test.name + '.xz').write_bytes(lzma.compress(test.read_bytes()))
-    test.unlink()";
-    exec::run(context.venv().python().args(["-c", pack]).arg(folder.join("tests")))?;
+for built in [built for folder in sys.argv[1:] for built in pathlib.Path(folder).iterdir()]:
+    built.with_name(built.name + '.xz').write_bytes(lzma.compress(built.read_bytes()))
+    built.unlink()";
+    let built = ["tests", "examples"].map(|name| folder.join(name));
+    exec::run(context.venv().python().args(["-c", pack]).args(built))?;
     wheel(&context)?;
     copy(&the_wheel(&context.target.join("wheels"))?, &folder.join("wheel"))?;
     exec::run(
@@ -143,6 +152,19 @@ fn test_executables(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Builds the example of the benchmark and puts it into a folder.
+fn example(folder: &Path) -> Result<(), String> {
+    let (package, name) = EXAMPLE;
+    let mut build = cargo();
+    build.args(["build", "--locked", "--release", "--message-format=json-render-diagnostics"]);
+    build.args(["--package", package, "--example", name]);
+    let built = executables(&exec::output(&mut build)?);
+    let built = built.last().ok_or_else(|| format!("cargo built no example `{name}` of {package}"))?;
+    let file = folder.join(name);
+    copy_as(built, &file)?;
+    exec::run(Command::new("strip").arg(&file))
+}
+
 /// The executables in cargo's messages, which are one JSON object per line.
 fn executables(messages: &str) -> Vec<PathBuf> {
     let executable = |line: &str| {
@@ -163,10 +185,16 @@ fn has_gpu() -> bool {
 
 /// The regular files of a folder whose names match.
 fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(folder).map_err(|error| format!("cannot list {folder}: {error}"))?;
-    let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
     let named = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(&wanted);
-    Ok(paths.filter(|path| path.is_file()).filter(named).collect())
+    Ok(entries(folder)?.into_iter().filter(|path| path.is_file()).filter(named).collect())
+}
+
+/// What is in a folder.
+fn entries(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>, String> {
+    let folder = folder.as_ref();
+    let entries =
+        fs::read_dir(folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
+    Ok(entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect())
 }
 
 /// Copies a file into a folder, under its own name.
@@ -194,10 +222,8 @@ fn make_executable(_: &Path) -> Result<(), String> {
 
 /// The bytes of all files in a folder.
 fn size(folder: &Path) -> Result<u64, String> {
-    let entries =
-        fs::read_dir(folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
     let mut bytes = 0;
-    for path in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
+    for path in entries(folder)? {
         bytes += if path.is_dir() { size(&path)? } else { fs::metadata(&path).map_or(0, |data| data.len()) };
     }
     Ok(bytes)
