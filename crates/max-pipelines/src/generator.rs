@@ -35,7 +35,7 @@ pub struct TextGenerator {
     architecture: &'static str,
     name: String,
     tokenizer: TextTokenizer,
-    chat: Option<ChatTemplate>,
+    chat: Option<Result<ChatTemplate>>,
     sampling: SamplingParams,
     sequences: Sequences,
     load_time: Duration,
@@ -143,7 +143,10 @@ impl TextGenerator {
                 (opened.architecture, name, tokenizer, sampling, opened.load(options, each)?)
             }
         };
-        let chat = tokenizer.chat_template().map(ChatTemplate::new).transpose()?;
+        // What is wrong with a template matters to conversations only.
+        let chat = tokenizer
+            .chat_template()
+            .map(|source| ChatTemplate::new(source).map_err(|error| error.context(format!("in {files}"))));
         if tokenizer.vocab_size() > model.config().vocab_size {
             bail!(
                 value,
@@ -206,6 +209,7 @@ impl TextGenerator {
                 let Some(chat) = &self.chat else {
                     bail!(value, "{} has no chat template: give the prompt as it is", self.name)
                 };
+                let chat = chat.as_ref().map_err(Clone::clone)?;
                 let bos = self.tokenizer.bos();
                 let text =
                     chat.render(messages, true, bos.map(|(_, text)| text), self.tokenizer.eos_text())?;

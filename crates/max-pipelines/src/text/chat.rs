@@ -7,6 +7,7 @@
 mod budget;
 mod dates;
 mod filters;
+mod formats;
 mod json;
 mod machine;
 mod methods;
@@ -85,13 +86,19 @@ impl ChatTemplate {
             ])
         };
         let messages = messages.iter().map(message).collect::<Outcome<_>>().and_then(Value::list);
-        let variables = [
-            ("messages", messages.map_err(wrong)?),
-            ("add_generation_prompt", Value::Bool(add_generation_prompt)),
-            ("bos_token", bos_token.unwrap_or_default().into()),
-            ("eos_token", eos_token.unwrap_or_default().into()),
-        ];
-        self.render_at(variables.map(|(name, value)| (name.into(), value)).into(), SystemTime::now())
+        let mut variables: HashMap<Arc<str>, Value> = HashMap::from([
+            ("messages".into(), messages.map_err(wrong)?),
+            ("add_generation_prompt".into(), Value::Bool(add_generation_prompt)),
+            // Transformers passes these to every template, and tokens only if there are some.
+            ("tools".into(), Value::None),
+            ("documents".into(), Value::None),
+        ]);
+        for (name, token) in [("bos_token", bos_token), ("eos_token", eos_token)] {
+            if let Some(token) = token {
+                variables.insert(name.into(), token.into());
+            }
+        }
+        self.render_at(variables, SystemTime::now())
     }
 
     /// The text for some variables at a time.

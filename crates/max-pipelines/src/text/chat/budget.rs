@@ -17,6 +17,12 @@ const STRIDE: usize = 16;
 /// What an item of a list takes in memory, with a text of its own.
 const ITEM: usize = 64;
 
+/// What a name takes in memory where values have names.
+const NAME: usize = 96;
+
+/// The most letters of a message.
+const MOST_MESSAGE: usize = 1000;
+
 /// What is wrong with a template, and in which line, once that is known.
 #[derive(Debug)]
 pub(super) struct Fault {
@@ -28,8 +34,8 @@ pub(super) struct Fault {
 pub(super) type Outcome<T> = Result<T, Fault>;
 
 impl Fault {
-    pub(super) fn new(message: impl Into<String>) -> Fault {
-        Fault { message: message.into(), line: None }
+    pub(super) fn new(message: &str) -> Fault {
+        Fault { message: shortened(message, MOST_MESSAGE), line: None }
     }
 
     /// The fault, in a line if it has none yet.
@@ -38,10 +44,18 @@ impl Fault {
     }
 }
 
+/// A text, or the start of a long one.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.into(),
+    }
+}
+
 /// Returns a fault with a message.
 macro_rules! fault {
     ($($message:tt)*) => {
-        return Err($crate::text::chat::budget::Fault::new(format!($($message)*)))
+        return Err($crate::text::chat::budget::Fault::new(&format!($($message)*)))
     };
 }
 pub(super) use fault;
@@ -78,6 +92,17 @@ impl Budget {
             None => fault!("it makes more than {} MB of text and lists", BYTES / 1_000_000),
         }
         self.look(bytes)
+    }
+
+    /// Pays for a name that gets a value.
+    pub(super) fn name(&mut self, name: &str) -> Outcome<()> {
+        self.look(name.len())?;
+        self.make(NAME)
+    }
+
+    /// Pays for comparing a name with others.
+    pub(super) fn compare(&mut self, name: &str, others: usize) -> Outcome<()> {
+        self.steps(others.saturating_mul(1 + name.len() / STRIDE))
     }
 
     /// Adds to a text.

@@ -7,7 +7,7 @@ use super::budget::{Outcome, fault};
 use super::machine::{Machine, Passed};
 use super::syntax::{Comparison, Operator};
 use super::value::{List, Value};
-use super::{json, methods, operators};
+use super::{formats, json, methods, operators};
 
 /// What a filter makes of a value.
 pub(super) fn apply(machine: &mut Machine<'_>, name: &str, value: Value, passed: Passed) -> Outcome<Value> {
@@ -29,7 +29,7 @@ pub(super) fn apply(machine: &mut Machine<'_>, name: &str, value: Value, passed:
             shown(machine, value)
         }
         "tojson" => {
-            let options = passed.bind(["indent", "ensure_ascii", "separators", "sort_keys"])?;
+            let options = passed.bind(["ensure_ascii", "indent", "separators", "sort_keys"])?;
             let text = json::text(&value, options, &mut machine.budget)?;
             machine.budget.text(&text)
         }
@@ -39,13 +39,13 @@ pub(super) fn apply(machine: &mut Machine<'_>, name: &str, value: Value, passed:
         }
         "format" => {
             let text = shown(machine, value)?;
-            methods::percent(text.as_text()?, &passed.positional, &mut machine.budget)
+            formats::percent(text.as_text()?, &passed.positional, &mut machine.budget)
         }
         "default" | "d" => {
             let [other, boolean] = passed.bind(["default_value", "boolean"])?;
             let is_missing = match value {
                 Value::Undefined => true,
-                _ => boolean.is_some_and(|boolean| boolean.is_true()) && !value.is_true(),
+                _ => is_true(boolean) && !value.is_true(),
             };
             Ok(if is_missing { other.unwrap_or_else(|| "".into()) } else { value })
         }
@@ -85,6 +85,15 @@ pub(super) fn apply(machine: &mut Machine<'_>, name: &str, value: Value, passed:
 
 /// What a filter makes of items.
 fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Passed) -> Outcome<Value> {
+    // For these a text needs no list of its letters.
+    if let (Value::Text(text), "first" | "last" | "reverse") = (&value, name) {
+        let [] = passed.bind([])?;
+        return match name {
+            "first" => Ok(text.chars().next().map_or(Value::Undefined, Value::from)),
+            "last" => Ok(text.chars().next_back().map_or(Value::Undefined, Value::from)),
+            _ => operators::slice(&value, [None, None, Some(-1)], &mut machine.budget),
+        };
+    }
     let list = match value {
         // As in Jinja, these take what is false for nothing.
         Value::None if name.starts_with("select") || name.starts_with("reject") || name == "map" => {
@@ -104,7 +113,7 @@ fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Pas
         }
         "reverse" => {
             let [] = passed.bind([])?;
-            operators::slice(&value, [None, None, Some(-1)], &mut machine.budget)
+            operators::slice(&Value::List(list), [None, None, Some(-1)], &mut machine.budget)
         }
         "join" => {
             let [separator, attribute] = passed.bind(["d", "attribute"])?;
@@ -127,29 +136,31 @@ fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Pas
             }
             Ok(total)
         }
-        "min" | "max" | "sort" => {
+        "min" | "max" => {
+            let [case, attribute] = passed.bind(["case_sensitive", "attribute"])?;
+            // Of equal items both give the first, which stays before the others in either order.
+            let items = sorted(machine, &list, is_true(case), attribute.as_ref(), name == "max")?;
+            Ok(items.into_iter().next().unwrap_or(Value::Undefined))
+        }
+        "sort" => {
             let [reverse, case, attribute] = passed.bind(["reverse", "case_sensitive", "attribute"])?;
-            let is_reverse = reverse.is_some_and(|reverse| reverse.is_true());
-            let sorted = sorted(machine, &list, case.is_some_and(|case| case.is_true()), attribute.as_ref())?;
-            Ok(match name {
-                "min" => sorted.first().cloned().unwrap_or(Value::Undefined),
-                "max" => sorted.last().cloned().unwrap_or(Value::Undefined),
-                _ if is_reverse => machine.budget.list(sorted.into_iter().rev())?,
-                _ => Value::list(sorted)?,
-            })
+            Value::list(sorted(machine, &list, is_true(case), attribute.as_ref(), is_true(reverse))?)
         }
         "dictsort" => {
-            let [case, by] = passed.bind(["case_sensitive", "by"])?;
-            let by_value = by.is_some_and(|by| matches!(by, Value::Text(by) if &*by == "value"));
+            let [case, by, reverse] = passed.bind(["case_sensitive", "by", "reverse"])?;
+            let by = by.unwrap_or_else(|| "key".into());
+            let place = match &**by.as_text()? {
+                "key" => Value::Int(0),
+                "value" => Value::Int(1),
+                _ => fault!("it sorts by 'key' or by 'value'"),
+            };
             let pairs = methods::call(machine, &value, "items", Passed::default())?;
             let pairs = machine.items(&pairs)?;
-            let by = Value::Int(by_value.into());
-            let pairs = sorted(machine, &pairs, case.is_some_and(|case| case.is_true()), Some(&by))?;
-            Value::list(pairs)
+            Value::list(sorted(machine, &pairs, is_true(case), Some(&place), is_true(reverse))?)
         }
         "unique" => {
             let [case, attribute] = passed.bind(["case_sensitive", "attribute"])?;
-            let is_exact = case.is_some_and(|case| case.is_true());
+            let is_exact = is_true(case);
             let (mut keys, mut kept) = (Vec::<Value>::new(), Vec::new());
             'items: for item in &list.items {
                 let key = sort_key(machine, item, is_exact, attribute.as_ref())?;
@@ -179,7 +190,7 @@ fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Pas
             } else {
                 let filter = first(&mut passed, "the name of a filter")?;
                 for item in &list.items {
-                    machine.budget.make(passed.positional.len().saturating_mul(size_of::<Value>()))?;
+                    machine.budget.make(passed.bytes())?;
                     let value = machine.filter(filter.as_text()?, item.clone(), passed.clone())?;
                     machine.budget.push_item(&mut mapped, value)?;
                 }
@@ -192,7 +203,7 @@ fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Pas
             let test = if passed.positional.is_empty() { None } else { Some(first(&mut passed, "a test")?) };
             let mut kept = Vec::new();
             for item in &list.items {
-                machine.budget.make(passed.positional.len().saturating_mul(size_of::<Value>()))?;
+                machine.budget.make(passed.bytes())?;
                 let value = reached(machine, item, attribute.as_ref())?;
                 let holds = match &test {
                     Some(test) => machine.test(test.as_text()?, &value, passed.clone())?,
@@ -270,6 +281,11 @@ fn first(passed: &mut Passed, what: &str) -> Outcome<Value> {
     Ok(passed.positional.remove(0))
 }
 
+/// Whether an argument is passed and true.
+fn is_true(argument: Option<Value>) -> bool {
+    argument.is_some_and(|argument| argument.is_true())
+}
+
 /// A value as a text.
 fn shown(machine: &mut Machine<'_>, value: Value) -> Outcome<Value> {
     if let Value::Text(_) = value {
@@ -283,7 +299,7 @@ fn shown(machine: &mut Machine<'_>, value: Value) -> Outcome<Value> {
 /// What is reached from an item by names and numbers with dots between them; the item itself without any.
 fn reached(machine: &mut Machine<'_>, item: &Value, path: Option<&Value>) -> Outcome<Value> {
     match path {
-        None => Ok(item.clone()),
+        None | Some(Value::None) => Ok(item.clone()),
         Some(Value::Text(path)) => {
             let mut value = item.clone();
             for part in path.split('.') {
@@ -303,55 +319,35 @@ fn reached(machine: &mut Machine<'_>, item: &Value, path: Option<&Value>) -> Out
 fn sort_key(machine: &mut Machine<'_>, item: &Value, is_exact: bool, path: Option<&Value>) -> Outcome<Value> {
     match reached(machine, item, path)? {
         Value::Text(text) if !is_exact => {
-            machine.budget.make(text.len())?;
+            machine.budget.make(text.len().saturating_mul(methods::CASES))?;
             Ok(Value::Text(text.to_lowercase().into()))
         }
         key => Ok(key),
     }
 }
 
-/// The items in their order, equal ones as they were; all are numbers, or all are texts.
+/// The items in their order, or in the opposite one.
 fn sorted(
     machine: &mut Machine<'_>,
     list: &Arc<List>,
     is_exact: bool,
     path: Option<&Value>,
+    is_reverse: bool,
 ) -> Outcome<Vec<Value>> {
     let mut keyed = Vec::new();
-    let (mut numbers, mut texts, mut bytes) = (0, 0, 0usize);
     for item in &list.items {
         let key = sort_key(machine, item, is_exact, path)?;
-        match &key {
-            Value::Text(text) => (texts, bytes) = (texts + 1, bytes + text.len()),
-            Value::Int(_) | Value::Float(_) | Value::Bool(_) => numbers += 1,
-            other => fault!("{} has no order", other.kind()),
-        }
         machine.budget.make(2 * size_of::<(Value, Value)>())?;
         keyed.push((key, item.clone()));
     }
-    if numbers > 0 && texts > 0 {
-        fault!("texts and numbers have no order");
-    }
-    // Each item is compared about as often as the list can be halved.
-    let rounds = 1 + keyed.len().checked_ilog2().unwrap_or(0) as usize;
-    machine.budget.steps(keyed.len().saturating_mul(rounds))?;
-    machine.budget.look(bytes.saturating_mul(rounds))?;
-    keyed.sort_by(|(a, _), (b, _)| match (a, b) {
-        (Value::Text(a), Value::Text(b)) => a.cmp(b),
-        (a, b) => a.as_float().unwrap_or(0.0).total_cmp(&b.as_float().unwrap_or(0.0)),
-    });
-    Ok(keyed.into_iter().map(|(_, item)| item).collect())
+    operators::ordered(keyed, is_reverse, &mut machine.budget)
 }
 
 /// Lines with space before each but the first, or before all.
 fn indent(machine: &mut Machine<'_>, text: &str, passed: Passed) -> Outcome<Value> {
     let [width, first, blank] = passed.bind(["width", "first", "blank"])?;
-    let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
     let (first, blank) = (is_true(first), is_true(blank));
-    let space = match width.unwrap_or(Value::Int(4)) {
-        Value::Text(space) => Value::Text(space),
-        width => operators::apply(Operator::Multiply, &" ".into(), &width, &mut machine.budget)?,
-    };
+    let space = operators::indentation(&width.unwrap_or(Value::Int(4)), &mut machine.budget)?;
     let mut indented = String::new();
     for (number, line) in text.split('\n').enumerate() {
         if number > 0 {
@@ -359,7 +355,7 @@ fn indent(machine: &mut Machine<'_>, text: &str, passed: Passed) -> Outcome<Valu
         }
         let is_indented = if number == 0 { first } else { blank || !line.is_empty() };
         if is_indented {
-            machine.budget.push(&mut indented, space.as_text()?)?;
+            machine.budget.push(&mut indented, &space)?;
         }
         machine.budget.push(&mut indented, line)?;
     }
@@ -400,11 +396,13 @@ fn round(value: &Value, passed: Passed) -> Outcome<Value> {
         fault!("its precision is from 0 to 15 digits, not {precision}");
     };
     let scale = libm::pow(10.0, digits as f64);
-    let rounded = match method {
-        Some(Value::Text(method)) if &*method == "ceil" => (number * scale).ceil() / scale,
-        Some(Value::Text(method)) if &*method == "floor" => (number * scale).floor() / scale,
+    let method = method.unwrap_or_else(|| "common".into());
+    Ok(match (&**method.as_text()?, value) {
+        ("common", Value::Int(_) | Value::Bool(_)) => Value::Int(value.as_int()?),
         // Digits are rounded correctly when they are written.
-        _ => format!("{number:.digits$}").parse().unwrap_or(number),
-    };
-    Ok(Value::Float(rounded))
+        ("common", _) => Value::Float(format!("{number:.digits$}").parse().unwrap_or(number)),
+        ("ceil", _) => Value::Float((number * scale).ceil() / scale),
+        ("floor", _) => Value::Float((number * scale).floor() / scale),
+        _ => fault!("its method is 'common', 'ceil' or 'floor'"),
+    })
 }

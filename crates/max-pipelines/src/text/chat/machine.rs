@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::budget::{Budget, Fault, Outcome, fault};
+use super::budget::{Budget, Fault, Outcome, fault, shortened};
 use super::syntax::{Access, Arguments, Block, Comparison, Expression, For, Statement, Target, Template};
 use super::value::{List, Loop, Value};
 use super::{dates, filters, methods, operators};
@@ -14,6 +14,12 @@ const MOST_DEPTH: usize = 200;
 
 /// The longest range.
 const MOST_RANGE: u64 = 100_000;
+
+/// The most letters of a name in a message.
+const MOST_SHOWN: usize = 100;
+
+/// What a namespace takes in memory.
+const NAMESPACE: usize = 256;
 
 /// The functions that every template has.
 const FUNCTIONS: [&str; 5] = ["dict", "namespace", "raise_exception", "range", "strftime_now"];
@@ -71,6 +77,11 @@ pub(super) struct Passed {
 }
 
 impl Passed {
+    /// What a copy takes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.positional) + size_of_val(&*self.named)
+    }
+
     /// The values of parameters with some names.
     pub(super) fn bind<const N: usize>(self, names: [&str; N]) -> Outcome<[Option<Value>; N]> {
         let mut values = [const { None }; N];
@@ -136,14 +147,14 @@ impl Machine<'_> {
                 let value = self.value(value)?;
                 self.set(target, value)?;
             }
-            Statement::Capture(target, steps, block) => {
-                let value = self.written(steps, block)?;
-                self.set(target, value)?;
-            }
-            Statement::Filter(steps, block) => {
-                let value = self.written(steps, block)?;
-                value.show(&mut self.output, &mut self.budget)?;
-            }
+            Statement::Capture(target, steps, block) => match self.written(steps, block)? {
+                Ok(value) => self.set(target, value)?,
+                Err(flow) => return Ok(flow),
+            },
+            Statement::Filter(steps, block) => match self.written(steps, block)? {
+                Ok(value) => value.show(&mut self.output, &mut self.budget)?,
+                Err(flow) => return Ok(flow),
+            },
             Statement::With(values, block) => {
                 let mut names = Vec::new();
                 for (target, value) in values {
@@ -174,14 +185,18 @@ impl Machine<'_> {
         result
     }
 
-    /// What a block writes, after some filters.
-    fn written(&mut self, steps: &[Access], block: &Block) -> Outcome<Value> {
+    /// What a block writes, after some filters, or how it leaves the loop that it is in.
+    fn written(&mut self, steps: &[Access], block: &Block) -> Outcome<Result<Value, Flow>> {
         let output = std::mem::take(&mut self.output);
         let flow = self.framed(|machine| machine.block(block));
         let written = std::mem::replace(&mut self.output, output);
-        flow?;
-        let value = self.budget.text(&written)?;
-        self.reach(value, steps)
+        match flow? {
+            Flow::On => {
+                let value = self.budget.text(&written)?;
+                self.reach(value, steps).map(Ok)
+            }
+            flow => Ok(Err(flow)),
+        }
     }
 
     fn iterate(&mut self, iteration: &For) -> Outcome<Flow> {
@@ -202,7 +217,7 @@ impl Machine<'_> {
             list = list_of(kept)?;
         }
         if list.items.is_empty() {
-            return self.block(otherwise);
+            return self.framed(|machine| machine.block(otherwise));
         }
         for (index, item) in list.items.iter().enumerate() {
             let flow = self.framed(|machine| {
@@ -219,7 +234,7 @@ impl Machine<'_> {
 
     /// Gives a value to a name in the innermost frame.
     fn name(&mut self, name: Arc<str>, value: Value) -> Outcome<()> {
-        self.budget.make(size_of::<(Arc<str>, Value)>())?;
+        self.budget.name(&name)?;
         if let Some(names) = self.frames.last_mut() {
             names.insert(name, value);
         }
@@ -233,7 +248,7 @@ impl Machine<'_> {
                 let Value::Namespace(number) = self.lookup(name)? else {
                     fault!("'{name}' is no namespace, so its attributes cannot be set");
                 };
-                self.budget.make(size_of::<(Arc<str>, Value)>())?;
+                self.budget.name(attribute)?;
                 self.namespaces[number].insert(attribute.clone(), value);
                 Ok(())
             }
@@ -255,7 +270,7 @@ impl Machine<'_> {
         let top = self.frames.len();
         let own = self.base.clamp(2, top)..top;
         for number in own.rev().chain([1, 0]) {
-            self.budget.steps(1)?;
+            self.budget.look(name.len())?;
             if let Some(value) = self.frames[number].get(name) {
                 return Ok(value.clone());
             }
@@ -369,7 +384,11 @@ impl Machine<'_> {
                 Ok(text.contains(&**part))
             }
             Value::Map(_) => Ok(container.entry(value, &mut self.budget)?.is_some()),
-            Value::Namespace(number) => Ok(self.namespaces[*number].contains_key(value.as_text()?)),
+            Value::Namespace(number) => {
+                let name = value.as_text()?;
+                self.budget.look(name.len())?;
+                Ok(self.namespaces[*number].contains_key(name))
+            }
             _ => {
                 for item in &self.items(container)?.items {
                     if item.equals(value, &mut self.budget)? {
@@ -412,6 +431,7 @@ impl Machine<'_> {
         }
         let mut named = Vec::new();
         for (name, value) in &arguments.named {
+            self.budget.make(size_of::<(Arc<str>, Value)>())?;
             named.push((name.clone(), self.value(value)?));
         }
         Ok(Passed { positional, named })
@@ -486,8 +506,11 @@ impl Machine<'_> {
                 let name = self.budget.text(name)?;
                 value.entry(&name, &mut self.budget)
             }
-            Value::Namespace(number) => Ok(self.namespaces[*number].get(name).cloned()),
-            Value::Loop(state) => operators::loop_field(state, name),
+            Value::Namespace(number) => {
+                self.budget.look(name.len())?;
+                Ok(self.namespaces[*number].get(name).cloned())
+            }
+            Value::Loop(state) => Ok(operators::loop_field(state, name)),
             _ => Ok(None),
         }
     }
@@ -537,17 +560,19 @@ impl Machine<'_> {
         let [message] = passed.bind(["message"])?;
         let mut text = String::new();
         message.unwrap_or(Value::Undefined).show(&mut text, &mut self.budget)?;
-        Err(Fault::new(text))
+        Err(Fault::new(&text))
     }
 
     fn function(&mut self, name: &str, passed: Passed) -> Outcome<Value> {
         match name {
             "namespace" => {
-                self.budget.make(size_of::<Names>())?;
+                self.budget.make(NAMESPACE)?;
                 let entries = self.entries(passed)?;
                 let mut names = Names::new();
                 for (name, value) in entries {
-                    names.insert(name.as_text()?.clone(), value);
+                    let name = name.as_text()?;
+                    self.budget.name(name)?;
+                    names.insert(name.clone(), value);
                 }
                 self.namespaces.push(names);
                 Ok(Value::Namespace(self.namespaces.len() - 1))
@@ -582,13 +607,25 @@ impl Machine<'_> {
         }
     }
 
-    /// Maps and named values as the entries of one map.
+    /// A map or pairs, and named values, as the entries of one map.
     fn entries(&mut self, passed: Passed) -> Outcome<Vec<(Value, Value)>> {
+        if passed.positional.len() > 1 {
+            fault!("it takes at most 1 argument without a name, not {}", passed.positional.len());
+        }
         let mut entries = Vec::new();
-        for value in passed.positional {
-            let Value::Map(map) = &value else { fault!("a map was expected, not {}", value.kind()) };
-            for (key, value) in &map.entries {
-                put(&mut entries, key.clone(), value.clone(), &mut self.budget)?;
+        for value in &passed.positional {
+            if let Value::Map(map) = value {
+                for (key, value) in &map.entries {
+                    put(&mut entries, key.clone(), value.clone(), &mut self.budget)?;
+                }
+            } else {
+                for pair in &self.items(value)?.items {
+                    let pair = self.items(pair)?;
+                    let [key, value] = &pair.items[..] else {
+                        fault!("a pair was expected, not {} values", pair.items.len());
+                    };
+                    put(&mut entries, key.clone(), value.clone(), &mut self.budget)?;
+                }
             }
         }
         for (name, value) in passed.named {
@@ -617,17 +654,19 @@ impl Machine<'_> {
         if passed.positional.len() > parameters.len() {
             fault!("it takes at most {} arguments, not {}", parameters.len(), passed.positional.len());
         }
-        if let Some((name, _)) =
-            passed.named.iter().find(|(name, _)| !parameters.iter().any(|(p, _)| p == name))
-        {
-            fault!("it has no argument '{name}'");
+        self.budget.make(parameters.len().saturating_mul(size_of::<Option<Value>>()))?;
+        let mut values: Vec<_> = passed.positional.into_iter().map(Some).collect();
+        values.resize(parameters.len(), None);
+        for (name, value) in passed.named {
+            self.budget.compare(&name, parameters.len())?;
+            match parameters.iter().position(|(known, _)| *known == name) {
+                Some(place) if values[place].is_none() => values[place] = Some(value),
+                Some(_) => fault!("its argument '{name}' is passed twice"),
+                None => fault!("it has no argument '{name}'"),
+            }
         }
-        let mut positional = passed.positional.into_iter();
-        for (name, default) in parameters {
-            self.budget.steps(1 + passed.named.len())?;
-            let named =
-                passed.named.iter().find(|(passed, _)| passed == name).map(|(_, value)| value.clone());
-            let value = match (positional.next().or(named), default) {
+        for ((name, default), value) in parameters.iter().zip(values) {
+            let value = match (value, default) {
                 (Some(value), _) => value,
                 (None, Some(default)) => self.value(default)?,
                 (None, None) => Value::Undefined,
@@ -659,7 +698,11 @@ fn list_of(items: Vec<Value>) -> Outcome<Arc<List>> {
     }
 }
 
-/// A fault of something.
+/// A fault of something, which is named once however often it is nested in itself.
 fn about(what: &str, name: &str, fault: Fault) -> Fault {
-    Fault { message: format!("{what} '{name}': {}", fault.message), ..fault }
+    let start = format!("{what} '{}': ", shortened(name, MOST_SHOWN));
+    if fault.message.starts_with(&start) {
+        return fault;
+    }
+    Fault { line: fault.line, ..Fault::new(&format!("{start}{}", fault.message)) }
 }

@@ -1,8 +1,12 @@
-//! Methods of texts, maps, lists and `loop`, and what Python's formats make.
+//! Methods of texts, maps, lists and `loop`.
 
 use super::budget::{Budget, Outcome, fault};
+use super::formats;
 use super::machine::{Machine, Passed};
 use super::value::Value;
+
+/// How many times as long a text becomes at most if the case of its letters changes: a letter may become three.
+pub(super) const CASES: usize = 3;
 
 /// Calls a method.
 pub(super) fn call(machine: &mut Machine<'_>, value: &Value, name: &str, passed: Passed) -> Outcome<Value> {
@@ -80,16 +84,16 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
             let text = if name == "rstrip" { text } else { text.trim_start_matches(goes) };
             budget.text(if name == "lstrip" { text } else { text.trim_end_matches(goes) })
         }
-        "upper" | "lower" | "capitalize" | "title" => {
+        "upper" | "lower" => {
             let [] = passed.bind([])?;
-            // A letter becomes at most three.
-            budget.make(text.len())?;
-            match name {
-                "upper" => Ok(Value::Text(text.to_uppercase().into())),
-                "lower" => Ok(Value::Text(text.to_lowercase().into())),
-                "title" => title(text, |letter| !letter.is_alphabetic(), budget),
-                _ => title(text, |_| false, budget),
-            }
+            budget.make(text.len().saturating_mul(CASES))?;
+            let changed = if name == "upper" { text.to_uppercase() } else { text.to_lowercase() };
+            Ok(Value::Text(changed.into()))
+        }
+        "capitalize" | "title" => {
+            let [] = passed.bind([])?;
+            let has_words = name == "title";
+            title(text, |letter| has_words && !letter.is_alphabetic(), budget)
         }
         "split" | "rsplit" => {
             let [separator, most] = passed.bind(["sep", "maxsplit"])?;
@@ -101,7 +105,7 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
                 }
                 None | Some(Value::None) => {
                     let mut items = Vec::new();
-                    let mut rest = text.trim();
+                    let mut rest = text.trim_start();
                     while !rest.is_empty() {
                         let end =
                             if items.len() + 1 == parts { None } else { rest.find(char::is_whitespace) };
@@ -117,6 +121,8 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
                     if separator.is_empty() {
                         fault!("its separator is empty");
                     }
+                    // A search looks at all that it searches for first, however short the text is.
+                    budget.look(separator.len())?;
                     let mut items = Vec::new();
                     let mut add = |part: &str| {
                         let part = budget.text(part)?;
@@ -180,6 +186,8 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
                 None | Some(Value::None) => usize::MAX,
                 Some(count) => usize::try_from(count.as_int()?).unwrap_or(usize::MAX),
             };
+            // It is searched for twice.
+            budget.look(old.len().saturating_mul(2))?;
             let count = text.matches(&**old).take(most).count();
             budget.make(text.len().saturating_add(count.saturating_mul(new.len())))?;
             Ok(Value::Text(text.replacen(&**old, new, count).into()))
@@ -188,6 +196,7 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
             let [part] = passed.bind(["sub"])?;
             let part = part.unwrap_or(Value::Undefined);
             let part = part.as_text()?;
+            budget.look(part.len())?;
             let place = match name {
                 "count" => return Ok(Value::Int(text.matches(&**part).count() as i64)),
                 "find" => text.find(&**part),
@@ -205,7 +214,7 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
             }
             machine.budget.text(&joined)
         }
-        "format" => format(text, passed, budget),
+        "format" => formats::braces(text, passed, budget),
         "isdigit" | "isnumeric" | "isdecimal" => all(char::is_numeric),
         "isalpha" => all(char::is_alphabetic),
         "isalnum" => all(char::is_alphanumeric),
@@ -220,7 +229,7 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
 
 /// A text whose words start with capitals, as does the text; words start after some letters.
 pub(super) fn title(text: &str, starts_after: impl Fn(char) -> bool, budget: &mut Budget) -> Outcome<Value> {
-    budget.make(text.len())?;
+    budget.make(text.len().saturating_mul(CASES))?;
     let (mut titled, mut starts) = (String::new(), true);
     for letter in text.chars() {
         if starts {
@@ -231,77 +240,4 @@ pub(super) fn title(text: &str, starts_after: impl Fn(char) -> bool, budget: &mu
         starts = starts_after(letter);
     }
     budget.text(&titled)
-}
-
-/// A text with values in place of `%s`, `%d`, `%i`, `%f` and `%r`.
-pub(super) fn percent(text: &str, values: &[Value], budget: &mut Budget) -> Outcome<Value> {
-    let (mut formatted, mut values, mut rest) = (String::new(), values.iter(), text);
-    while let Some((before, after)) = rest.split_once('%') {
-        budget.push(&mut formatted, before)?;
-        let digits = after.strip_prefix('.').map_or("", |after| {
-            &after[..after.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(after.len())]
-        });
-        if digits.len() > 2 {
-            fault!("a format has more than 99 digits");
-        }
-        let after = if digits.is_empty() { after } else { &after[1 + digits.len()..] };
-        let Some(kind) = after.chars().next() else { fault!("a format ends with '%'") };
-        rest = &after[kind.len_utf8()..];
-        if kind == '%' {
-            budget.push(&mut formatted, "%")?;
-            continue;
-        }
-        let Some(value) = values.next() else { fault!("a format has more places than there are values") };
-        match (kind, value) {
-            ('s', value) => value.show(&mut formatted, budget)?,
-            ('d' | 'i', Value::Float(value)) => {
-                budget.push(&mut formatted, &format!("{:.0}", value.trunc()))?
-            }
-            ('d' | 'i', value) => budget.push(&mut formatted, &value.as_int()?.to_string())?,
-            ('f', value) => {
-                let Some(value) = value.as_float() else {
-                    fault!("'%f' needs a number, not {}", value.kind())
-                };
-                let digits = digits.parse().unwrap_or(6);
-                budget.push(&mut formatted, &format!("{value:.digits$}"))?;
-            }
-            _ => fault!("a format has '%{kind}', which has no meaning here"),
-        }
-    }
-    if values.next().is_some() {
-        fault!("a format has fewer places than there are values");
-    }
-    budget.push(&mut formatted, rest)?;
-    budget.text(&formatted)
-}
-
-/// A text with values in place of braces, which contain a number, a name or nothing.
-fn format(text: &str, passed: Passed, budget: &mut Budget) -> Outcome<Value> {
-    let (mut formatted, mut rest, mut next) = (String::new(), text, 0);
-    while let Some(place) = rest.find(['{', '}']) {
-        budget.push(&mut formatted, &rest[..place])?;
-        let (brace, after) = rest[place..].split_at(1);
-        if after.starts_with(brace) {
-            budget.push(&mut formatted, brace)?;
-            rest = &after[1..];
-            continue;
-        }
-        let Some((field, after)) = after.split_once('}').filter(|_| brace == "{") else {
-            fault!("a format has a single '{brace}'")
-        };
-        let value = if field.is_empty() {
-            next += 1;
-            passed.positional.get(next - 1)
-        } else if let Ok(number) = field.parse::<usize>() {
-            passed.positional.get(number)
-        } else {
-            budget.steps(passed.named.len())?;
-            passed.named.iter().find(|(name, _)| &**name == field).map(|(_, value)| value)
-        };
-        let Some(value) = value else { fault!("a format has a place without a value") };
-        value.show(&mut formatted, budget)?;
-        rest = after;
-    }
-    budget.push(&mut formatted, rest)?;
-    budget.text(&formatted)
 }

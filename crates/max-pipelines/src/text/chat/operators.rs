@@ -1,7 +1,9 @@
-//! Operators, slices, and what `loop` has.
+//! Operators, orders, slices, and what `loop` has.
+
+use std::sync::Arc;
 
 use super::budget::{Budget, Outcome, fault};
-use super::methods;
+use super::formats;
 use super::syntax::Operator;
 use super::value::{Loop, Value};
 
@@ -36,7 +38,7 @@ pub(super) fn apply(operator: Operator, left: &Value, right: &Value, budget: &mu
                 Value::List(list) => &list.items[..],
                 value => std::slice::from_ref(value),
             };
-            methods::percent(text, values, budget)
+            formats::percent(text, values, budget)
         }
         (_, Value::Int(_) | Value::Bool(_), Value::Int(_) | Value::Bool(_)) => {
             integers(operator, left.as_int()?, right.as_int()?)
@@ -63,7 +65,8 @@ fn integers(operator: Operator, left: i64, right: i64) -> Outcome<Value> {
             _ => None,
         },
         Operator::Remainder => {
-            left.checked_rem(right).map(|rest| if uneven(rest) { rest + right } else { rest })
+            let rest = left.wrapping_rem(right);
+            Some(if uneven(rest) { rest + right } else { rest })
         }
         Operator::Power if right >= 0 => u32::try_from(right).ok().and_then(|right| left.checked_pow(right)),
         _ => return floats(operator, left as f64, right as f64),
@@ -85,7 +88,13 @@ fn floats(operator: Operator, left: f64, right: f64) -> Outcome<Value> {
         Operator::Divide => left / right,
         Operator::FloorDivide => (left / right).floor(),
         Operator::Remainder => left - right * (left / right).floor(),
-        Operator::Power => libm::pow(left, right),
+        Operator::Power => {
+            let power = libm::pow(left, right);
+            if left.is_finite() && right.is_finite() && !power.is_finite() {
+                fault!("a power is no number, or does not fit 64 bits");
+            }
+            power
+        }
         Operator::Concatenate => fault!("numbers are concatenated as texts"),
     }))
 }
@@ -99,6 +108,49 @@ pub(super) fn negated(value: &Value) -> Outcome<Value> {
             None => fault!("a number does not fit 64 bits"),
         },
     }
+}
+
+/// What has keys, in their order or in the opposite one; what has equal keys stays as it was. All keys are numbers, or all are
+/// texts.
+pub(super) fn ordered<T>(
+    mut keyed: Vec<(Value, T)>,
+    is_reverse: bool,
+    budget: &mut Budget,
+) -> Outcome<Vec<T>> {
+    budget.steps(keyed.len())?;
+    let (mut numbers, mut texts, mut bytes) = (0, 0, 0usize);
+    for (key, _) in &keyed {
+        match key {
+            Value::Text(text) => (texts, bytes) = (texts + 1, bytes + text.len()),
+            Value::Int(_) | Value::Float(_) | Value::Bool(_) => numbers += 1,
+            other => fault!("{} has no order", other.kind()),
+        }
+    }
+    if numbers > 0 && texts > 0 {
+        fault!("texts and numbers have no order");
+    }
+    // Each key is compared about as often as the list can be halved.
+    let rounds = 1 + keyed.len().checked_ilog2().unwrap_or(0) as usize;
+    budget.steps(keyed.len().saturating_mul(rounds))?;
+    budget.look(bytes.saturating_mul(rounds))?;
+    keyed.sort_by(|(a, _), (b, _)| {
+        let (a, b) = if is_reverse { (b, a) } else { (a, b) };
+        match (a, b) {
+            (Value::Text(a), Value::Text(b)) => a.cmp(b),
+            (a, b) => a.as_float().unwrap_or(0.0).total_cmp(&b.as_float().unwrap_or(0.0)),
+        }
+    });
+    Ok(keyed.into_iter().map(|(_, value)| value).collect())
+}
+
+/// What a level is indented by: a text as it is, or as many spaces as a number says.
+pub(super) fn indentation(width: &Value, budget: &mut Budget) -> Outcome<Arc<str>> {
+    if let Value::Text(space) = width {
+        return Ok(space.clone());
+    }
+    let width = usize::try_from(width.as_int()?).unwrap_or(0);
+    budget.make(width)?;
+    Ok(" ".repeat(width).into())
 }
 
 /// The place that an index means among some items, which may be counted from the end.
@@ -142,22 +194,25 @@ pub(super) fn slice(
     }
 }
 
-/// A field of `loop`.
-pub(super) fn loop_field(state: &Loop, name: &str) -> Outcome<Option<Value>> {
+/// A field of `loop`, if it has it.
+pub(super) fn loop_field(state: &Loop, name: &str) -> Option<Value> {
     let (items, index) = (&state.list.items, state.index);
     let number = |number: usize| Some(Value::Int(number as i64));
     let item =
         |place: Option<usize>| Some(place.and_then(|at| items.get(at)).cloned().unwrap_or(Value::Undefined));
-    Ok(match name {
+    match name {
         "index" => number(index + 1),
         "index0" => number(index),
         "revindex" => number(items.len() - index),
         "revindex0" => number(items.len() - index - 1),
         "length" => number(items.len()),
+        // Only loops that call themselves are deeper.
+        "depth" => number(1),
+        "depth0" => number(0),
         "first" => Some(Value::Bool(index == 0)),
         "last" => Some(Value::Bool(index + 1 == items.len())),
         "previtem" => item(index.checked_sub(1)),
         "nextitem" => item(Some(index + 1)),
-        _ => fault!("a loop has no '{name}'"),
-    })
+        _ => None,
+    }
 }

@@ -3,6 +3,7 @@
 //! Operators of one rank and steps from a value to another are lists, and what remains nested is nested at most
 //! [`MOST_DEPTH`] deep. So everything that follows the structure of a template needs little of the stack.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::budget::{Outcome, fault};
@@ -17,7 +18,8 @@ const MOST_DEPTH: usize = 64;
 
 /// Reads a template.
 pub(super) fn parse(source: &str) -> Outcome<Template> {
-    let mut parser = Parser { tokens: tokens::read(source)?, at: 0, depth: 0, macros: Vec::new() };
+    let tokens = tokens::read(source)?;
+    let mut parser = Parser { tokens, at: 0, depth: 0, scopes: 0, macros: Vec::new() };
     match parser.block(&[]) {
         Ok((body, _)) => Ok(Template { body, macros: parser.macros }),
         Err(fault) => Err(fault.at(parser.line())),
@@ -28,6 +30,8 @@ struct Parser {
     tokens: Vec<(Token, usize)>,
     at: usize,
     depth: usize,
+    /// How many of the blocks around what is read have names of their own.
+    scopes: usize,
     macros: Vec<Macro>,
 }
 
@@ -100,6 +104,14 @@ impl Parser {
         result
     }
 
+    /// Reads a block that has names of its own.
+    fn scoped<T>(&mut self, read: impl FnOnce(&mut Parser) -> Outcome<T>) -> Outcome<T> {
+        self.scopes += 1;
+        let result = read(self);
+        self.scopes -= 1;
+        result
+    }
+
     /// Statements up to a tag with one of some names, which is returned; without any, up to the end.
     fn block(&mut self, ends: &[&'static str]) -> Outcome<(Block, &'static str)> {
         let mut block = Block::new();
@@ -144,7 +156,10 @@ impl Parser {
             "set" => return self.assignment(),
             "macro" => return self.definition(),
             // The marks of what an assistant says, which matter for training only.
-            "generation" => return Ok(Statement::With(Vec::new(), self.body("endgeneration")?)),
+            "generation" => {
+                let body = self.scoped(|parser| parser.body("endgeneration"))?;
+                return Ok(Statement::With(Vec::new(), body));
+            }
             "with" => {
                 let mut values = Vec::new();
                 while *self.peek() != Token::Close {
@@ -155,14 +170,14 @@ impl Parser {
                         break;
                     }
                 }
-                return Ok(Statement::With(values, self.body("endwith")?));
+                return Ok(Statement::With(values, self.scoped(|parser| parser.body("endwith"))?));
             }
             "filter" => {
                 let mut filters = vec![self.filter()?];
                 while self.takes_sign("|") {
                     filters.push(self.filter()?);
                 }
-                return Ok(Statement::Filter(filters, self.body("endfilter")?));
+                return Ok(Statement::Filter(filters, self.scoped(|parser| parser.body("endfilter"))?));
             }
             "break" => Statement::Break,
             "continue" => Statement::Continue,
@@ -196,9 +211,9 @@ impl Parser {
         let over = self.sequence(|parser| parser.deeper(Parser::or))?;
         let condition = if self.takes_name("if") { Some(self.expression()?) } else { None };
         self.expect(Token::Close)?;
-        let (body, end) = self.block(&["else", "endfor"])?;
+        let (body, end) = self.scoped(|parser| parser.block(&["else", "endfor"]))?;
         let otherwise = if end == "else" {
-            self.body("endfor")?
+            self.scoped(|parser| parser.body("endfor"))?
         } else {
             self.expect(Token::Close)?;
             Block::new()
@@ -217,15 +232,25 @@ impl Parser {
         while self.takes_sign("|") {
             filters.push(self.filter()?);
         }
-        Ok(Statement::Capture(target, filters, self.body("endset")?))
+        Ok(Statement::Capture(target, filters, self.scoped(|parser| parser.body("endset"))?))
     }
 
     fn definition(&mut self) -> Outcome<Statement> {
         let name = self.name()?;
-        let mut parameters = Vec::new();
+        // A macro knows the names of the template, but not those of blocks around it.
+        if self.scopes > 0 {
+            fault!(
+                "the macro '{name}' is defined in a loop, a macro or another block with names of its own: \
+                 macros are defined outside of these, or in an 'if'"
+            );
+        }
+        let (mut parameters, mut known) = (Vec::new(), HashSet::new());
         self.expect(Token::Sign("("))?;
         while !self.takes_sign(")") {
             let parameter = self.name()?;
+            if !known.insert(parameter.clone()) {
+                fault!("the macro '{name}' has two parameters '{parameter}'");
+            }
             let default = if self.takes_sign("=") { Some(self.expression()?) } else { None };
             parameters.push((parameter, default));
             if !self.takes_sign(",") {
@@ -233,7 +258,7 @@ impl Parser {
                 break;
             }
         }
-        let body = self.body("endmacro")?;
+        let body = self.scoped(|parser| parser.body("endmacro"))?;
         self.macros.push(Macro { name, parameters, body });
         Ok(Statement::Macro(self.macros.len() - 1))
     }
@@ -275,7 +300,7 @@ impl Parser {
         while self.takes_sign(",") && !matches!(self.peek(), Token::Close | Token::Sign(")")) {
             items.push(read(self)?);
         }
-        Ok(Expression::List(items))
+        Ok(Expression::List(fitted(items)))
     }
 
     fn expression(&mut self) -> Outcome<Expression> {
@@ -317,7 +342,7 @@ impl Parser {
         while self.takes_name(word) {
             operands.push(operand(self)?);
         }
-        Ok(make(operands))
+        Ok(make(fitted(operands)))
     }
 
     fn not(&mut self) -> Outcome<Expression> {
@@ -348,7 +373,7 @@ impl Parser {
             }
             others.push((comparison, self.sum()?));
         }
-        Ok(if others.is_empty() { first } else { Expression::Compare(Box::new(first), others) })
+        Ok(if others.is_empty() { first } else { Expression::Compare(Box::new(first), fitted(others)) })
     }
 
     fn sum(&mut self) -> Outcome<Expression> {
@@ -384,7 +409,7 @@ impl Parser {
             self.at += 1;
             others.push((*operator, operand(self)?));
         }
-        Ok(if others.is_empty() { first } else { Expression::Arithmetic(Box::new(first), others) })
+        Ok(if others.is_empty() { first } else { Expression::Arithmetic(Box::new(first), fitted(others)) })
     }
 
     /// A value with its sign, what is reached from it, and filters and tests if wanted.
@@ -403,7 +428,7 @@ impl Parser {
         while let Some(step) = if has_filters { self.filter_or_test()? } else { None } {
             steps.push(step);
         }
-        Ok(if steps.is_empty() { value } else { Expression::Reach(Box::new(value), steps) })
+        Ok(if steps.is_empty() { value } else { Expression::Reach(Box::new(value), fitted(steps)) })
     }
 
     /// A filter, a test, or a call of what they gave, if there is one.
@@ -453,7 +478,7 @@ impl Parser {
                         break;
                     }
                 }
-                Expression::List(items)
+                Expression::List(fitted(items))
             }
             Token::Sign("{") => {
                 let mut entries = Vec::new();
@@ -466,7 +491,7 @@ impl Parser {
                         break;
                     }
                 }
-                Expression::Map(entries)
+                Expression::Map(fitted(entries))
             }
             other => fault!("a value was expected, not {}", described(&other)),
         })
@@ -538,7 +563,7 @@ impl Parser {
                     steps.push(step);
                 }
                 Arguments {
-                    positional: vec![Expression::Reach(Box::new(value), steps)],
+                    positional: vec![Expression::Reach(Box::new(value), fitted(steps))],
                     ..Arguments::default()
                 }
             }
@@ -549,7 +574,7 @@ impl Parser {
 
     fn arguments(&mut self) -> Outcome<Arguments> {
         self.expect(Token::Sign("("))?;
-        let mut arguments = Arguments::default();
+        let (mut arguments, mut known) = (Arguments::default(), HashSet::new());
         while !self.takes_sign(")") {
             let named = match (self.peek(), self.tokens.get(self.at + 1)) {
                 (Token::Name(name), Some((Token::Sign("="), _))) => Some(name.clone()),
@@ -557,9 +582,12 @@ impl Parser {
             };
             if let Some(name) = named {
                 self.at += 2;
+                if !known.insert(name.clone()) {
+                    fault!("there are two arguments '{name}'");
+                }
                 arguments.named.push((name, self.expression()?));
             } else if self.takes_sign("*") {
-                if arguments.rest.replace(self.expression()?).is_some() {
+                if arguments.rest.replace(Box::new(self.expression()?)).is_some() {
                     fault!("there are two arguments with '*'");
                 }
             } else if arguments.named.is_empty() && arguments.rest.is_none() {
@@ -572,8 +600,16 @@ impl Parser {
                 break;
             }
         }
+        arguments.positional = fitted(arguments.positional);
+        arguments.named = fitted(arguments.named);
         Ok(arguments)
     }
+}
+
+/// A list without room for more. Most lists in a template are short, and there are many.
+fn fitted<T>(mut items: Vec<T>) -> Vec<T> {
+    items.shrink_to_fit();
+    items
 }
 
 /// A token, for messages.

@@ -124,6 +124,6 @@ pub(super) enum Access {
 pub(super) struct Arguments {
     pub(super) positional: Vec<Expression>,
     /// What has the last positional ones, if it is written with a `*`.
-    pub(super) rest: Option<Expression>,
+    pub(super) rest: Option<Box<Expression>>,
     pub(super) named: Vec<(Arc<str>, Expression)>,
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use super::*;
+use crate::{DecoderOptions, Prompt, TextGenerator};
 
 /// A value of JSON, whose maps keep their order.
 struct Ordered(Value);
@@ -119,6 +120,32 @@ fn messages_are_rendered() {
     let messages = [ChatMessage::new("user", "Hi"), ChatMessage::new("assistant", "Hello")];
     let found = template.unwrap().render(&messages, true, Some("<s>"), None).unwrap();
     assert_eq!(found, "<s>[user: Hi][assistant: Hello]>");
+    let template = ChatTemplate::new(
+        "{{ tools is defined }} {{ tools is none }} {{ documents is none }} {{ bos_token is defined }} \
+         {{ eos_token is defined }}{{ eos_token }}",
+    );
+    let found = template.unwrap().render(&messages, true, Some("<s>"), None).unwrap();
+    assert_eq!(found, "True True True True False");
+}
+
+#[test]
+fn a_template_that_is_none_matters_to_conversations_only() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/decoders/llama3");
+    let folder = std::env::temp_dir().join(format!("max-template-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(source.join(name), folder.join(name)).unwrap();
+    }
+    std::fs::write(folder.join("tokenizer_config.json"), r#"{"chat_template": "a\n{% for %}"}"#).unwrap();
+    let generator = TextGenerator::load(folder.to_str().unwrap(), &DecoderOptions::default()).unwrap();
+    assert!(generator.has_chat_template());
+    assert!(!generator.tokens(&Prompt::Text("river".into())).unwrap().is_empty());
+    for _ in 0..2 {
+        let error = generator.tokens(&Prompt::Chat(vec![ChatMessage::new("user", "Hi")])).unwrap_err();
+        assert!(error.message().starts_with("the chat template failed in line 2"), "{error}");
+    }
+    drop(generator);
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -180,6 +207,109 @@ fn expressions_mean_what_they_mean_in_python() {
             "{{ range(1, 7, 2) | list }} {{ '%s-%.1f%%' % ['a', 2] }} {{ '{}{b}{{'.format(1, b=2) }}",
             "[1, 3, 5] a-2.0% 12{",
         ),
+        (
+            "{{ ' a  b  '.split(none, 1) }} {{ ' a  b  c '.split(none, 1) }} {{ ' a  b '.split(none, 0) }} {{ '  '.split() }}",
+            "['a', 'b  '] ['a', 'b  c '] ['a  b '] []",
+        ),
+        (
+            "{{ (-9223372036854775807 - 1) % -1 }} {{ 2 ** -1 }} {{ 0 ** 0 }} {{ 10.0 ** -400 }}",
+            "0 0.5 1 0.0",
+        ),
+        (
+            "{{ '\\033' == '\\x1b' }} {{ '\\0\\1' == '\\x00\\x01' }} {{ '\\101\\1012\\400\\9' }}",
+            "True True AA2Ā\\9",
+        ),
+        (
+            "{{ dict([('a', 1), ['b', 2]], c=3) }} {{ dict({'a': 1}, a=2) }} {{ dict(['ab']) }} {{ dict([]) }}",
+            "{'a': 1, 'b': 2, 'c': 3} {'a': 2} {'a': 'b'} {}",
+        ),
+        ("{{ namespace([('a', 1)], c=2).a }} {{ namespace(map).b }}", "1 1"),
+        (
+            "{{ 'abc' | first }} {{ 'abc' | last }} {{ '' | first }}| {{ 'abc' | reverse }} {{ map | reverse | list }}",
+            "a c | cba ['a', 'b']",
+        ),
+        ("{{ ('ab' * 10000000) | first }}{{ ('ab' * 10000000) | last }}", "ab"),
+    ] {
+        assert_eq!(text(source), expected, "{source}");
+    }
+}
+
+#[test]
+fn filters_are_those_of_jinja() {
+    for (source, expected) in [
+        (
+            "{{ 42 | round }} {{ true | round }} {{ 42 | round(1) }} {{ 42 | round(0, 'floor') }} {{ 2.5 | round }} {{ 7.1 | round(0, 'ceil') }}",
+            "42 1 42 42.0 2.0 8.0",
+        ),
+        (
+            "{{ [[1, 'p'], [2, 'q'], [2, 'r'], [1, 's']] | max(attribute=0) }} {{ [[1, 'p'], [2, 'q'], [1, 's']] | min(attribute='0') }}",
+            "[2, 'q'] [1, 'p']",
+        ),
+        (
+            "{{ ['b', 'A', 'a'] | max(true) }} {{ ['b', 'A', 'a'] | min }} {{ list | max(attribute=none) }}",
+            "b A 3",
+        ),
+        (
+            "{{ ['B', 'b', 'a', 'A'] | sort(true) }} {{ ['B', 'b', 'a', 'A'] | sort(false, true) }} {{ [1.5, 1, true] | sort(reverse=true) }}",
+            "['B', 'b', 'a', 'A'] ['A', 'B', 'a', 'b'] [1.5, 1, True]",
+        ),
+        (
+            "{% for k, v in map | dictsort(reverse=true) %}{{ k }}{{ v }}{% endfor %} {% for k, v in {'a': 2, 'b': 2, 'c': 1} | dictsort(false, 'value', true) %}{{ k }}{{ v }}{% endfor %}",
+            "b1a2 a2b2c1",
+        ),
+        (
+            "{{ {'é': '😀\\u2028\\x7f\\x01\\n', 'b': 1} | tojson(true) }}",
+            r#"{"\u00e9": "\ud83d\ude00\u2028\u007f\u0001\n", "b": 1}"#,
+        ),
+        (
+            "{{ {'z': 1, 'b': {'d': 1, 'c': 2}} | tojson(sort_keys=true) }}",
+            r#"{"b": {"c": 2, "d": 1}, "z": 1}"#,
+        ),
+        (
+            "{{ {2: 1, 10: 2, true: 3, 1.5: 4} | tojson(false, none, none, true) }}",
+            r#"{"true": 3, "1.5": 4, "2": 1, "10": 2}"#,
+        ),
+        ("{{ [1, [2], {}] | tojson(false, 2) }}", "[\n  1,\n  [\n    2\n  ],\n  {}\n]"),
+        ("{{ [1, [2]] | tojson(indent='--') }}", "[\n--1,\n--[\n----2\n--]\n]"),
+        ("{{ [1] | tojson(indent=20) }}{{ [1] | tojson(indent=0) }}", "[\n                    1\n][\n1\n]"),
+        (
+            "{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':')) }} {{ [1e400, -1e400] | tojson }}",
+            r#"{"b":1,"a":2} [Infinity, -Infinity]"#,
+        ),
+    ] {
+        assert_eq!(text(source), expected, "{source}");
+    }
+}
+
+#[test]
+fn formats_are_those_of_python() {
+    for (source, expected) in [
+        (
+            "{{ '%.3s|%3s|%5s|%-5s|%05s|%5.1s|%.0s|' % ('abcdef', 'abcd', 'é', 'é', 'a', 'ab', 'ab') }}",
+            "abc|abcd|    é|é    |    a|    a||",
+        ),
+        ("{{ '%r|%5r|%.2r' % ('q', none, 'abc') }}", "'q'| None|'a"),
+        (
+            "{{ '%5d|%-5d|%05d|%-05d|%+d|% d|%+05d|% 05d' % (42, 42, -42, 5, 5, 5, 5, 5) }}",
+            "   42|42   |-0042|5    |+5| 5|+0005| 0005",
+        ),
+        (
+            "{{ '%.3d|%05.3d|%.20d|%i|%d|%d' % (5, 5, 5, 3.9, -0.5, true) }}",
+            "005|00005|00000000000000000005|3|0|1",
+        ),
+        ("{{ '%x|%X|%08x|%o|%5x|' % (255, 255, -255, 8, 10) }}", "ff|FF|-00000ff|10|    a|"),
+        (
+            "{{ '%5.1f|%-8.2f|%08.2f|%.0f|%.f|%f' % (3.14159, -2.5, -2.5, 2.5, 3.5, 1) }}",
+            "  3.1|-2.50   |-0002.50|2|4|1.000000",
+        ),
+        (
+            "{{ '%+.1f|%05f|%f|%f|%05f' % (1, 1e999, -1e999, -0.0, 1e999 - 1e999) }}",
+            "+1.0|00inf|-inf|-0.000000|00nan",
+        ),
+        (
+            "{{ '%d' % 1e25 }} {{ '%%|%s' % 1 }} {{ '%5.1f|%s' | format(2, 'a') }}",
+            "10000000000000000905969664 %|1   2.0|a",
+        ),
     ] {
         assert_eq!(text(source), expected, "{source}");
     }
@@ -219,6 +349,33 @@ fn statements_have_their_scopes() {
         ("{% set a, b = 1, 2 %}{{ a }}{{ b }}{% generation %}{{ b }}{% endgeneration %}", "122"),
         ("  {% if true %}  \n  a\n  {%- endif %}\n {# c #}\nb{{- 1 -}}  \n c\n", "  \n  ab1c"),
         ("a\n  {% if true %}\n  b\n  {% endif %}\nc\n  {%+ if true %}d{% endif +%}\ne", "a\n  b\nc\n  d\ne"),
+        ("{% for i in [] %}{% else %}{% set x = 1 %}{{ x }}{% endfor %}{{ x }}", "1abc"),
+        ("{% for i in list %}{% set z %}{{ i }}{% break %}{% endset %}{{ i }}{% endfor %}{{ z }}-", "-"),
+        (
+            "{% for i in list %}{% filter upper %}a{{ i }}{% if i == 1 %}{% continue %}{% endif %}{% endfilter %}{% endfor %}",
+            "A3A2",
+        ),
+        (
+            "{% for i in [0] %}{{ loop.foo is defined }}{{ loop.foo }}{% for j in [0] %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}{% endfor %}",
+            "False10",
+        ),
+        (
+            "{% if true %}{% macro f() %}{{ x }}{% endmacro %}{% endif %}{% for i in [0] %}{{ f() }}{% endfor %}",
+            "abc",
+        ),
+        (
+            "{% raw %}{{ a }} {% if %} {# c #}{% raw %}{% endraw %}{{ 1 }}",
+            "{{ a }} {% if %} {# c #}{% raw %}1",
+        ),
+        (
+            "a  \n  {% raw %}  \n  {{ a }}\n  {% endraw %}  \nb{% raw %}\nc{% endraw %}\nd",
+            "a  \n  \n  {{ a }}\n  \nb\ncd",
+        ),
+        ("a  \n  {%- raw -%}  \n  {{ a }}\n  {%- endraw -%}  \nb", "a{{ a }}b"),
+        (
+            "{% raw %}a\n  {%+ endraw +%}\n{%raw%}{%endraw%}{% raw %}{% endraw x %}{% endraw %}",
+            "a\n  \n{% endraw x %}",
+        ),
     ] {
         assert_eq!(text(source), expected, "{source}");
     }
@@ -247,6 +404,46 @@ fn errors_name_the_line() {
         ("{{ x ! }}", "'!' has no meaning in a tag"),
         ("{# a", "a comment is never closed"),
         ("{% set x.a = 1 %}", "'x' is no namespace"),
+        ("{% macro f(a, a) %}{% endmacro %}", "the macro 'f' has two parameters 'a'"),
+        ("{{ f(a=1, a=2) }}", "there are two arguments 'a'"),
+        ("{% macro f(a) %}{% endmacro %}{{ f(1, a=2) }}", "its argument 'a' is passed twice"),
+        ("{% macro f(a) %}{% endmacro %}{{ f(b=2) }}", "it has no argument 'b'"),
+        ("{% for i in x %}{% macro f() %}{% endmacro %}{% endfor %}", "the macro 'f' is defined in a loop"),
+        (
+            "{% for i in x %}{% else %}{% macro f() %}{% endmacro %}{% endfor %}",
+            "the macro 'f' is defined in a loop",
+        ),
+        ("{% with %}{% if x %}{% macro f() %}{% endmacro %}{% endif %}{% endwith %}", "or another block"),
+        (
+            "{% macro f() %}{% macro g() %}{% endmacro %}{% endmacro %}",
+            "the macro 'g' is defined in a loop, a macro",
+        ),
+        ("{% set a %}{% macro f() %}{% endmacro %}{% endset %}", "or another block"),
+        ("{% filter upper %}{% macro f() %}{% endmacro %}{% endfilter %}", "or another block"),
+        ("{% raw %}a{% if %}", "'{% endraw %}' is missing"),
+        ("{{ 0 ** -1 }}", "a power is no number"),
+        ("{{ (-8) ** 0.5 }}", "a power is no number"),
+        ("{{ 10.0 ** 400 }}", "a power is no number, or does not fit 64 bits"),
+        ("{{ (-9223372036854775807 - 1) // -1 }}", "a number does not fit 64 bits"),
+        ("{{ dict([1]) }}", "function 'dict': a number has no items"),
+        ("{{ dict([(1, 2, 3)]) }}", "a pair was expected, not 3 values"),
+        ("{{ dict(map, map) }}", "it takes at most 1 argument without a name, not 2"),
+        ("{{ 42 | round(0, 'up') }}", "its method is 'common', 'ceil' or 'floor'"),
+        ("{{ map | dictsort(by='both') }}", "it sorts by 'key' or by 'value'"),
+        ("{{ {1: 1, 'a': 2} | tojson(sort_keys=true) }}", "texts and numbers have no order"),
+        ("{{ '%5%' % 1 }}", "'%%', which has no meaning"),
+        ("{{ '%#x' % 1 }}", "'%#', which has no meaning"),
+        ("{{ '%-' % 1 }}", "a format ends within a place"),
+        ("{{ '%100d' % 1 }}", "a width or a precision of more than 99"),
+        ("{{ '%.99999999999999999999f' % 1 }}", "a width or a precision of more than 99"),
+        ("{{ '%x' % 1.5 }}", "an integer was expected, not a number"),
+        ("{{ '%d' % 1e999 }}", "an integer was expected, not a number"),
+        ("{{ '%d' % '5' }}", "an integer was expected, not a text"),
+        ("{{ '%f' % '5' }}", "a number was expected, not a text"),
+        ("{{ '{:.2f}'.format(1) }}", "more than a number or a name in '{:.2f}'"),
+        ("{{ '{!r}'.format(1) }}", "more than a number or a name in '{!r}'"),
+        ("{{ '{a.b}'.format(a=map) }}", "more than a number or a name in '{a.b}'"),
+        ("{{ '{0[b]}'.format(map) }}", "more than a number or a name in '{0[b]}'"),
     ] {
         let message = message(source);
         assert!(message.contains(expected), "{source}: {message}");
@@ -258,7 +455,8 @@ fn errors_name_the_line() {
 /// A statement again and again, on a namespace with a text and a list.
 fn repeated(statement: &str) -> String {
     format!(
-        "{{% set n = namespace(s='ab', l=[1, 2], k='') %}}{{% for a in range(1000) %}}{{% for b in range(1000) %}}\
+        "{{% macro twice(s) %}}{{{{ s }}}}{{{{ s }}}}{{% endmacro %}}\
+         {{% set n = namespace(s='ab', l=[1, 2], k='') %}}{{% for a in range(1000) %}}{{% for b in range(1000) %}}\
          {statement}{{% endfor %}}{{% endfor %}}{{{{ n.s }}}}"
     )
 }
@@ -273,7 +471,8 @@ fn no_template_grows_or_runs_without_end() {
         ("{% set n.s = n.s + n.s %}", memory),
         ("{% set n.s = n.s * 3 %}", memory),
         ("{% set n.s %}{{ n.s }}{{ n.s }}{% endset %}", memory),
-        ("{% macro f() %}{{ n.s }}{% endmacro %}{% set n.s = n.s ~ n.s | upper %}", memory),
+        ("{% set n.s = n.s ~ n.s | upper %}", memory),
+        ("{% set n.s = twice(n.s) %}", memory),
         ("{% set n.s = [n.s, n.s] | join(n.s) %}", memory),
         ("{% set n.s = n.s.join([n.s, n.s, n.s]) %}", memory),
         ("{% set n.s = n.s.replace('a', n.s) %}", memory),
@@ -282,6 +481,11 @@ fn no_template_grows_or_runs_without_end() {
         ("{% set n.s = '%s%s' | format(n.s, n.s) %}", memory),
         ("{% set n.s = '%s%s' % [n.s, n.s] %}", memory),
         ("{% set n.s = n.s | tojson | tojson %}", "more than"),
+        ("{% set n.s = (n.s ~ 'é') | tojson(true) ~ n.s %}", "more than"),
+        ("{% set n.s = [n.s] | tojson(indent=n.s) %}", "more than"),
+        ("{% set n.s = [1] | tojson(indent=9000000000000000000) %}", memory),
+        ("{% set n.l = [n.l, {'b': n.s, 'a': n.l}] | tojson(sort_keys=true) %}", "more than"),
+        ("{% set n.s = '%99.99s%-99s' % [n.s, n.s] %}{% set n.s = '%s%s' % [n.s, n.s] %}", memory),
         ("{% set n.s = [n.s, n.s] | string %}", memory),
         ("{% set n.s = ('\\n' ~ n.s) | indent(1000000) %}", memory),
         ("{% set n.s = n.s | indent(n.s, true) %}", memory),
@@ -301,6 +505,7 @@ fn no_template_grows_or_runs_without_end() {
         ("{% set n.l = [[]] %}{% set n.x = n %}{% set n.l = [n, n] %}", "more than"),
         // What is small, but takes long.
         ("{% for c in range(1000) %}{% endfor %}", "more than"),
+        ("{% set n.k = namespace(a=1) %}", "more than"),
         ("{% if n.l | sort == 1 %}{% endif %}", "more than"),
         ("{% if x | upper | lower | title == 1 %}{% endif %}", "more than"),
     ] {
@@ -310,6 +515,67 @@ fn no_template_grows_or_runs_without_end() {
     }
     // Whatever one template tried, the next one works.
     assert_eq!(text("{{ x }}"), "abc");
+}
+
+#[test]
+fn what_is_looked_for_is_paid_for() {
+    // Making a text and looking at it once more leave too few steps for a third time.
+    let large = "{% set s = 'a' * 100000000 %}";
+    for search in ["find(s)", "rfind(s)", "count(s)", "split(s)", "rsplit(s)", "replace(s, '')"] {
+        let message = message(&format!("{large}{{% if s == s %}}{{{{ 'b'.{search} }}}}{{% endif %}}"));
+        assert!(message.contains("16 million steps"), "{search}: {message}");
+    }
+    for use_ in ["{{ s in n }}", "{{ n[s] }}"] {
+        let message = message(&format!("{large}{{% set n = namespace({{s: 1}}) %}}{use_}"));
+        assert!(message.contains("16 million steps"), "{use_}: {message}");
+    }
+}
+
+#[test]
+fn names_are_paid_for() {
+    let named = |count: usize| (0..count).map(|n| format!("a{n}=1")).collect::<Vec<_>>().join(", ");
+    // Arguments are copied for each item.
+    for (items, filter) in [("range(100000)", "map('format'"), ("[[1, 2]] * 100000", "map('map', 'format'")] {
+        let message = message(&format!("{{{{ ({items}) | {filter}, {}) | length }}}}", named(10_000)));
+        assert!(message.contains("more than"), "{filter}: {message}");
+    }
+    // Each argument is compared with each parameter.
+    let (parameters, arguments) = (named(10_000), named(9_999));
+    let call = format!("{{% macro f(b, {parameters}) %}}{{% endmacro %}}{{{{ f({arguments}) }}}}");
+    assert!(message(&call).contains("16 million steps"));
+    let call = format!("{{{{ '{}'.format({arguments}) }}}}", "{a9998}".repeat(10_000));
+    assert!(message(&call).contains("16 million steps"));
+    // Names in templates are short.
+    assert_eq!(text(&format!("{{{{ {} }}}}", "a".repeat(1000))), "");
+    for source in ["{{ NAME }}", "{{ x.NAME }}", "{{ f(NAME=1) }}", "{% NAME %}", "{{ x | NAME }}"] {
+        let message = message(&source.replace("NAME", &"a".repeat(1001)));
+        assert!(message.contains("a name has 1001 bytes, more than 1000"), "{source}: {message}");
+    }
+}
+
+#[test]
+fn letters_that_grow_are_paid_for() {
+    for grow in ["upper", "lower", "title", "capitalize"] {
+        let message = message(&format!("{{{{ ('ΐ' * 25000000) | {grow} | length }}}}"));
+        assert!(message.contains("makes more than 128 MB"), "{grow}: {message}");
+    }
+    assert_eq!(text("{{ ('ΐ' * 2) | upper | length }}"), "6");
+}
+
+#[test]
+fn messages_are_short() {
+    for (source, expected) in [
+        ("{{ raise_exception('é' * 100000) }}", "in line 1: ééé"),
+        ("{{ [x] | map('é' * 100000) }}", "…': there is no such filter"),
+        ("{{ [x] | select('é' * 100000) }}", "…': there is no such test"),
+        ("{{ [[[x]]] | map('map', 'map', 'é' * 100000) }}", "…': there is no such filter"),
+        ("{{ [map] | map(attribute='c.' ~ 'é' * 100000) }}", "what has no value has no 'éé"),
+        ("{{ ('{' ~ ':' * 100000 ~ '}').format(1) }}", "more than a number or a name in '{::"),
+    ] {
+        let message = message(source);
+        assert!(message.contains(expected), "{source}: {message}");
+        assert!(message.contains('…') && message.chars().count() < 1100, "{source}: {message}");
+    }
 }
 
 #[test]
@@ -396,6 +662,8 @@ const PARTS: &[&str] = &[
     "set a = ",
     "set a",
     "endset",
+    "raw",
+    "endraw",
     "macro f(a, b=1)",
     "endmacro",
     "f(1)",
@@ -403,6 +671,7 @@ const PARTS: &[&str] = &[
     "-1",
     "2.5",
     "'t'",
+    "'%-5d'",
     "none",
     "true",
     "(",

@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use super::budget::{Fault, Outcome, fault};
 
+/// The most bytes of a name.
+const MOST_NAME: usize = 1000;
+
 /// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
@@ -73,26 +76,13 @@ impl Lexer<'_> {
     fn part(&mut self) -> Outcome<()> {
         let rest = self.rest;
         let is_tag = |at: &usize| matches!(rest.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#'));
-        let tag = rest.match_indices('{').map(|(at, _)| at).find(is_tag);
-        let (data, kind) = tag.map_or((rest, 0), |at| (&rest[..at], rest.as_bytes()[at + 1]));
-        let sign = tag.and_then(|at| rest.as_bytes().get(at + 2)).filter(|sign| matches!(sign, b'-' | b'+'));
-        let kept = match (kind, sign) {
-            (0, _) => data,
-            (_, Some(b'-')) => data.trim_end(),
-            (b'{', _) | (_, Some(_)) => data,
-            _ => {
-                let first = if self.starts_line { Some(0) } else { None };
-                let line = data.rfind('\n').map(|at| at + 1).or(first);
-                line.filter(|&line| data[line..].trim().is_empty()).map_or(data, |line| &data[..line])
-            }
-        };
-        if !kept.is_empty() {
-            self.push(Token::Data(kept.into()));
-        }
-        self.skip(data.len());
-        if tag.is_none() {
+        let Some(at) = rest.match_indices('{').map(|(at, _)| at).find(is_tag) else {
+            self.data(rest, None, false);
             return Ok(());
-        }
+        };
+        let kind = rest.as_bytes()[at + 1];
+        let sign = sign_of(&rest[at + 2..]);
+        self.data(&rest[..at], sign, kind != b'{');
         self.skip(2 + usize::from(sign.is_some()));
         match kind {
             b'#' => {
@@ -102,9 +92,48 @@ impl Lexer<'_> {
                 self.close(sign.filter(|sign| matches!(sign, '-' | '+')), true);
                 Ok(())
             }
-            b'%' => self.tag(Token::Statement, "%}"),
+            b'%' => match lone(self.rest, "raw") {
+                Some((length, sign)) => self.raw(length, sign),
+                None => self.tag(Token::Statement, "%}"),
+            },
             _ => self.tag(Token::Value, "}}"),
         }
+    }
+
+    /// Reads data up to a tag with a sign, less the white space that goes with the tag.
+    fn data(&mut self, data: &str, sign: Option<char>, trims_line: bool) {
+        let kept = match sign {
+            Some('-') => data.trim_end(),
+            None if trims_line => {
+                let first = if self.starts_line { Some(0) } else { None };
+                let line = data.rfind('\n').map(|at| at + 1).or(first);
+                line.filter(|&line| data[line..].trim().is_empty()).map_or(data, |line| &data[..line])
+            }
+            _ => data,
+        };
+        if !kept.is_empty() {
+            self.push(Token::Data(kept.into()));
+        }
+        self.skip(data.len());
+    }
+
+    /// Reads what is written as it is, tags and all. It begins after some bytes, and a sign before the end of a tag.
+    fn raw(&mut self, length: usize, sign: Option<char>) -> Outcome<()> {
+        self.skip(length);
+        self.close(sign, false);
+        let rest = self.rest;
+        for (at, open) in rest.match_indices("{%") {
+            let tag = &rest[at + open.len()..];
+            let sign = sign_of(tag);
+            let start = usize::from(sign.is_some());
+            if let Some((length, last)) = lone(&tag[start..], "endraw") {
+                self.data(&rest[..at], sign, true);
+                self.skip(open.len() + start + length);
+                self.close(last, true);
+                return Ok(());
+            }
+        }
+        fault!("'{{% endraw %}}' is missing")
     }
 
     /// Goes beyond the two bytes that close a tag, and the white space that belongs to them.
@@ -127,7 +156,7 @@ impl Lexer<'_> {
             let Some(first) = self.rest.chars().next() else {
                 fault!("a tag is never closed: '{end}' is missing")
             };
-            let sign = Some(first).filter(|sign| matches!(sign, '-' | '+'));
+            let sign = sign_of(self.rest);
             if brackets == 0 && self.rest[usize::from(sign.is_some())..].starts_with(end) {
                 self.push(Token::Close);
                 self.skip(usize::from(sign.is_some()));
@@ -135,7 +164,11 @@ impl Lexer<'_> {
                 return Ok(());
             }
             let token = if first.is_alphabetic() || first == '_' {
-                Token::Name(self.take_while(|letter| letter.is_alphanumeric() || letter == '_').into())
+                let name = self.take_while(|letter| letter.is_alphanumeric() || letter == '_');
+                if name.len() > MOST_NAME {
+                    fault!("a name has {} bytes, more than {MOST_NAME}", name.len());
+                }
+                Token::Name(name.into())
             } else if first.is_ascii_digit() {
                 self.number()?
             } else if first == '"' || first == '\'' {
@@ -192,7 +225,7 @@ impl Lexer<'_> {
     /// A text between two marks, with what Python's escapes stand for.
     fn text(&mut self, mark: char) -> Outcome<Token> {
         let mut text = String::new();
-        let mut letters = self.rest.char_indices().skip(1);
+        let mut letters = self.rest.char_indices().skip(1).peekable();
         loop {
             let Some((at, letter)) = letters.next() else { fault!("a text is never closed") };
             if letter == mark {
@@ -219,7 +252,17 @@ impl Lexer<'_> {
                 'b' => text.push('\x08'),
                 'f' => text.push('\x0c'),
                 'v' => text.push('\x0b'),
-                '0' => text.push('\0'),
+                '0'..='7' => {
+                    let mut code = escaped.to_digit(8).unwrap_or(0);
+                    for _ in 0..2 {
+                        let Some(digit) = letters.peek().and_then(|(_, digit)| digit.to_digit(8)) else {
+                            break;
+                        };
+                        code = code * 8 + digit;
+                        letters.next();
+                    }
+                    text.extend(char::from_u32(code));
+                }
                 '\\' | '\'' | '"' => text.push(escaped),
                 'x' | 'u' | 'U' => {
                     let code = letters.by_ref().take(digits).map(|(_, digit)| digit.to_digit(16));
@@ -234,4 +277,17 @@ impl Lexer<'_> {
             }
         }
     }
+}
+
+/// The sign that a text starts with, if it is one of those that say what becomes of white space.
+fn sign_of(text: &str) -> Option<char> {
+    text.chars().next().filter(|sign| matches!(sign, '-' | '+'))
+}
+
+/// How many bytes are left of a tag up to the end of it, and the sign before that, if the tag says only a word.
+fn lone(tag: &str, word: &str) -> Option<(usize, Option<char>)> {
+    let after = tag.trim_start().strip_prefix(word)?.trim_start();
+    let sign = sign_of(after);
+    let end = &after[usize::from(sign.is_some())..];
+    end.starts_with("%}").then(|| (tag.len() - end.len(), sign))
 }

@@ -213,7 +213,7 @@ impl Value {
     }
 
     /// Adds what Python's `repr` gives to a text.
-    fn represent(&self, to: &mut String, budget: &mut Budget) -> Outcome<()> {
+    pub(super) fn represent(&self, to: &mut String, budget: &mut Budget) -> Outcome<()> {
         budget.steps(1)?;
         match self {
             Value::Undefined => budget.push(to, "Undefined"),
