@@ -3,7 +3,7 @@
 //! Everything that a template does, looks at and makes is paid for before it happens, and nothing is paid back. So the time and
 //! the memory of a template are bounded, whatever it is made of: there is no operation that has a limit of its own.
 
-use super::value::Value;
+use super::value::{Form, Value};
 
 /// The most steps: parts of expressions, statements, and bytes that are looked at, of which a step has [`STRIDE`].
 const STEPS: usize = 16_000_000;
@@ -127,10 +127,15 @@ impl Budget {
 
     /// A list of some values.
     pub(super) fn list(&mut self, values: impl IntoIterator<Item = Value>) -> Outcome<Value> {
+        self.formed(Form::List, values)
+    }
+
+    /// Some values in some form.
+    pub(super) fn formed(&mut self, form: Form, values: impl IntoIterator<Item = Value>) -> Outcome<Value> {
         let mut items = Vec::new();
         for value in values {
             self.push_item(&mut items, value)?;
         }
-        Value::list(items)
+        Value::formed(form, items)
     }
 }

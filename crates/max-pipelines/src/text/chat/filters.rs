@@ -6,22 +6,32 @@ use std::sync::Arc;
 use super::budget::{Outcome, fault};
 use super::machine::{Machine, Passed};
 use super::syntax::{Comparison, Operator};
-use super::value::{List, Value};
+use super::value::{Form, List, Value, is_space};
 use super::{formats, json, methods, operators};
 
 /// What a filter makes of a value.
-pub(super) fn apply(machine: &mut Machine<'_>, name: &str, value: Value, passed: Passed) -> Outcome<Value> {
+pub(super) fn apply(
+    machine: &mut Machine<'_>,
+    name: &str,
+    value: Value,
+    mut passed: Passed,
+) -> Outcome<Value> {
     match name {
         // Filters that are methods of texts; they take all else as a text.
         "trim" | "upper" | "lower" | "capitalize" | "replace" => {
             let method = if name == "trim" { "strip" } else { name };
             let text = shown(machine, value)?;
+            if name == "replace" {
+                for argument in passed.positional.iter_mut().take(2) {
+                    *argument = shown(machine, argument.clone())?;
+                }
+            }
             methods::call(machine, &text, method, passed)
         }
         "title" => {
             let [] = passed.bind([])?;
             let text = shown(machine, value)?;
-            let starts_after = |letter: char| letter.is_whitespace() || "-({[<".contains(letter);
+            let starts_after = |letter: char| is_space(letter) || "-({[<".contains(letter);
             methods::title(text.as_text()?, starts_after, &mut machine.budget)
         }
         "string" | "safe" => {
@@ -56,7 +66,7 @@ pub(super) fn apply(machine: &mut Machine<'_>, name: &str, value: Value, passed:
                     machine.budget.look(text.len())?;
                     text.chars().count() as i64
                 }
-                Value::List(list) => list.items.len() as i64,
+                Value::List(list) if list.form != Form::Generator => list.items.len() as i64,
                 Value::Map(map) => map.entries.len() as i64,
                 Value::Undefined => 0,
                 other => fault!("{} has no length", other.kind()),
@@ -75,8 +85,13 @@ pub(super) fn apply(machine: &mut Machine<'_>, name: &str, value: Value, passed:
         "items" => {
             let [] = passed.bind([])?;
             match value {
-                Value::Undefined => Value::list(Vec::new()),
-                value => methods::call(machine, &value, "items", Passed::default()),
+                Value::Undefined => Value::formed(Form::Generator, Vec::new()),
+                Value::Map(_) => {
+                    let pairs = methods::call(machine, &value, "items", Passed::default())?;
+                    let pairs = machine.items(&pairs)?;
+                    machine.budget.formed(Form::Generator, pairs.items.iter().cloned())
+                }
+                other => fault!("{} is no map", other.kind()),
             }
         }
         _ => sequence(machine, name, value, passed),
@@ -104,7 +119,10 @@ fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Pas
     match name {
         "list" => {
             let [] = passed.bind([])?;
-            Ok(Value::List(list))
+            match list.form {
+                Form::List => Ok(Value::List(list)),
+                _ => machine.budget.list(list.items.iter().cloned()),
+            }
         }
         "first" | "last" => {
             let [] = passed.bind([])?;
@@ -113,7 +131,7 @@ fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Pas
         }
         "reverse" => {
             let [] = passed.bind([])?;
-            operators::slice(&Value::List(list), [None, None, Some(-1)], &mut machine.budget)
+            machine.budget.formed(Form::Generator, list.items.iter().rev().cloned())
         }
         "join" => {
             let [separator, attribute] = passed.bind(["d", "attribute"])?;
@@ -172,7 +190,7 @@ fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Pas
                 machine.budget.push_item(&mut keys, key)?;
                 machine.budget.push_item(&mut kept, item.clone())?;
             }
-            Value::list(kept)
+            Value::formed(Form::Generator, kept)
         }
         "map" => {
             let attribute = passed.named.iter().position(|(name, _)| &**name == "attribute");
@@ -195,7 +213,7 @@ fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Pas
                     machine.budget.push_item(&mut mapped, value)?;
                 }
             }
-            Value::list(mapped)
+            Value::formed(Form::Generator, mapped)
         }
         "select" | "reject" | "selectattr" | "rejectattr" => {
             let attribute =
@@ -213,7 +231,7 @@ fn sequence(machine: &mut Machine<'_>, name: &str, value: Value, mut passed: Pas
                     machine.budget.push_item(&mut kept, item.clone())?;
                 }
             }
-            Value::list(kept)
+            Value::formed(Form::Generator, kept)
         }
         _ => fault!("there is no such filter"),
     }
@@ -259,10 +277,12 @@ pub(super) fn test(machine: &mut Machine<'_>, name: &str, value: &Value, passed:
         "float" => matches!(value, Value::Float(_)),
         "mapping" => matches!(value, Value::Map(_)),
         // In Python a map and a text are sequences too, for this test, and what is undefined is an empty one.
-        "sequence" | "iterable" => {
-            matches!(value, Value::List(_) | Value::Text(_) | Value::Map(_) | Value::Undefined)
-        }
-        "callable" => matches!(value, Value::Macro(_) | Value::Function(_)),
+        "sequence" | "iterable" => match value {
+            Value::List(list) => name == "iterable" || list.form != Form::Generator,
+            value => matches!(value, Value::Text(_) | Value::Map(_) | Value::Undefined),
+        },
+        // What is undefined can be called as well, but that fails.
+        "callable" => matches!(value, Value::Macro(_) | Value::Function(_) | Value::Undefined),
         "odd" => value.as_int()? & 1 == 1,
         "even" => value.as_int()? & 1 == 0,
         "lower" | "upper" => {
@@ -306,7 +326,7 @@ fn reached(machine: &mut Machine<'_>, item: &Value, path: Option<&Value>) -> Out
                 machine.budget.look(part.len())?;
                 value = match part.parse() {
                     Ok(index) => machine.item(&value, &Value::Int(index))?,
-                    Err(_) => machine.attribute(&value, part)?,
+                    Err(_) => machine.member(&value, part)?,
                 };
             }
             Ok(value)
@@ -348,8 +368,9 @@ fn indent(machine: &mut Machine<'_>, text: &str, passed: Passed) -> Outcome<Valu
     let [width, first, blank] = passed.bind(["width", "first", "blank"])?;
     let (first, blank) = (is_true(first), is_true(blank));
     let space = operators::indentation(&width.unwrap_or(Value::Int(4)), &mut machine.budget)?;
-    let mut indented = String::new();
-    for (number, line) in text.split('\n').enumerate() {
+    machine.budget.make(text.len() + 1)?;
+    let (text, mut indented) = (format!("{text}\n"), String::new());
+    for (number, line) in methods::lines(&text).enumerate() {
         if number > 0 {
             machine.budget.push(&mut indented, "\n")?;
         }
@@ -368,13 +389,18 @@ fn number(machine: &mut Machine<'_>, is_int: bool, value: &Value, default: Optio
         Value::Int(_) | Value::Float(_) | Value::Bool(_) => Some(value.clone()),
         Value::Text(text) => {
             machine.budget.look(text.len())?;
-            let text = text.trim();
+            let text = text.trim_matches(is_space);
             text.parse().map(Value::Int).or_else(|_| text.parse().map(Value::Float)).ok()
         }
         _ => None,
     };
     Ok(match number {
-        Some(Value::Float(value)) if is_int && value.abs() < 9e18 => Value::Int(value as i64),
+        Some(Value::Float(value)) if is_int && value.is_finite() => {
+            if value.abs() >= 9e18 {
+                fault!("a number does not fit 64 bits");
+            }
+            Value::Int(value as i64)
+        }
         Some(Value::Float(value)) if !is_int => Value::Float(value),
         Some(number @ (Value::Int(_) | Value::Bool(_))) => {
             if is_int {

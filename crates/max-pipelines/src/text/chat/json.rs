@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::budget::{Budget, Outcome, fault};
 use super::operators;
-use super::value::{Value, shown_float};
+use super::value::{Form, Value, shown_float};
 
 /// A value as JSON on one line, or indented. The options are those of Transformers: whether only ASCII is written, the
 /// indentation, the two separators, and whether keys are sorted.
@@ -63,7 +63,7 @@ impl Writer<'_> {
             }
             Value::Float(value) => self.push(&shown_float(*value)),
             Value::Text(text) => self.quoted(text),
-            Value::List(list) => {
+            Value::List(list) if list.form != Form::Generator => {
                 let items = list.items.iter();
                 self.between(["[", "]"], depth, items, |writer, item| writer.value(item, depth + 1))
             }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use super::budget::{Budget, Fault, Outcome, fault, shortened};
 use super::syntax::{Access, Arguments, Block, Comparison, Expression, For, Statement, Target, Template};
-use super::value::{List, Loop, Value};
+use super::value::{Form, List, Loop, Value};
 use super::{dates, filters, methods, operators};
 
 /// How deep macros, statements and expressions are nested while they run.
@@ -292,6 +292,7 @@ impl Machine<'_> {
         match expression {
             Expression::Constant(_) | Expression::Name(_) => self.value(expression),
             Expression::List(items) => Value::list(self.values(items)?),
+            Expression::Tuple(items) => Value::formed(Form::Tuple, self.values(items)?),
             Expression::Map(entries) => {
                 let mut map: Vec<(Value, Value)> = Vec::new();
                 for (key, value) in entries {
@@ -499,7 +500,7 @@ impl Machine<'_> {
         filters::test(self, name, value, passed).map_err(|fault| about("test", name, fault))
     }
 
-    /// What a value has under a name, if anything.
+    /// What a value has under a name itself, if anything.
     fn own(&mut self, value: &Value, name: &str) -> Outcome<Option<Value>> {
         match value {
             Value::Map(_) => {
@@ -515,16 +516,26 @@ impl Machine<'_> {
         }
     }
 
-    pub(super) fn attribute(&mut self, value: &Value, name: &str) -> Outcome<Value> {
+    /// What follows a dot and a name. In Python the methods of maps hide what maps have under their names.
+    fn attribute(&mut self, value: &Value, name: &str) -> Outcome<Value> {
+        match methods::of_maps(value, name) {
+            Some(method) => Ok(method),
+            None => self.member(value, name),
+        }
+    }
+
+    /// What a value has under a name: it itself rather than its methods.
+    pub(super) fn member(&mut self, value: &Value, name: &str) -> Outcome<Value> {
         if let Value::Undefined = value {
             fault!("what has no value has no '{name}' either");
         }
-        Ok(self.own(value, name)?.unwrap_or(Value::Undefined))
+        let own = self.own(value, name)?;
+        Ok(own.or_else(|| methods::of_maps(value, name)).unwrap_or(Value::Undefined))
     }
 
     pub(super) fn item(&mut self, value: &Value, key: &Value) -> Outcome<Value> {
         match (value, key) {
-            (Value::List(list), Value::Int(_) | Value::Bool(_)) => {
+            (Value::List(list), Value::Int(_) | Value::Bool(_)) if list.form != Form::Generator => {
                 let place = operators::place(key.as_int()?, list.items.len());
                 Ok(place.map_or(Value::Undefined, |place| list.items[place].clone()))
             }
@@ -534,9 +545,15 @@ impl Machine<'_> {
                     operators::place(*index, text.chars().count()).and_then(|at| text.chars().nth(at));
                 Ok(letter.map_or(Value::Undefined, Value::from))
             }
-            (Value::Map(_), key) => Ok(value.entry(key, &mut self.budget)?.unwrap_or(Value::Undefined)),
+            (Value::Map(_), key) => {
+                let method = match key {
+                    Value::Text(name) => methods::of_maps(value, name),
+                    _ => None,
+                };
+                Ok(value.entry(key, &mut self.budget)?.or(method).unwrap_or(Value::Undefined))
+            }
             (Value::Undefined, _) => fault!("what has no value has no items either"),
-            (value, Value::Text(name)) => self.attribute(value, name),
+            (value, Value::Text(name)) => self.member(value, name),
             _ => Ok(Value::Undefined),
         }
     }
@@ -599,7 +616,7 @@ impl Machine<'_> {
                 let [format] = passed.bind(["format"])?;
                 let format = format.unwrap_or(Value::Undefined);
                 let format = format.as_text()?;
-                // Two letters become at most a date.
+                // Two letters become at most a date with its time.
                 self.budget.make(format.len().saturating_mul(16))?;
                 self.budget.text(&dates::formatted(format, self.now))
             }

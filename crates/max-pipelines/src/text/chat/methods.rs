@@ -3,10 +3,21 @@
 use super::budget::{Budget, Outcome, fault};
 use super::formats;
 use super::machine::{Machine, Passed};
-use super::value::Value;
+use super::value::{Form, Value, is_space};
+
+/// The methods of maps.
+const OF_MAPS: [&str; 5] = ["copy", "get", "items", "keys", "values"];
 
 /// How many times as long a text becomes at most if the case of its letters changes: a letter may become three.
 pub(super) const CASES: usize = 3;
+
+/// A method that is not called, if a value is a map with such a method.
+pub(super) fn of_maps(value: &Value, name: &str) -> Option<Value> {
+    match value {
+        Value::Map(_) => OF_MAPS.iter().find(|method| **method == name).map(|method| Value::Function(method)),
+        _ => None,
+    }
+}
 
 /// Calls a method.
 pub(super) fn call(machine: &mut Machine<'_>, value: &Value, name: &str, passed: Passed) -> Outcome<Value> {
@@ -20,16 +31,19 @@ pub(super) fn call(machine: &mut Machine<'_>, value: &Value, name: &str, passed:
                     let found = value.entry(&key.unwrap_or(Value::Undefined), budget)?;
                     return Ok(found.or(default).unwrap_or(Value::None));
                 }
-                "keys" | "values" | "items" => {}
+                "copy" | "keys" | "values" | "items" => {}
                 _ => fault!("a map has no such method"),
             }
             let [] = passed.bind([])?;
+            if name == "copy" {
+                return Ok(value.clone());
+            }
             let mut items = Vec::new();
             for (key, value) in &map.entries {
                 let item = match name {
                     "keys" => key.clone(),
                     "values" => value.clone(),
-                    _ => budget.list([key.clone(), value.clone()])?,
+                    _ => budget.formed(Form::Tuple, [key.clone(), value.clone()])?,
                 };
                 budget.push_item(&mut items, item)?;
             }
@@ -79,7 +93,7 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
             }
             let goes = |letter: char| match letters {
                 Some(letters) => letters.contains(letter),
-                None => letter.is_whitespace(),
+                None => is_space(letter),
             };
             let text = if name == "rstrip" { text } else { text.trim_start_matches(goes) };
             budget.text(if name == "lstrip" { text } else { text.trim_end_matches(goes) })
@@ -100,22 +114,7 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
             let most = most.map_or(Ok(-1), |most| most.as_int())?;
             let parts = usize::try_from(most).map_or(usize::MAX, |most| most.saturating_add(1));
             match separator {
-                None | Some(Value::None) if name == "rsplit" && most >= 0 => {
-                    fault!("it needs a separator if the number of parts is limited")
-                }
-                None | Some(Value::None) => {
-                    let mut items = Vec::new();
-                    let mut rest = text.trim_start();
-                    while !rest.is_empty() {
-                        let end =
-                            if items.len() + 1 == parts { None } else { rest.find(char::is_whitespace) };
-                        let (part, after) = rest.split_at(end.unwrap_or(rest.len()));
-                        let part = budget.text(part)?;
-                        budget.push_item(&mut items, part)?;
-                        rest = after.trim_start();
-                    }
-                    Value::list(items)
-                }
+                None | Some(Value::None) => words(text, parts, name == "rsplit", budget),
                 Some(separator) => {
                     let separator = separator.as_text()?;
                     if separator.is_empty() {
@@ -141,7 +140,7 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
         "splitlines" => {
             let [] = passed.bind([])?;
             let mut items = Vec::new();
-            for line in text.lines() {
+            for line in lines(text) {
                 let line = budget.text(line)?;
                 budget.push_item(&mut items, line)?;
             }
@@ -218,13 +217,55 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
         "isdigit" | "isnumeric" | "isdecimal" => all(char::is_numeric),
         "isalpha" => all(char::is_alphabetic),
         "isalnum" => all(char::is_alphanumeric),
-        "isspace" => all(char::is_whitespace),
+        "isspace" => all(is_space),
         "isupper" | "islower" => {
             let (upper, lower) = (text.contains(char::is_uppercase), text.contains(char::is_lowercase));
             Ok(Value::Bool(if name == "isupper" { upper && !lower } else { lower && !upper }))
         }
         _ => fault!("a text has no such method"),
     }
+}
+
+/// The parts of a text between white space. If there are to be fewer, the last one is the rest; or the first one, if parts are
+/// taken from the end.
+fn words(text: &str, parts: usize, from_end: bool, budget: &mut Budget) -> Outcome<Value> {
+    let mut items = Vec::new();
+    let mut rest = if from_end { text.trim_end_matches(is_space) } else { text.trim_start_matches(is_space) };
+    while !rest.is_empty() {
+        let is_last = items.len() + 1 == parts;
+        let part = if from_end {
+            let space =
+                if is_last { None } else { rest.char_indices().rfind(|(_, letter)| is_space(*letter)) };
+            let (before, part) = rest.split_at(space.map_or(0, |(at, letter)| at + letter.len_utf8()));
+            rest = before.trim_end_matches(is_space);
+            part
+        } else {
+            let space = if is_last { None } else { rest.find(is_space) };
+            let (part, after) = rest.split_at(space.unwrap_or(rest.len()));
+            rest = after.trim_start_matches(is_space);
+            part
+        };
+        let part = budget.text(part)?;
+        budget.push_item(&mut items, part)?;
+    }
+    if from_end {
+        items.reverse();
+    }
+    Value::list(items)
+}
+
+/// The lines of a text, which end where Python ends them.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let ends = |letter| matches!(letter, '\n'..='\r' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (line, end) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+        rest = end.strip_prefix("\r\n").or(end.strip_prefix(ends)).unwrap_or("");
+        Some(line)
+    })
 }
 
 /// A text whose words start with capitals, as does the text; words start after some letters.

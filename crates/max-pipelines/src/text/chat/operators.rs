@@ -1,11 +1,12 @@
 //! Operators, orders, slices, and what `loop` has.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::budget::{Budget, Outcome, fault};
 use super::formats;
 use super::syntax::Operator;
-use super::value::{Loop, Value};
+use super::value::{Form, Loop, Value};
 
 /// What an operator makes of two values.
 pub(super) fn apply(operator: Operator, left: &Value, right: &Value, budget: &mut Budget) -> Outcome<Value> {
@@ -20,8 +21,8 @@ pub(super) fn apply(operator: Operator, left: &Value, right: &Value, budget: &mu
             budget.make(left.len() + right.len())?;
             Ok(Value::Text([&**left, right].concat().into()))
         }
-        (Operator::Add, Value::List(left), Value::List(right)) => {
-            budget.list(left.items.iter().chain(&right.items).cloned())
+        (Operator::Add, Value::List(left), Value::List(right)) if left.form == right.form => {
+            budget.formed(left.form, left.items.iter().chain(&right.items).cloned())
         }
         (Operator::Multiply, Value::Text(text), count) | (Operator::Multiply, count, Value::Text(text)) => {
             let count = usize::try_from(count.as_int()?).unwrap_or(0);
@@ -31,11 +32,11 @@ pub(super) fn apply(operator: Operator, left: &Value, right: &Value, budget: &mu
         (Operator::Multiply, Value::List(list), count) | (Operator::Multiply, count, Value::List(list)) => {
             let count = usize::try_from(count.as_int()?).unwrap_or(0);
             let count = list.items.len().saturating_mul(count);
-            budget.list(list.items.iter().cycle().take(count).cloned())
+            budget.formed(list.form, list.items.iter().cycle().take(count).cloned())
         }
         (Operator::Remainder, Value::Text(text), value) => {
             let values = match value {
-                Value::List(list) => &list.items[..],
+                Value::List(list) if list.form == Form::Tuple => &list.items[..],
                 value => std::slice::from_ref(value),
             };
             formats::percent(text, values, budget)
@@ -86,8 +87,8 @@ fn floats(operator: Operator, left: f64, right: f64) -> Outcome<Value> {
         Operator::Subtract => left - right,
         Operator::Multiply => left * right,
         Operator::Divide => left / right,
-        Operator::FloorDivide => (left / right).floor(),
-        Operator::Remainder => left - right * (left / right).floor(),
+        Operator::FloorDivide => divided(left, right).0,
+        Operator::Remainder => divided(left, right).1,
         Operator::Power => {
             let power = libm::pow(left, right);
             if left.is_finite() && right.is_finite() && !power.is_finite() {
@@ -97,6 +98,17 @@ fn floats(operator: Operator, left: f64, right: f64) -> Outcome<Value> {
         }
         Operator::Concatenate => fault!("numbers are concatenated as texts"),
     }))
+}
+
+/// A quotient, rounded down, and the remainder.
+fn divided(left: f64, right: f64) -> (f64, f64) {
+    let rest = left % right;
+    let quotient = ((left - rest) / right).round();
+    if rest != 0.0 && (rest < 0.0) != (right < 0.0) {
+        (quotient - 1.0, rest + right)
+    } else {
+        (quotient, rest)
+    }
 }
 
 /// The negative of a number.
@@ -110,37 +122,35 @@ pub(super) fn negated(value: &Value) -> Outcome<Value> {
     }
 }
 
-/// What has keys, in their order or in the opposite one; what has equal keys stays as it was. All keys are numbers, or all are
-/// texts.
-pub(super) fn ordered<T>(
-    mut keyed: Vec<(Value, T)>,
-    is_reverse: bool,
-    budget: &mut Budget,
-) -> Outcome<Vec<T>> {
-    budget.steps(keyed.len())?;
-    let (mut numbers, mut texts, mut bytes) = (0, 0, 0usize);
-    for (key, _) in &keyed {
-        match key {
-            Value::Text(text) => (texts, bytes) = (texts + 1, bytes + text.len()),
-            Value::Int(_) | Value::Float(_) | Value::Bool(_) => numbers += 1,
-            other => fault!("{} has no order", other.kind()),
+/// What has keys, in their order or in the opposite one; what has equal keys stays as it was. The order of Rust would neither
+/// be paid for nor fail, and may panic if there is none, as with what is no number.
+pub(super) fn ordered<T>(keyed: Vec<(Value, T)>, is_reverse: bool, budget: &mut Budget) -> Outcome<Vec<T>> {
+    let mut places: Vec<usize> = (0..keyed.len()).collect();
+    let mut width = 1;
+    // Runs of some width are in order, and two become one.
+    while width < places.len() {
+        budget.steps(places.len())?;
+        let mut merged = Vec::with_capacity(places.len());
+        for runs in places.chunks(2 * width) {
+            let (mut left, mut right) = runs.split_at(width.min(runs.len()));
+            while let ([first, lefts @ ..], [second, rights @ ..]) = (left, right) {
+                let (lower, higher) = if is_reverse { (*first, *second) } else { (*second, *first) };
+                if keyed[lower].0.order(&keyed[higher].0, budget)? == Some(Ordering::Less) {
+                    merged.push(*second);
+                    right = rights;
+                } else {
+                    merged.push(*first);
+                    left = lefts;
+                }
+            }
+            merged.extend(left);
+            merged.extend(right);
         }
+        places = merged;
+        width *= 2;
     }
-    if numbers > 0 && texts > 0 {
-        fault!("texts and numbers have no order");
-    }
-    // Each key is compared about as often as the list can be halved.
-    let rounds = 1 + keyed.len().checked_ilog2().unwrap_or(0) as usize;
-    budget.steps(keyed.len().saturating_mul(rounds))?;
-    budget.look(bytes.saturating_mul(rounds))?;
-    keyed.sort_by(|(a, _), (b, _)| {
-        let (a, b) = if is_reverse { (b, a) } else { (a, b) };
-        match (a, b) {
-            (Value::Text(a), Value::Text(b)) => a.cmp(b),
-            (a, b) => a.as_float().unwrap_or(0.0).total_cmp(&b.as_float().unwrap_or(0.0)),
-        }
-    });
-    Ok(keyed.into_iter().map(|(_, value)| value).collect())
+    let mut values: Vec<_> = keyed.into_iter().map(|(_, value)| Some(value)).collect();
+    Ok(places.into_iter().filter_map(|place| values[place].take()).collect())
 }
 
 /// What a level is indented by: a text as it is, or as many spaces as a number says.
@@ -183,14 +193,17 @@ pub(super) fn slice(
             .map(|place| place as usize)
     };
     match value {
-        Value::List(list) => budget.list(places(list.items.len()).map(|place| list.items[place].clone())),
+        Value::List(list) if list.form != Form::Generator => {
+            budget.formed(list.form, places(list.items.len()).map(|place| list.items[place].clone()))
+        }
         Value::Text(text) => {
             budget.make(text.len().saturating_mul(size_of::<char>()))?;
             let letters: Vec<char> = text.chars().collect();
             let sliced: String = places(letters.len()).map(|place| letters[place]).collect();
             budget.text(&sliced)
         }
-        other => fault!("{} has no slices", other.kind()),
+        Value::Undefined | Value::Map(_) => fault!("{} has no slices", value.kind()),
+        _ => Ok(Value::Undefined),
     }
 }
 

@@ -300,7 +300,7 @@ impl Parser {
         while self.takes_sign(",") && !matches!(self.peek(), Token::Close | Token::Sign(")")) {
             items.push(read(self)?);
         }
-        Ok(Expression::List(fitted(items)))
+        Ok(Expression::Tuple(fitted(items)))
     }
 
     fn expression(&mut self) -> Outcome<Expression> {
@@ -463,7 +463,7 @@ impl Parser {
             }
             Token::Sign("(") => {
                 if self.takes_sign(")") {
-                    return Ok(Expression::List(Vec::new()));
+                    return Ok(Expression::Tuple(Vec::new()));
                 }
                 let inner = self.expressions()?;
                 self.expect(Token::Sign(")"))?;

@@ -67,6 +67,7 @@ pub(super) enum Expression {
     Constant(Value),
     Name(Arc<str>),
     List(Vec<Expression>),
+    Tuple(Vec<Expression>),
     Map(Vec<(Expression, Expression)>),
     Not(Box<Expression>),
     Negative(Box<Expression>),

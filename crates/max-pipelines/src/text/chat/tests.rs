@@ -204,7 +204,7 @@ fn expressions_mean_what_they_mean_in_python() {
             "{\"a\": [1, {}], \"é\\\"\": null} [\n 1\n]",
         ),
         (
-            "{{ range(1, 7, 2) | list }} {{ '%s-%.1f%%' % ['a', 2] }} {{ '{}{b}{{'.format(1, b=2) }}",
+            "{{ range(1, 7, 2) | list }} {{ '%s-%.1f%%' % ('a', 2) }} {{ '{}{b}{{'.format(1, b=2) }}",
             "[1, 3, 5] a-2.0% 12{",
         ),
         (
@@ -229,8 +229,50 @@ fn expressions_mean_what_they_mean_in_python() {
             "a c | cba ['a', 'b']",
         ),
         ("{{ ('ab' * 10000000) | first }}{{ ('ab' * 10000000) | last }}", "ab"),
+        ("{{ -7.5 // 2 }} {{ 7.5 % -2 }} {{ -1e-20 % 3.0 }} {{ 6.0 // -3 }}", "-4.0 -0.5 3.0 -2.0"),
+        (
+            "{{ 'a b  c '.rsplit(none, 1) }} {{ 'a\\x1cb\\x0bc'.splitlines() }}",
+            "['a b', 'c'] ['a', 'b', 'c']",
+        ),
+        ("{{ ['\\x9f\\xa0', '\\u200b', '\\U0001f600', 'é'] }}", "['\\x9f\\xa0', '\\u200b', '😀', 'é']"),
     ] {
         assert_eq!(text(source), expected, "{source}");
+    }
+}
+
+#[test]
+fn tuples_and_generators_are_no_lists() {
+    for (source, expected) in [
+        (
+            "{{ () }} {{ (1,) }} {{ (1, 'a')[::-1] }} {{ (1,) + (2,) }} {{ (1, 2) * 2 }}",
+            "() (1,) ('a', 1) (1, 2) (1, 2, 1, 2)",
+        ),
+        ("{{ map.items() | list }} {{ map | dictsort }}", "[('b', 1), ('a', 2)] [('a', 2), ('b', 1)]"),
+        (
+            "{{ (1, 2) == [1, 2] }} {{ (1, 2) == (1, 2) }} {{ (1, 2) < (1, 3) }} {{ [[2], [1, 3], [1]] | sort }}",
+            "False True True [[1], [1, 3], [2]]",
+        ),
+        ("{{ '%s' % [1, 2] }} {{ (1, [2]) | tojson }}", "[1, 2] [1, [2]]"),
+        ("{{ 'yes' if [] | map('upper') else 'no' }} {{ (list | map('string'))[0] }}|", "yes |"),
+        ("{{ [] | map('upper') is iterable }} {{ [] | map('upper') is sequence }}", "True False"),
+        ("{{ list | reverse | list }} {{ list | select('odd') | join('-') }}", "[2, 1, 3] 3-1"),
+        // The methods of a map hide what it has under their names, but not in brackets.
+        (
+            "{{ {'items': 1}.items is callable }} {{ {'items': 1}['items'] }} {{ {'a': 1}['get'] is callable }}",
+            "True 1 True",
+        ),
+        ("{{ [{'keys': 2}] | map(attribute='keys') | list }}", "[2]"),
+    ] {
+        assert_eq!(text(source), expected, "{source}");
+    }
+    for (source, expected) in [
+        ("{{ [1] + (2,) }}", "a list and a tuple cannot be operands"),
+        ("{{ list | map('string') | length }}", "a generator has no length"),
+        ("{{ '%s%s' % [1, 2] }}", "more places than there are values"),
+        ("{{ [1, 'a'] | sort }}", "have no order"),
+    ] {
+        let message = message(source);
+        assert!(message.contains(expected), "{source}: {message}");
     }
 }
 
@@ -430,7 +472,7 @@ fn errors_name_the_line() {
         ("{{ dict(map, map) }}", "it takes at most 1 argument without a name, not 2"),
         ("{{ 42 | round(0, 'up') }}", "its method is 'common', 'ceil' or 'floor'"),
         ("{{ map | dictsort(by='both') }}", "it sorts by 'key' or by 'value'"),
-        ("{{ {1: 1, 'a': 2} | tojson(sort_keys=true) }}", "texts and numbers have no order"),
+        ("{{ {1: 1, 'a': 2} | tojson(sort_keys=true) }}", "a text and a number have no order"),
         ("{{ '%5%' % 1 }}", "'%%', which has no meaning"),
         ("{{ '%#x' % 1 }}", "'%#', which has no meaning"),
         ("{{ '%-' % 1 }}", "a format ends within a place"),
@@ -479,13 +521,13 @@ fn no_template_grows_or_runs_without_end() {
         ("{% set n.s = n.s | replace('', n.s) %}", memory),
         ("{% set n.s = '{0}{0}'.format(n.s) %}", memory),
         ("{% set n.s = '%s%s' | format(n.s, n.s) %}", memory),
-        ("{% set n.s = '%s%s' % [n.s, n.s] %}", memory),
+        ("{% set n.s = '%s%s' % (n.s, n.s) %}", memory),
         ("{% set n.s = n.s | tojson | tojson %}", "more than"),
         ("{% set n.s = (n.s ~ 'é') | tojson(true) ~ n.s %}", "more than"),
         ("{% set n.s = [n.s] | tojson(indent=n.s) %}", "more than"),
         ("{% set n.s = [1] | tojson(indent=9000000000000000000) %}", memory),
         ("{% set n.l = [n.l, {'b': n.s, 'a': n.l}] | tojson(sort_keys=true) %}", "more than"),
-        ("{% set n.s = '%99.99s%-99s' % [n.s, n.s] %}{% set n.s = '%s%s' % [n.s, n.s] %}", memory),
+        ("{% set n.s = '%99.99s%-99s' % (n.s, n.s) %}{% set n.s = '%s%s' % (n.s, n.s) %}", memory),
         ("{% set n.s = [n.s, n.s] | string %}", memory),
         ("{% set n.s = ('\\n' ~ n.s) | indent(1000000) %}", memory),
         ("{% set n.s = n.s | indent(n.s, true) %}", memory),

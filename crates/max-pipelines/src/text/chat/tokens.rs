@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::budget::{Fault, Outcome, fault};
+use super::value::is_space;
 
 /// The most bytes of a name.
 const MOST_NAME: usize = 1000;
@@ -103,11 +104,12 @@ impl Lexer<'_> {
     /// Reads data up to a tag with a sign, less the white space that goes with the tag.
     fn data(&mut self, data: &str, sign: Option<char>, trims_line: bool) {
         let kept = match sign {
-            Some('-') => data.trim_end(),
+            Some('-') => data.trim_end_matches(is_space),
             None if trims_line => {
                 let first = if self.starts_line { Some(0) } else { None };
                 let line = data.rfind('\n').map(|at| at + 1).or(first);
-                line.filter(|&line| data[line..].trim().is_empty()).map_or(data, |line| &data[..line])
+                line.filter(|&line| data[line..].trim_matches(is_space).is_empty())
+                    .map_or(data, |line| &data[..line])
             }
             _ => data,
         };
@@ -140,7 +142,7 @@ impl Lexer<'_> {
     fn close(&mut self, sign: Option<char>, trims_line: bool) {
         self.skip(2);
         match sign {
-            Some('-') => self.skip(self.rest.len() - self.rest.trim_start().len()),
+            Some('-') => self.skip(self.rest.len() - self.rest.trim_start_matches(is_space).len()),
             None if trims_line && self.rest.starts_with('\n') => self.skip(1),
             _ => {}
         }
@@ -152,7 +154,7 @@ impl Lexer<'_> {
         self.push(open);
         let mut brackets = 0usize;
         loop {
-            self.skip(self.rest.len() - self.rest.trim_start().len());
+            self.skip(self.rest.len() - self.rest.trim_start_matches(is_space).len());
             let Some(first) = self.rest.chars().next() else {
                 fault!("a tag is never closed: '{end}' is missing")
             };
@@ -286,7 +288,7 @@ fn sign_of(text: &str) -> Option<char> {
 
 /// How many bytes are left of a tag up to the end of it, and the sign before that, if the tag says only a word.
 fn lone(tag: &str, word: &str) -> Option<(usize, Option<char>)> {
-    let after = tag.trim_start().strip_prefix(word)?.trim_start();
+    let after = tag.trim_start_matches(is_space).strip_prefix(word)?.trim_start_matches(is_space);
     let sign = sign_of(after);
     let end = &after[usize::from(sign.is_some())..];
     end.starts_with("%}").then(|| (tag.len() - end.len(), sign))

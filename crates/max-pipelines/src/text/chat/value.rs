@@ -21,7 +21,7 @@ pub(super) enum Value {
     Int(i64),
     Float(f64),
     Text(Arc<str>),
-    /// A list or a tuple.
+    /// A list, a tuple or a generator.
     List(Arc<List>),
     Map(Arc<Map>),
     /// What `loop` is in a loop.
@@ -30,15 +30,25 @@ pub(super) enum Value {
     Namespace(usize),
     /// The number of a macro of the template.
     Macro(usize),
-    /// The name of a function that every template has.
+    /// The name of a function that every template has, or of a method that is not called.
     Function(&'static str),
 }
 
-/// Items, and how deep they are nested.
+/// Items, what they are together, and how deep they are nested.
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) items: Vec<Value>,
+    pub(super) form: Form,
     depth: usize,
+}
+
+/// What items are together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Form {
+    List,
+    Tuple,
+    /// What some filters give: it can be iterated over, and is true even if it has no items.
+    Generator,
 }
 
 /// Keys and values in their order, and how deep they are nested.
@@ -58,8 +68,13 @@ pub(super) struct Loop {
 impl Value {
     /// A list of values.
     pub(super) fn list(items: Vec<Value>) -> Outcome<Value> {
+        Value::formed(Form::List, items)
+    }
+
+    /// Values in some form.
+    pub(super) fn formed(form: Form, items: Vec<Value>) -> Outcome<Value> {
         let depth = depth_around(items.iter())?;
-        Ok(Value::List(Arc::new(List { items, depth })))
+        Ok(Value::List(Arc::new(List { items, form, depth })))
     }
 
     /// A map of keys, which differ, and values.
@@ -85,7 +100,11 @@ impl Value {
             Value::Bool(_) => "a truth value",
             Value::Int(_) | Value::Float(_) => "a number",
             Value::Text(_) => "a text",
-            Value::List(_) => "a list",
+            Value::List(list) => match list.form {
+                Form::List => "a list",
+                Form::Tuple => "a tuple",
+                Form::Generator => "a generator",
+            },
             Value::Map(_) => "a map",
             Value::Loop(_) => "a loop",
             Value::Namespace(_) => "a namespace",
@@ -102,7 +121,7 @@ impl Value {
             Value::Int(value) => *value != 0,
             Value::Float(value) => *value != 0.0,
             Value::Text(text) => !text.is_empty(),
-            Value::List(list) => !list.items.is_empty(),
+            Value::List(list) => list.form == Form::Generator || !list.items.is_empty(),
             Value::Map(map) => !map.entries.is_empty(),
             Value::Loop(_) | Value::Namespace(_) | Value::Macro(_) | Value::Function(_) => true,
         }
@@ -160,7 +179,7 @@ impl Value {
             }
             (Value::Int(a), Value::Int(b)) => a == b,
             (Value::List(a), Value::List(b)) => {
-                if a.items.len() != b.items.len() {
+                if a.form != b.form || a.items.len() != b.items.len() {
                     return Ok(false);
                 }
                 for (a, b) in a.items.iter().zip(&b.items) {
@@ -187,14 +206,23 @@ impl Value {
         })
     }
 
-    /// The order of two numbers or two texts.
+    /// The order of two numbers or two texts, or of two lists by the first items that differ.
     pub(super) fn order(&self, other: &Value, budget: &mut Budget) -> Outcome<Option<Ordering>> {
+        budget.steps(1)?;
         match (self, other) {
             (Value::Text(a), Value::Text(b)) => {
                 budget.look(a.len().min(b.len()))?;
                 return Ok(Some(a.cmp(b)));
             }
             (Value::Int(a), Value::Int(b)) => return Ok(Some(a.cmp(b))),
+            (Value::List(a), Value::List(b)) if a.form == b.form && a.form != Form::Generator => {
+                for (a, b) in a.items.iter().zip(&b.items) {
+                    if !a.equals(b, budget)? {
+                        return a.order(b, budget);
+                    }
+                }
+                return Ok(Some(a.items.len().cmp(&b.items.len())));
+            }
             _ => {}
         }
         match (self.as_float(), other.as_float()) {
@@ -223,13 +251,21 @@ impl Value {
             Value::Int(value) => budget.push(to, &value.to_string()),
             Value::Float(value) => budget.push(to, &shown_float(*value)),
             Value::Text(text) => quote(text, to, budget),
-            Value::List(list) => {
-                budget.push(to, "[")?;
+            Value::List(list) if list.form != Form::Generator => {
+                let is_tuple = list.form == Form::Tuple;
+                budget.push(to, if is_tuple { "(" } else { "[" })?;
                 for (number, item) in list.items.iter().enumerate() {
                     budget.push(to, if number > 0 { ", " } else { "" })?;
                     item.represent(to, budget)?;
                 }
-                budget.push(to, "]")
+                budget.push(
+                    to,
+                    match list.items.len() {
+                        1 if is_tuple => ",)",
+                        _ if is_tuple => ")",
+                        _ => "]",
+                    },
+                )
             }
             Value::Map(map) => {
                 budget.push(to, "{")?;
@@ -241,7 +277,7 @@ impl Value {
                 }
                 budget.push(to, "}")
             }
-            Value::Loop(_) | Value::Namespace(_) | Value::Macro(_) | Value::Function(_) => {
+            Value::List(_) | Value::Loop(_) | Value::Namespace(_) | Value::Macro(_) | Value::Function(_) => {
                 fault!("{} is no text", self.kind())
             }
         }
@@ -288,10 +324,22 @@ pub(super) fn shown_float(value: f64) -> String {
     if plain.contains('.') { plain } else { plain + ".0" }
 }
 
+/// Whether a letter is white space for Python, which counts the separators of ASCII too.
+pub(super) fn is_space(letter: char) -> bool {
+    letter.is_whitespace() || matches!(letter, '\x1c'..='\x1f')
+}
+
 /// Adds a text in quotes, as Python writes it, to a text.
 fn quote(text: &str, to: &mut String, budget: &mut Budget) -> Outcome<()> {
     // At most `\x7f` for a byte.
     budget.make(text.len().saturating_mul(4) + 2)?;
+    // What cannot be printed is escaped in a text of Rust too, where no accent is escaped but the first letter.
+    let mut pair = String::from("a");
+    let mut is_printed = |letter: char| {
+        pair.truncate(1);
+        pair.push(letter);
+        matches!(letter, ' '..='~') || pair.escape_debug().count() == 2
+    };
     let mark = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     to.push(mark);
     for letter in text.chars() {
@@ -300,13 +348,13 @@ fn quote(text: &str, to: &mut String, budget: &mut Budget) -> Outcome<()> {
             '\n' => to.push_str("\\n"),
             '\r' => to.push_str("\\r"),
             '\t' => to.push_str("\\t"),
-            '\0'..' ' | '\x7f' => to.push_str(&format!("\\x{:02x}", letter as u32)),
-            letter => {
-                if letter == mark {
-                    to.push('\\');
-                }
-                to.push(letter);
-            }
+            letter if letter == mark => to.extend(['\\', letter]),
+            letter if is_printed(letter) => to.push(letter),
+            letter => to.push_str(&match letter as u32 {
+                code @ ..0x100 => format!("\\x{code:02x}"),
+                code @ ..0x1_0000 => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            }),
         }
     }
     to.push(mark);
