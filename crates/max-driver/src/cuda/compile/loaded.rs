@@ -86,7 +86,10 @@ fn program(sources: &[Source]) -> String {
     let preludes = sources.iter().map(|source| &*source.prelude).filter(|prelude| seen.insert(*prelude));
     let mut text = String::new();
     let mut seen = HashSet::new();
-    let codes = sources.iter().filter(|source| seen.insert(*source)).map(|source| waiting(&source.code).0);
+    let codes = sources
+        .iter()
+        .filter(|source| seen.insert(*source))
+        .map(|source| waiting(&source.name, &source.code).0);
     for part in preludes.map(Cow::Borrowed).chain(codes).filter(|part| !part.is_empty()) {
         text.push_str(&part);
         text.push('\n');
@@ -129,7 +132,7 @@ fn load(gpu: &'static Gpu, code: &[u8], sources: &[Source]) -> Result<Vec<Functi
         // SAFETY: writes a handle; the module is alive, and the name ends with a zero.
         let status = unsafe { gpu.api.cuModuleGetFunction(&raw mut handle, module, name.as_ptr()) };
         gpu.api.check(status, &format!("cuModuleGetFunction of {}", source.name))?;
-        Function::new(gpu, &source.name, handle, waiting(&source.code).1)
+        Function::new(gpu, &source.name, handle, waiting(&source.name, &source.code).1)
     });
     functions.collect()
 }

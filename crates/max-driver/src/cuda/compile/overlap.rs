@@ -35,8 +35,9 @@ pub(super) enum Waits {
     Itself,
 }
 
-/// The code of a source whose function waits, and how it does: what does not look like a single function stays as it is.
-pub(super) fn waiting(code: &str) -> (Cow<'_, str>, Waits) {
+/// The code of a source whose function waits, and how it does: what does not look like a single function stays as it is, and
+/// so does a text whose only function is not seen to be the one that is launched, by its name or the macro `NAME`.
+pub(super) fn waiting<'a>(name: &str, code: &'a str) -> (Cow<'a, str>, Waits) {
     if code.contains("griddepcontrol.wait") {
         return (code.into(), Waits::Itself);
     }
@@ -44,13 +45,22 @@ pub(super) fn waiting(code: &str) -> (Cow<'_, str>, Waits) {
     let (Some((start, _)), None) = (functions.next(), functions.next()) else {
         return (code.into(), Waits::Never);
     };
+    let is_own = |head: &str| [name, "NAME"].iter().any(|name| declares(head, name));
     match code[start..].find(['{', ';']).map(|at| start + at) {
-        Some(at) if code.as_bytes()[at] == b'{' => {
+        Some(at) if code.as_bytes()[at] == b'{' && is_own(&code[start..at]) => {
             let (head, body) = code.split_at(at + 1);
             ([head, WAIT, body].concat().into(), Waits::First)
         }
         _ => (code.into(), Waits::Never),
     }
+}
+
+/// Whether a declaration is that of a function of a name.
+fn declares(head: &str, name: &str) -> bool {
+    head.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&head[..at], &head[at + name.len()..]);
+        before.ends_with(char::is_whitespace) && after.trim_start().starts_with('(')
+    })
 }
 
 #[cfg(test)]
@@ -61,7 +71,7 @@ mod tests {
     fn functions_wait_before_anything_else() {
         let code =
             "struct A { int x; };\nextern \"C\" __global__ void __launch_bounds__(32) f(A *a) { a->x = 1; }";
-        let (text, waits) = waiting(code);
+        let (text, waits) = waiting("f", code);
         assert_eq!(waits, Waits::First);
         let start = text.find("f(A *a) {").unwrap() + "f(A *a) {".len();
         assert!(text[start..].starts_with(WAIT) && text.ends_with(" a->x = 1; }"), "{text}");
@@ -73,14 +83,24 @@ mod tests {
         let function = "extern \"C\" __global__ void f() {}";
         let declared = "extern \"C\" __global__ void f();\nstruct A { int x; };";
         for code in [&[function, function].concat(), declared, "__global__ void f() {}", ""] {
-            assert_eq!(waiting(code), (code.into(), Waits::Never));
+            assert_eq!(waiting("f", code), (code.into(), Waits::Never));
         }
+    }
+
+    #[test]
+    fn only_the_function_that_is_launched_waits() {
+        let code = "extern \"C\" __global__ void f(int *a) {}\nextern \"C\"\n__global__ void g(int *f) {}";
+        assert_eq!(waiting("f", code).1, Waits::First);
+        assert_eq!(waiting("g", code), (code.into(), Waits::Never));
+        let code = "#define NAME f\nextern \"C\" __global__ void\nNAME(int *a) {}";
+        assert_eq!(waiting("f", code).1, Waits::First);
+        assert_eq!(waiting("f", "extern \"C\" __global__ void ff(int *f) {}").1, Waits::Never);
     }
 
     #[test]
     fn a_text_may_wait_by_itself() {
         let code = "extern \"C\" __global__ void f() { asm(\"griddepcontrol.wait;\"); }";
-        assert_eq!(waiting(code), (code.into(), Waits::Itself));
+        assert_eq!(waiting("f", code), (code.into(), Waits::Itself));
     }
 
     #[test]
