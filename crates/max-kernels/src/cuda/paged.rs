@@ -147,6 +147,10 @@ impl Plan {
             && sizes[3] % COPIED_TOKENS == 0
             && most.saturating_mul(sizes[3]) <= flash::MOST_POSITIONS
             && tokens.saturating_mul(k.heads) <= flash::MOST_POSITIONS;
+        // Warps have tiles of long rows only where shared memory has room for them.
+        if !by_groups && shared_bytes(k, cache, None) as usize > self.gpu.shared_bytes() {
+            return Form::Rows;
+        }
         let rows = if by_groups { GROUP_ROWS } else { ROWS };
         if tokens.saturating_mul(shared) > sequences.saturating_mul(rows) || *sequences > 1 << 15 {
             return Form::Tiles(by_groups.then(|| Shape::of_many_rows(cache.depth, cache.depth)));
