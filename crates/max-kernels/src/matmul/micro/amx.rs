@@ -4,6 +4,7 @@ use std::arch::asm;
 
 use super::{Kernels, Soon, THIN, Thin, Tile};
 use crate::simd::amx::{SIDE, Shapes, release};
+use crate::simd::{LINE, prefetch};
 
 /// The rows and the columns of a tile of sums: two registers each way.
 const ROWS: usize = 2 * SIDE;
@@ -116,7 +117,7 @@ unsafe fn tile<L: Sums, const R: usize>(
     (right, right_stride): (*const u32, isize),
     add: Option<(*const L, isize)>,
     (to, stride): (*mut L, isize),
-    _: Soon,
+    (soon, pace): Soon,
 ) {
     #[repr(C, align(64))]
     struct Sums([[u32; ROWS]; ROWS]);
@@ -132,6 +133,10 @@ unsafe fn tile<L: Sums, const R: usize>(
         }
         let whole = depth - depth % SIDE;
         for p in (0..whole).step_by(SIDE) {
+            let soon = soon.wrapping_offset(p as isize * pace);
+            for at in (0..SIDE * pace.unsigned_abs()).step_by(LINE) {
+                prefetch(soon.wrapping_add(at));
+            }
             let right = right.offset(p as isize * right_stride);
             step::<L, R>(left.add(p).cast(), left_stride * 4, right.cast(), right_stride * 4);
         }
