@@ -39,7 +39,9 @@ impl Largest {
         let of_row = |row: usize, wanted: &Wanted, found: Vec<(u32, f32)>| match wanted {
             Wanted::Nothing => Ok(Logits::Largest(Vec::new())),
             // Where nothing can be chosen, all logits tell why.
-            Wanted::Largest(count) if found.first().is_some_and(|(_, best)| best.is_finite()) => {
+            Wanted::Largest(count)
+                if *count <= MOST && found.first().is_some_and(|(_, best)| best.is_finite()) =>
+            {
                 Ok(Logits::Largest(found.into_iter().take(*count).collect()))
             }
             _ => whole(row).map(Logits::All),
