@@ -100,7 +100,12 @@ for built in [built for folder in sys.argv[1:] for built in pathlib.Path(folder)
     // The op cases read it.
     let golden = Path::new(PACKAGE).join("tests/goldens/small_floats.txt");
     copy(&golden, &folder.join("python/goldens"))?;
+    for model in entries(GOLDENS)?.into_iter().filter(|path| path.is_dir()) {
+        let to = folder.join("goldens").join(model.file_name().unwrap_or(model.as_os_str()));
+        entries(&model)?.iter().try_for_each(|file| copy(file, &to))?;
+    }
     copy_as(Path::new("benches/gpu.py"), &folder.join("bench.py"))?;
+    copy(Path::new("benches/llama_gpu.py"), &folder)?;
     let script = folder.join("run");
     fs::write(&script, RUN).map_err(|error| format!("cannot write {}: {error}", script.display()))?;
     make_executable(&script)?;
