@@ -25,6 +25,8 @@ enum Layout {
     Any,
     /// Everything row-major, channels last.
     Rows,
+    /// The same, but images are upside down and mirrored.
+    Turned,
     /// Channels before rows, and filters before everything in the filter.
     Planes,
 }
@@ -58,6 +60,14 @@ impl Shape {
                 (random.access(0, dtype, &self.image, true), random.access(1, dtype, &filter, true))
             }
             Layout::Rows => (row_major(0, dtype, &self.image), row_major(1, dtype, &filter)),
+            Layout::Turned => {
+                let (mut input, count) = row_major(0, dtype, &self.image);
+                for axis in [1, 2] {
+                    input.offset += (self.image[axis] - 1) * input.strides[axis];
+                    input.strides[axis] *= -1;
+                }
+                ((input, count), row_major(1, dtype, &filter))
+            }
             Layout::Planes => {
                 (ordered(0, dtype, &self.image, &[2, 1, 3, 0]), ordered(1, dtype, &filter, &[1, 0, 2, 3]))
             }
@@ -186,10 +196,20 @@ pub(crate) fn vectors() -> Vec<Case> {
         Shape { image: [9, 56, 57, 32], filter: [3, 3, 128], ..same },
         Shape { image: [9, 112, 112, 32], stride: [2; 2], ..same },
         Shape { image: [7, 112, 112, 32], filter: [3, 3, 96], stride: [2; 2], ..same },
+        // The first window of a line or of an image starts before the last one of what precedes it.
+        Shape { image: [208, 12, 12, 64], filter: [3, 3, 128], stride: [2; 2], padding: [[4; 2]; 2], ..same },
+        Shape {
+            image: [32, 20, 10, 64],
+            filter: [7, 1, 64],
+            stride: [1, 2],
+            padding: [[3; 2], [5; 2]],
+            ..same
+        },
     ];
-    let halves = [DType::BFloat16, DType::Float16];
-    let pairs = shapes.into_iter().flat_map(|shape| halves.map(|dtype| (shape, dtype)));
-    pairs.map(|(shape, dtype)| shape.case(&mut random, dtype, Layout::Rows)).collect()
+    let layouts =
+        [(DType::BFloat16, Layout::Rows), (DType::Float16, Layout::Rows), (DType::BFloat16, Layout::Turned)];
+    let cases = shapes.into_iter().flat_map(|shape| layouts.map(|(dtype, layout)| (shape, dtype, layout)));
+    cases.map(|(shape, dtype, layout)| shape.case(&mut random, dtype, layout)).collect()
 }
 
 /// Groups of one channel, of few and of many.

@@ -121,12 +121,16 @@ impl Tiling {
     }
 
     /// The most pixels of padded images that the windows of a tile see, from the first one to the last. `None` if the
-    /// windows go so far beyond the images that they do not come in the order of the pixels.
+    /// windows go so far beyond the images that they do not come in the order of the pixels: the first one of the next line,
+    /// or of the next image, may then start before the last one.
     pub(super) fn strip(&self, k: &Conv2d<i64>) -> Option<i64> {
-        let [_, height, width, _] = k.out;
+        let [images, height, width, _] = k.out;
         let ([lines, line], [down, across]) =
             ([padded(k, 0), padded(k, 1)], k.stride.map(|step| step as i64));
-        if height > lines || width > line {
+        let back = (width - 1) * across;
+        let comes_later =
+            [down * line - back, (lines - (height - 1) * down) * line - back].map(|step| step >= 0);
+        if (height > 1 && !comes_later[0]) || (images > 1 && !comes_later[1]) {
             return None;
         }
         // A step to the next line, or to the next image, is longer than one to the next position.

@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
                 const long long y = windows[u].y + i * dilation_down, x = windows[u].x + j * dilation_across;
                 if (within(y, height) && within(x, width)) {
                     const IN *from = image + windows[u].image + y * in_down + x * in_across + channel;
-                    read.whole = __ldg((const uint4 *)from);
+                    read.whole = *(const uint4 *)from;
                 }
                 return read;
             }
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(256) NAME(PARAMETERS) {
             const int i = tap / (int)taps_across, j = tap - i * (int)taps_across;
             const IN *from = weights + i * tap_down + j * tap_across + channel * tap_channel + first * tap_filter;
             if (wide_filter) {
-                read.whole = __ldg((const uint4 *)from);
+                read.whole = *(const uint4 *)from;
                 return read;
             }
 #pragma unroll

@@ -133,18 +133,24 @@ fn strips_hold_all_that_a_tile_sees() {
             let (tall, strip) = (tiling.tall(), tiling.strip(&k).unwrap());
             let positions: i64 = k.out[..3].iter().product();
             for first in (0..positions).step_by(tall as usize) {
-                let last = (first + tall).min(positions) - 1;
-                assert!(
-                    place(last) - place(first) + 2 * line + 2 < strip,
-                    "{tiling:?} from {first} of {:?}",
-                    k.out
-                );
+                for position in first..(first + tall).min(positions) {
+                    let from = place(position) - place(first);
+                    assert!(
+                        from >= 0 && from + 2 * line + 2 < strip,
+                        "{tiling:?} from {first} to {position} of {:?}",
+                        k.out
+                    );
+                }
             }
         }
     }
-    let far = Conv2d { padding: [9; 2], ..same(2, 5, 64, 64, 1) };
-    let wide = Conv2d { out: [2, 21, 21, 64], ..far };
-    assert!(hopper::TILINGS.iter().all(|tiling| tiling.strip(&wide).is_none()));
+    // Windows far outside: positions would not come in the order of their pixels, not even where there is a stride.
+    let far = Conv2d { padding: [9; 2], out: [2, 21, 21, 64], ..same(2, 5, 64, 64, 1) };
+    let strided = Conv2d { padding: [4; 2], out: [208, 9, 9, 128], ..same(208, 12, 64, 128, 2) };
+    let across = Conv2d { padding: [1, 9], stride: [1, 2], out: [2, 10, 13, 64], ..same(2, 10, 64, 64, 1) };
+    for k in [far, strided, across] {
+        assert!(hopper::TILINGS.iter().all(|tiling| tiling.strip(&k).is_none()), "{:?}", k.out);
+    }
 }
 
 #[test]
