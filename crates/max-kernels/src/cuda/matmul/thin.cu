@@ -24,7 +24,7 @@ union Vector {
 __device__ __forceinline__ Vector load(const IN *from, long long at, long long end, bool wide) {
     Vector read;
     if (wide && at + LANES <= end) {
-        read.whole = __ldg((const uint4 *)(from + at));
+        read.whole = *(const uint4 *)(from + at);
         return read;
     }
     read.whole = make_uint4(0, 0, 0, 0);
