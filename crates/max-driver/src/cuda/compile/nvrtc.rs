@@ -47,6 +47,9 @@ pub(crate) struct Compiler {
 /// The architecture that has instructions, those of warpgroups, which no later one has.
 const HOPPER: c_int = 90;
 
+/// The first version that knows all instructions of that architecture.
+const FOR_HOPPER: (c_int, c_int) = (12, 0);
+
 /// What code is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -90,6 +93,14 @@ impl Compiler {
     /// What to compile for, so that a GPU of this compute capability can run it.
     pub(crate) fn target(&self, (major, minor): (u32, u32)) -> Result<Target> {
         let wanted = (major * 10 + minor) as c_int;
+        if wanted >= HOPPER && self.version < FOR_HOPPER {
+            bail!(
+                runtime,
+                "{} is too old for this GPU, sm_{wanted}: install a newer one, such as \
+                 `pip install nvidia-cuda-nvrtc-cu12`",
+                self.title()
+            );
+        }
         match self.architectures.iter().rev().find(|&&known| known <= wanted) {
             Some(&known) if known == wanted => Ok(Target::Real(known)),
             Some(&known) => Ok(Target::Virtual(known)),

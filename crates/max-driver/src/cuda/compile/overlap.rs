@@ -12,8 +12,11 @@ use std::borrow::Cow;
 const DECLARED: &str = "extern \"C\" __global__";
 
 /// Lets the next function start as soon as all blocks of this one have, and waits until the one before is done.
-const WAIT: &str = "\n#if __CUDA_ARCH__ >= 900\n    asm volatile(\"griddepcontrol.launch_dependents;\\n\\tgriddepcontrol.wait;\" ::: \
-                    \"memory\");\n#endif\n";
+const WAIT: &str = " MAX_WAIT;";
+
+/// What that means, which precedes all functions: the lines of their texts keep their numbers.
+pub(super) const WAITING: &str = "#if __CUDA_ARCH__ >= 900\n#define MAX_WAIT asm volatile(\"griddepcontrol.launch_dependents;\\n\\t\
+                                  griddepcontrol.wait;\" ::: \"memory\")\n#else\n#define MAX_WAIT\n#endif\n";
 
 /// The compute capability of GPUs that can do it, and the version of CUDA whose driver can record it.
 const CAPABILITY: (u32, u32) = (9, 0);
