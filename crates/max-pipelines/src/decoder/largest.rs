@@ -28,6 +28,9 @@ impl Largest {
             bail!(internal, "{rows} rows of logits for {} sequences", wanted.len());
         }
         let whole = |row: usize| logits.index(&[ViewIndex::At(row as i64)])?.to(&CPU())?.to_vec::<f32>();
+        if vocab_size == 0 {
+            bail!(value, "a model without tokens has no logits");
+        }
         let counts = wanted.iter().filter_map(|wanted| match wanted {
             Wanted::Largest(count) if *count <= MOST => Some(*count),
             _ => None,

@@ -112,7 +112,8 @@ impl Sequence<'_> {
         let same = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let crosses = (same + 1..=tokens.len()).any(|length| self.of.model.config().reread_at(length));
         // The last token is computed anyway, for its logits.
-        self.shorten(if crosses { 0 } else { same.min(last) });
+        let kept = if crosses { 0 } else { same.min(last) };
+        self.shorten(kept);
         let mut logits = Logits::Largest(Vec::new());
         while self.tokens.len() < tokens.len() {
             let done = self.tokens.len();
@@ -124,10 +125,14 @@ impl Sequence<'_> {
             cache.reserve(&mut self.pages, chunk.len())?;
             let wanted = if done + chunk.len() == tokens.len() { wanted } else { Wanted::Nothing };
             let step = Step { tokens: chunk, pages: &mut self.pages };
-            let found = self.of.model.next(&cache, &mut [step], &[wanted])?;
+            let found = self.of.model.next(&cache, &mut [step], &[wanted]);
             drop(cache);
+            // A GPU may say only now that a chunk before failed.
+            let mut found = found.inspect_err(|_| self.shorten(kept))?;
             self.tokens.extend_from_slice(chunk);
-            found.into_iter().for_each(|found| logits = found);
+            if let Some(found) = found.pop() {
+                logits = found;
+            }
             each(self.tokens.len())?;
         }
         Ok(logits)
