@@ -210,12 +210,10 @@ impl TextGenerator {
                     bail!(value, "{} has no chat template: give the prompt as it is", self.name)
                 };
                 let chat = chat.as_ref().map_err(Clone::clone)?;
-                let bos = self.tokenizer.bos();
-                let text =
-                    chat.render(messages, true, bos.map(|(_, text)| text), self.tokenizer.eos_text())?;
+                let text = chat.render(messages, true, self.tokenizer.named_tokens())?;
                 let mut tokens = self.tokenizer.encode(&text, false)?;
                 // Most templates write the first token themselves.
-                if let Some((bos, _)) = bos
+                if let Some((bos, _)) = self.tokenizer.bos()
                     && self.tokenizer.encode("", true)?.first() == Some(&bos)
                     && tokens.first() != Some(&bos)
                 {

@@ -186,7 +186,8 @@ fn broken_models_are_errors() {
         ("tokenizer.json", ""),
         ("config.json", "{\"architectures\": [\"Unheard\"]}"),
         ("config.json", "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": -1}"),
-        ("tokenizer_config.json", "{\"chat_template\": \"{% for %}\"}"),
+        ("tokenizer_config.json", "{\"chat_template\": 3}"),
+        ("tokenizer_config.json", "{\"pad_token\": {}}"),
         ("model.safetensors", "x"),
     ] {
         std::fs::write(folder.join(file), text).unwrap();

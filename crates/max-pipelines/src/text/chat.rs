@@ -54,7 +54,7 @@ impl ChatMessage {
 ///     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}\
 ///      {% if add_generation_prompt %}<assistant>{% endif %}",
 /// )?;
-/// let text = template.render(&[ChatMessage::new("user", "Hello!")], true, None, None)?;
+/// let text = template.render(&[ChatMessage::new("user", "Hello!")], true, [])?;
 /// assert_eq!(text, "<user>Hello!\n<assistant>");
 /// # Ok::<(), max_core::Error>(())
 /// ```
@@ -71,13 +71,13 @@ impl ChatTemplate {
         Ok(ChatTemplate { template: parser::parse(source).map_err(wrong)? })
     }
 
-    /// The text of a conversation; with a generation prompt it ends where the answer begins.
-    pub fn render(
+    /// The text of a conversation; with a generation prompt it ends where the answer begins. Templates know some tokens by
+    /// name, such as `bos_token`.
+    pub fn render<'a>(
         &self,
         messages: &[ChatMessage],
         add_generation_prompt: bool,
-        bos_token: Option<&str>,
-        eos_token: Option<&str>,
+        named_tokens: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<String> {
         let message = |ChatMessage { role, content }: &ChatMessage| {
             Value::map(vec![
@@ -93,11 +93,7 @@ impl ChatTemplate {
             ("tools".into(), Value::None),
             ("documents".into(), Value::None),
         ]);
-        for (name, token) in [("bos_token", bos_token), ("eos_token", eos_token)] {
-            if let Some(token) = token {
-                variables.insert(name.into(), token.into());
-            }
-        }
+        variables.extend(named_tokens.into_iter().map(|(name, token)| (name.into(), token.into())));
         self.render_at(variables, SystemTime::now())
     }
 

@@ -11,7 +11,7 @@ use tokenizers::normalizers::{NFC, Prepend, Replace, Sequence};
 use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer as Inner};
 
 use super::detokenize::{Spelling, byte_token};
-use super::tokenizer::Parts;
+use super::tokenizer::{OTHERS, Parts};
 use crate::tokenizer::guarded;
 use words::Words;
 
@@ -93,6 +93,12 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Parts> {
             (false, _) => Vec::new(),
         })
     };
+    let mut others = BTreeMap::new();
+    // The format writes one of these words so.
+    let ids = ["unknown_token_id", "padding_token_id", "seperator_token_id", "cls_token_id", "mask_token_id"];
+    for (name, id) in OTHERS.into_iter().zip(ids) {
+        others.extend(fields.token(id, tokens.len())?.map(|token| (name, tokens[token as usize].clone())));
+    }
     Ok(Parts {
         before: around("add_bos_token", add_bos && bos.is_some(), &bos)?,
         after: around("add_eos_token", false, &eos)?,
@@ -102,6 +108,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Parts> {
         bos,
         eos,
         ends: ends(&fields, tokens)?,
+        others,
         templates: templates(metadata)?,
     })
 }

@@ -18,6 +18,9 @@ use crate::tokenizer::guarded;
 /// The name of the chat template that is used when none is named.
 const DEFAULT: &str = "default";
 
+/// Tokens that chat templates know by name, besides those that begin and end a text.
+pub(super) const OTHERS: [&str; 5] = ["unk_token", "pad_token", "sep_token", "cls_token", "mask_token"];
+
 /// Turns text into tokens and tokens into text. Copies share everything.
 #[derive(Clone)]
 pub struct TextTokenizer {
@@ -36,6 +39,8 @@ pub(super) struct Parts {
     pub(super) bos: Option<(u32, String)>,
     pub(super) eos: Option<(u32, String)>,
     pub(super) ends: Vec<u32>,
+    /// How [`OTHERS`] are written, by their names.
+    pub(super) others: BTreeMap<&'static str, String>,
     pub(super) templates: BTreeMap<String, String>,
 }
 
@@ -117,6 +122,14 @@ impl TextTokenizer {
         self.parts.eos.as_ref().map(|(_, text)| text.as_str())
     }
 
+    /// How the tokens are written that chat templates know by name, such as `bos_token`.
+    pub fn named_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
+        let parts = &*self.parts;
+        let ends = [("bos_token", &parts.bos), ("eos_token", &parts.eos)];
+        let ends = ends.into_iter().filter_map(|(name, token)| Some((name, token.as_ref()?.1.as_str())));
+        ends.chain(parts.others.iter().map(|(name, text)| (*name, text.as_str())))
+    }
+
     /// All tokens that end a text, in order.
     pub fn ends(&self) -> &[u32] {
         &self.parts.ends
@@ -178,6 +191,7 @@ fn from_files(folder: &Folder, text: &[u8]) -> Result<TextTokenizer> {
         bos: None,
         eos: None,
         ends: Vec::new(),
+        others: BTreeMap::new(),
         templates: BTreeMap::new(),
     };
     for name in ["generation_config.json", "config.json"] {
@@ -198,6 +212,9 @@ fn from_files(folder: &Folder, text: &[u8]) -> Result<TextTokenizer> {
         if let Some(config) = folder.config(name)? {
             parts.bos = named_token(&parts.inner, &config, name, "bos_token")?.or(parts.bos);
             parts.eos = named_token(&parts.inner, &config, name, "eos_token")?.or(parts.eos);
+            for other in OTHERS {
+                parts.others.extend(written(&config, name, other)?.map(|text| (other, text.to_owned())));
+            }
         }
     }
     if let Some(config) = folder.config("tokenizer_config.json")? {
@@ -253,18 +270,22 @@ fn token_ids(config: &Config, file: &str, name: &str) -> Result<Vec<u32>> {
     })
 }
 
-/// The token that a field names, as a text or as an object with the text.
-fn named_token(inner: &Inner, config: &Config, file: &str, name: &str) -> Result<Option<(u32, String)>> {
-    let text = match config.get(name) {
-        None => return Ok(None),
-        Some(Value::String(text)) => text,
-        Some(value) => match &value["content"] {
-            Value::String(text) => text,
-            _ => bail!(value, "'{name}' in {file} must be a text, or an object with the text 'content'"),
+/// How the token is written that a field names, as a text or as an object with the text.
+fn written<'a>(config: &'a Config, file: &str, name: &str) -> Result<Option<&'a str>> {
+    match config.get(name) {
+        None => Ok(None),
+        Some(value) => match value.as_str().or_else(|| value["content"].as_str()) {
+            Some(text) => Ok(Some(text)),
+            None => bail!(value, "'{name}' in {file} must be a text, or an object with the text 'content'"),
         },
-    };
+    }
+}
+
+/// The token that a field names.
+fn named_token(inner: &Inner, config: &Config, file: &str, name: &str) -> Result<Option<(u32, String)>> {
+    let Some(text) = written(config, file, name)? else { return Ok(None) };
     match inner.token_to_id(text) {
-        Some(token) => Ok(Some((token, text.clone()))),
+        Some(token) => Ok(Some((token, text.to_owned()))),
         None => bail!(value, "'{name}' in {file} is {text:?}, which is no token of the vocabulary"),
     }
 }

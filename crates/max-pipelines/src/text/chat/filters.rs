@@ -392,6 +392,7 @@ fn number(machine: &mut Machine<'_>, is_int: bool, value: &Value, default: Optio
             let text = text.trim_matches(is_space);
             text.parse().map(Value::Int).or_else(|_| text.parse().map(Value::Float)).ok()
         }
+        Value::Undefined => fault!("what has no value is no number"),
         _ => None,
     };
     Ok(match number {

@@ -385,11 +385,6 @@ impl Machine<'_> {
                 Ok(text.contains(&**part))
             }
             Value::Map(_) => Ok(container.entry(value, &mut self.budget)?.is_some()),
-            Value::Namespace(number) => {
-                let name = value.as_text()?;
-                self.budget.look(name.len())?;
-                Ok(self.namespaces[*number].contains_key(name))
-            }
             _ => {
                 for item in &self.items(container)?.items {
                     if item.equals(value, &mut self.budget)? {
@@ -539,10 +534,10 @@ impl Machine<'_> {
                 let place = operators::place(key.as_int()?, list.items.len());
                 Ok(place.map_or(Value::Undefined, |place| list.items[place].clone()))
             }
-            (Value::Text(text), Value::Int(index)) => {
+            (Value::Text(text), Value::Int(_) | Value::Bool(_)) => {
                 self.budget.look(text.len())?;
-                let letter =
-                    operators::place(*index, text.chars().count()).and_then(|at| text.chars().nth(at));
+                let place = operators::place(key.as_int()?, text.chars().count());
+                let letter = place.and_then(|at| text.chars().nth(at));
                 Ok(letter.map_or(Value::Undefined, Value::from))
             }
             (Value::Map(_), key) => {

@@ -107,7 +107,8 @@ fn text_method(machine: &mut Machine<'_>, text: &str, name: &str, passed: Passed
         "capitalize" | "title" => {
             let [] = passed.bind([])?;
             let has_words = name == "title";
-            title(text, |letter| has_words && !letter.is_alphabetic(), budget)
+            let has_case = |letter: char| letter.is_uppercase() || letter.is_lowercase();
+            title(text, |letter| has_words && !has_case(letter), budget)
         }
         "split" | "rsplit" => {
             let [separator, most] = passed.bind(["sep", "maxsplit"])?;

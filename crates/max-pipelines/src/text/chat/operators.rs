@@ -104,7 +104,9 @@ fn floats(operator: Operator, left: f64, right: f64) -> Outcome<Value> {
 fn divided(left: f64, right: f64) -> (f64, f64) {
     let rest = left % right;
     let quotient = ((left - rest) / right).round();
-    if rest != 0.0 && (rest < 0.0) != (right < 0.0) {
+    if rest == 0.0 {
+        (quotient, rest.copysign(right))
+    } else if (rest < 0.0) != (right < 0.0) {
         (quotient - 1.0, rest + right)
     } else {
         (quotient, rest)

@@ -19,12 +19,25 @@ const MOST_DEPTH: usize = 64;
 /// Reads a template.
 pub(super) fn parse(source: &str) -> Outcome<Template> {
     let tokens = tokens::read(source)?;
-    let mut parser = Parser { tokens, at: 0, depth: 0, scopes: 0, macros: Vec::new() };
+    let mut parser = Parser { tokens, at: 0, depth: 0, scopes: 0, loops: 0, macros: Vec::new() };
     match parser.block(&[]) {
         Ok((body, _)) => Ok(Template { body, macros: parser.macros }),
         Err(fault) => Err(fault.at(parser.line())),
     }
 }
+
+/// Operators between two values, in the order of how strongly they bind.
+const OPERATORS: [&[(&str, Operator)]; 4] = [
+    &[("+", Operator::Add), ("-", Operator::Subtract)],
+    &[("~", Operator::Concatenate)],
+    &[
+        ("*", Operator::Multiply),
+        ("/", Operator::Divide),
+        ("//", Operator::FloorDivide),
+        ("%", Operator::Remainder),
+    ],
+    &[("**", Operator::Power)],
+];
 
 struct Parser {
     tokens: Vec<(Token, usize)>,
@@ -32,6 +45,8 @@ struct Parser {
     depth: usize,
     /// How many of the blocks around what is read have names of their own.
     scopes: usize,
+    /// How many of them are loops.
+    loops: usize,
     macros: Vec<Macro>,
 }
 
@@ -179,6 +194,7 @@ impl Parser {
                 }
                 return Ok(Statement::Filter(filters, self.scoped(|parser| parser.body("endfilter"))?));
             }
+            "break" | "continue" if self.loops == 0 => fault!("'{name}' is outside of a loop"),
             "break" => Statement::Break,
             "continue" => Statement::Continue,
             other => fault!("the tag '{other}' has no meaning here"),
@@ -211,7 +227,9 @@ impl Parser {
         let over = self.sequence(|parser| parser.deeper(Parser::or))?;
         let condition = if self.takes_name("if") { Some(self.expression()?) } else { None };
         self.expect(Token::Close)?;
+        self.loops += 1;
         let (body, end) = self.scoped(|parser| parser.block(&["else", "endfor"]))?;
+        self.loops -= 1;
         let otherwise = if end == "else" {
             self.scoped(|parser| parser.body("endfor"))?
         } else {
@@ -353,7 +371,7 @@ impl Parser {
     }
 
     fn comparison(&mut self) -> Outcome<Expression> {
-        let first = self.sum()?;
+        let first = self.arithmetic(0)?;
         let mut others = Vec::new();
         loop {
             let comparison = match self.peek() {
@@ -371,43 +389,19 @@ impl Parser {
             if matches!(comparison, Comparison::NotIn) {
                 self.expect_name("in")?;
             }
-            others.push((comparison, self.sum()?));
+            others.push((comparison, self.arithmetic(0)?));
         }
         Ok(if others.is_empty() { first } else { Expression::Compare(Box::new(first), fitted(others)) })
     }
 
-    fn sum(&mut self) -> Outcome<Expression> {
-        self.arithmetic(&[("+", Operator::Add), ("-", Operator::Subtract)], Parser::concatenation)
-    }
-
-    fn concatenation(&mut self) -> Outcome<Expression> {
-        self.arithmetic(&[("~", Operator::Concatenate)], Parser::product)
-    }
-
-    fn product(&mut self) -> Outcome<Expression> {
-        let signs = [
-            ("*", Operator::Multiply),
-            ("/", Operator::Divide),
-            ("//", Operator::FloorDivide),
-            ("%", Operator::Remainder),
-        ];
-        self.arithmetic(&signs, Parser::power)
-    }
-
-    fn power(&mut self) -> Outcome<Expression> {
-        self.arithmetic(&[("**", Operator::Power)], |parser| parser.unary(true))
-    }
-
-    fn arithmetic(
-        &mut self,
-        signs: &[(&'static str, Operator)],
-        operand: fn(&mut Parser) -> Outcome<Expression>,
-    ) -> Outcome<Expression> {
-        let first = operand(self)?;
+    /// Values with operators between them that bind as strongly as those of a level, or more.
+    fn arithmetic(&mut self, level: usize) -> Outcome<Expression> {
+        let Some(signs) = OPERATORS.get(level) else { return self.unary(true) };
+        let first = self.arithmetic(level + 1)?;
         let mut others = Vec::new();
         while let Some((_, operator)) = signs.iter().find(|(sign, _)| *self.peek() == Token::Sign(sign)) {
             self.at += 1;
-            others.push((*operator, operand(self)?));
+            others.push((*operator, self.arithmetic(level + 1)?));
         }
         Ok(if others.is_empty() { first } else { Expression::Arithmetic(Box::new(first), fitted(others)) })
     }
