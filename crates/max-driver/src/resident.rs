@@ -23,16 +23,40 @@ pub fn prefer_large_pages(start: *mut u8, bytes: usize) {
 pub fn page_out(bytes: &[u8]) {
     #[cfg(target_os = "linux")]
     if is_mapped_file(bytes) {
-        const PAGE: usize = 4096;
+        // SAFETY: asks for a number.
+        let Some(page) =
+            usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|&page| page > 0)
+        else {
+            return;
+        };
         let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
-        let (first, last) = (start.next_multiple_of(PAGE), end - end % PAGE);
+        let (first, last) = (start.next_multiple_of(page), end - end % page);
         if first < last {
+            // Pages that are the file's own can be forgotten, and then the system keeps the file in memory as long as there
+            // is room, for the next one who opens it.
+            let is_own = is_as_in_file(first / page..last / page).unwrap_or(false);
+            let advice = if is_own { libc::MADV_DONTNEED } else { libc::MADV_PAGEOUT };
             // SAFETY: the range is inside the bytes, and this advice changes no content.
-            unsafe { libc::madvise(first as *mut libc::c_void, last - first, libc::MADV_PAGEOUT) };
+            unsafe { libc::madvise(first as *mut libc::c_void, last - first, advice) };
         }
     }
     #[cfg(not(target_os = "linux"))]
     let _ = bytes;
+}
+
+/// Whether none of the pages of a mapped file were written to, as far as the mapping is private.
+#[cfg(target_os = "linux")]
+fn is_as_in_file(pages: std::ops::Range<usize>) -> std::io::Result<bool> {
+    use std::os::unix::fs::FileExt;
+    // An entry of eight bytes for each page. Written pages are in memory or swapped out, and not those of a file.
+    const IN_MEMORY: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const OF_FILE: u64 = 1 << 61;
+    let map = std::fs::File::open("/proc/self/pagemap")?;
+    let mut entries = vec![0; 8 * pages.len()];
+    map.read_exact_at(&mut entries, 8 * pages.start as u64)?;
+    let mut entries = entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry));
+    Ok(entries.all(|entry| entry & OF_FILE != 0 || entry & (IN_MEMORY | SWAPPED) == 0))
 }
 
 /// Whether bytes are in one mapping of a file.
@@ -72,8 +96,18 @@ mod tests {
         // SAFETY: nobody else has the file.
         let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
         assert!(is_mapped_file(&map) && map.iter().all(|&byte| byte == 7));
+        let pages = |bytes: &[u8]| bytes.as_ptr().addr() / 4096..(bytes.as_ptr().addr() + bytes.len()) / 4096;
+        assert!(is_as_in_file(pages(&map)).unwrap());
         page_out(&map[5..]);
         assert!(map.iter().all(|&byte| byte == 7));
+        // SAFETY: as above.
+        let mut written = unsafe { memmap2::MmapOptions::new().map_copy(&file) }.unwrap();
+        assert!(written.iter().all(|&byte| byte == 7) && is_as_in_file(pages(&written)).unwrap());
+        page_out(&written);
+        written[5000] = 8;
+        assert!(!is_as_in_file(pages(&written)).unwrap());
+        page_out(&written);
+        assert!(written.iter().enumerate().all(|(at, &byte)| byte == if at == 5000 { 8 } else { 7 }));
         std::fs::remove_file(&path).unwrap();
         let heap = vec![3u8; 1 << 20];
         assert!(!is_mapped_file(&heap));

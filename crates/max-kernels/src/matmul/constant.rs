@@ -101,9 +101,7 @@ impl Constant {
         fill: impl FnOnce(*mut u8),
     ) -> Option<*const u8> {
         let copy = self.copy(place, None);
-        let packed =
-            if wanted { Some(copy.lines.get_or_init(|| pack(lines, fill))) } else { copy.lines.get() };
-        packed?.as_ref().map(Lines::ptr)
+        if wanted { self.pack(&copy, lines, fill) } else { copy.lines.get()?.as_ref().map(Lines::ptr) }
     }
 
     /// As [`Constant::packed`], for matrices whose scales may be in another constant, and that are always wanted.
@@ -114,12 +112,17 @@ impl Constant {
         lines: usize,
         fill: impl FnOnce(*mut u8),
     ) -> Option<*const u8> {
+        self.pack(&self.copy(place, scales), lines, fill)
+    }
+
+    /// The lines of a copy, packed if they were not.
+    fn pack(&self, copy: &Packed, lines: usize, fill: impl FnOnce(*mut u8)) -> Option<*const u8> {
         let fill = |to: *mut u8| {
             fill(to);
             // Whatever multiplies by them reads the packed form from now on.
             page_out(&self.bytes);
         };
-        self.copy(place, scales).lines.get_or_init(|| pack(lines, fill)).as_ref().map(Lines::ptr)
+        copy.lines.get_or_init(|| pack(lines, fill)).as_ref().map(Lines::ptr)
     }
 
     /// The copy of a matrix, which may not be packed yet.
