@@ -110,11 +110,26 @@ impl Plane {
     #[inline(always)]
     fn read(self, block: &[u8], up: u32, numbers: &mut [u8]) {
         let mask = self.mask();
-        for (run, numbers) in numbers.chunks_mut(self.run).enumerate() {
+        let (mut start, mut run) = (0, 0);
+        while start < numbers.len() {
             let (byte, shift) = self.place(run);
-            for (number, byte) in numbers.iter_mut().zip(&block[byte..]) {
-                *number |= (byte >> shift & mask) << up;
+            let end = usize::min(start + self.run, numbers.len());
+            let numbers = &mut numbers[start..end];
+            let bytes = &block[byte..byte + numbers.len()];
+            let mut at = 0;
+            // Eight numbers at a time, as bytes of a word: what comes into a byte from the next one is masked.
+            while let (Some(to), Some(from)) =
+                (numbers[at..].first_chunk_mut::<8>(), bytes[at..].first_chunk())
+            {
+                let more = (u64::from_ne_bytes(*from) >> shift & u64::from_ne_bytes([mask; 8])) << up;
+                *to = (u64::from_ne_bytes(*to) | more).to_ne_bytes();
+                at += 8;
             }
+            while at < numbers.len() {
+                numbers[at] |= (bytes[at] >> shift & mask) << up;
+                at += 1;
+            }
+            (start, run) = (start + self.run, run + 1);
         }
     }
 
@@ -251,11 +266,13 @@ impl Format {
     }
 
     /// Reads what the scales of a block are made of: see [`Scale::parts`].
+    #[inline(always)]
     pub fn read_parts(&self, block: &[u8], multipliers: &mut [i8]) -> u16 {
         self.scale.parts(block, &mut multipliers[..self.groups()])
     }
 
     /// The same for its minima, if the format has any.
+    #[inline(always)]
     pub fn read_min_parts(&self, block: &[u8], multipliers: &mut [i8]) -> Option<u16> {
         Some(self.min?.parts(block, &mut multipliers[..self.groups()]))
     }

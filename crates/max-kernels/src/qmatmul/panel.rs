@@ -6,13 +6,16 @@
 //! four, starting with group `v`, in its bits from the lowest to the highest. So codes take as many bytes as in memory, and
 //! four elements of each column are a shift and a mask away.
 
+use std::marker::PhantomData;
+
 use max_core::DType;
 use max_core::quantization::{Codes, Format, Plane, Scale, Storage};
 
-use super::tile::float_block;
+use super::tile::{Kind, float_block, packing as packing_of};
 
 use crate::matmul::Matrix;
 use crate::scratch::Line;
+use crate::simd::{Isa, versions};
 
 /// The columns of a panel.
 pub(super) const WIDTH: usize = 16;
@@ -112,22 +115,35 @@ pub(super) struct Source {
     pub(super) scales: Option<Matrix<u8>>,
 }
 
-/// The codes of a chunk of a panel, by column, and what its scales are made of.
+/// The codes of a chunk of a panel, by column, four in a word as they are in memory, and what its scales are made of.
 struct Chunk {
-    codes: [[u8; CHUNK * DEPTH]; WIDTH],
+    codes: [[u32; CHUNK * QUADS]; WIDTH],
     /// The scales, then the minima: for each column one for all, or one per block.
     halves: [[[u16; CHUNK]; WIDTH]; 2],
     /// The integers of groups by which these are multiplied.
     times: [[[i8; Format::GROUPS]; WIDTH]; 2],
 }
 
-/// Bytes of a row of a matrix, which may be apart: `N` at most.
-unsafe fn row<const N: usize>(matrix: Matrix<u8>, row: usize, start: usize, count: usize, to: &mut [u8; N]) {
+/// Room for the bytes of a row in a chunk.
+type Room = [u8; CHUNK * DEPTH];
+
+/// Bytes of a row of a matrix, which are collected where they are apart.
+///
+/// # Safety
+///
+/// The matrix can be read, for as long as the bytes are used.
+#[inline(always)]
+unsafe fn row(matrix: Matrix<u8>, row: usize, start: usize, count: usize, room: &mut Room) -> &[u8] {
     let part = matrix.part([row, start], [1, count]);
-    for (at, to) in to[..count].iter_mut().enumerate() {
-        // SAFETY: the caller guarantees that the matrix can be read.
+    if part.strides[1] == 1 {
+        // SAFETY: guaranteed by the caller.
+        return unsafe { std::slice::from_raw_parts(part.start, count) };
+    }
+    for (at, to) in room[..count].iter_mut().enumerate() {
+        // SAFETY: guaranteed by the caller.
         *to = unsafe { part.start.offset(at as isize * part.strides[1]).read() };
     }
+    &room[..count]
 }
 
 impl Source {
@@ -137,19 +153,35 @@ impl Source {
     ///
     /// The matrices can be read, and there is room for the panel.
     pub(super) unsafe fn pack(&self, layout: &Layout, first: usize, blocks: usize, to: *mut u8) {
+        let pack = match self.storage {
+            Storage::Blocks(encoding) => packing_of(encoding),
+            _ => None,
+        };
+        let pack = pack.unwrap_or_else(|| version::<AnyKind>(Isa::best()));
+        // SAFETY: guaranteed by the caller.
+        unsafe { pack(self, layout, first, blocks, to) }
+    }
+
+    /// See `pack`.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    unsafe fn pack_chunks(&self, layout: &Layout, first: usize, blocks: usize, to: *mut u8) {
         let columns = WIDTH.min(self.codes.size[0] - first);
         let mut chunk = Chunk {
-            codes: [[0; CHUNK * DEPTH]; WIDTH],
+            codes: [[0; CHUNK * QUADS]; WIDTH],
             halves: [[[0; CHUNK]; WIDTH]; 2],
             times: [[[0; Format::GROUPS]; WIDTH]; 2],
         };
-        let mut to = to;
+        let (mut to, mut room) = (to, [0; CHUNK * DEPTH]);
         for start in (0..blocks).step_by(CHUNK) {
             let count = CHUNK.min(blocks - start);
             // SAFETY: guaranteed by the caller: every chunk is inside the rows and inside the panel.
             unsafe {
                 for column in 0..columns {
-                    self.read(&mut chunk, column, first + column, start, count);
+                    self.read(&mut chunk, column, first + column, start, count, &mut room);
                 }
                 chunk.write(layout, count, to);
                 to = to.add(layout.chunk(count));
@@ -199,49 +231,58 @@ impl Source {
     /// # Safety
     ///
     /// The matrices can be read.
-    unsafe fn read(&self, chunk: &mut Chunk, column: usize, at: usize, start: usize, count: usize) {
-        let codes = &mut chunk.codes[column];
+    #[inline(always)]
+    unsafe fn read(
+        &self,
+        chunk: &mut Chunk,
+        column: usize,
+        at: usize,
+        start: usize,
+        count: usize,
+        room: &mut Room,
+    ) {
+        let codes: &mut [u8; CHUNK * DEPTH] = bytemuck::cast_mut(&mut chunk.codes[column]);
         // SAFETY: guaranteed by the caller.
         unsafe {
             match self.storage {
                 Storage::Blocks(encoding) => {
                     let Some(format) = encoding.blocks() else { return };
                     let per = format.elements / DEPTH;
-                    for (number, codes) in
-                        codes[..count * DEPTH].chunks_exact_mut(format.elements).enumerate()
-                    {
-                        let mut block = [0; 256];
-                        row(self.codes, at, (start / per + number) * format.bytes, format.bytes, &mut block);
-                        format.read_codes(&block, codes);
+                    for number in 0..count / per {
+                        let codes = &mut codes[number * format.elements..][..format.elements];
+                        let start = (start / per + number) * format.bytes;
+                        let block = row(self.codes, at, start, format.bytes, room);
+                        format.read_codes(block, codes);
                         let [times, min_times] = &mut chunk.times;
-                        chunk.halves[0][column][number] = format.read_parts(&block, &mut times[column]);
-                        let min = format.read_min_parts(&block, &mut min_times[column]);
+                        chunk.halves[0][column][number] = format.read_parts(block, &mut times[column]);
+                        let min = format.read_min_parts(block, &mut min_times[column]);
                         chunk.halves[1][column][number] = min.unwrap_or_default();
                     }
                     if format.codes == Codes::Signed {
-                        codes.iter_mut().for_each(|code| *code ^= 0x80);
+                        for code in codes {
+                            *code ^= 0x80;
+                        }
                     }
                 }
                 Storage::Integers { bits, group } => {
-                    let mut bytes = [0; CHUNK * DEPTH];
                     let length = DEPTH * bits as usize / 8;
-                    row(self.codes, at, start * length, count * length, &mut bytes);
-                    let plane = Plane::new(0, bits, 1);
-                    plane_of(plane, &bytes, &mut codes[..count * DEPTH]);
+                    let bytes = row(self.codes, at, start * length, count * length, room);
+                    plane_of(Plane::new(0, bits, 1), bytes, &mut codes[..count * DEPTH]);
+                    let Some(scales) = self.scales else { return };
                     for (block, half) in chunk.halves[0][column][..count].iter_mut().enumerate() {
-                        let mut scale = [0; 2];
                         let group = (start + block) * DEPTH / group;
-                        self.scales.into_iter().for_each(|scales| row(scales, at, 2 * group, 2, &mut scale));
-                        *half = u16::from_le_bytes(scale);
+                        let scale = row(scales, at, 2 * group, 2, room);
+                        *half = u16::from_le_bytes([scale[0], scale[1]]);
                     }
                 }
                 Storage::Float4 => {
-                    let mut bytes = [0; CHUNK * DEPTH];
-                    row(self.codes, at, start * DEPTH / 2, count * DEPTH / 2, &mut bytes);
-                    plane_of(Plane::new(0, 4, 1), &bytes, &mut codes[..count * DEPTH]);
-                    let mut exponents = [0; CHUNK];
-                    self.scales.into_iter().for_each(|scales| row(scales, at, start, count, &mut exponents));
-                    chunk.halves[0][column] = exponents.map(u16::from);
+                    let bytes = row(self.codes, at, start * DEPTH / 2, count * DEPTH / 2, room);
+                    plane_of(Plane::new(0, 4, 1), bytes, &mut codes[..count * DEPTH]);
+                    let Some(scales) = self.scales else { return };
+                    let exponents = row(scales, at, start, count, room);
+                    for (half, &exponent) in chunk.halves[0][column].iter_mut().zip(exponents) {
+                        *half = exponent.into();
+                    }
                 }
                 Storage::Floats { .. } => {}
             }
@@ -249,7 +290,62 @@ impl Source {
     }
 }
 
+trait Body {
+    /// See [`Source::pack`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn run<const FMA: bool>(
+        source: &Source,
+        layout: &Layout,
+        first: usize,
+        blocks: usize,
+        to: *mut u8,
+    );
+}
+
+versions!(version: Body, fn(source: &Source, layout: &Layout, first: usize, blocks: usize, to: *mut u8));
+
+/// A function like [`Source::pack`].
+pub(super) type Pack = unsafe fn(&Source, &Layout, usize, usize, *mut u8);
+
+/// What packs weights of a kind.
+pub(super) fn packing<K: Kind>() -> Pack {
+    version::<OneKind<K>>(Isa::best())
+}
+
+/// Weights of a kind, of which the compiler knows how they are stored.
+struct OneKind<K>(PhantomData<K>);
+
+impl<K: Kind> Body for OneKind<K> {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(source: &Source, _: &Layout, first: usize, blocks: usize, to: *mut u8) {
+        let source = Source { storage: K::STORAGE, ..*source };
+        // SAFETY: guaranteed by the caller.
+        unsafe { source.pack_chunks(const { &K::LAYOUT }, first, blocks, to) }
+    }
+}
+
+/// Weights of any kind.
+struct AnyKind;
+
+impl Body for AnyKind {
+    #[inline(always)]
+    unsafe fn run<const FMA: bool>(
+        source: &Source,
+        layout: &Layout,
+        first: usize,
+        blocks: usize,
+        to: *mut u8,
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { source.pack_chunks(layout, first, blocks, to) }
+    }
+}
+
 /// The numbers of a plane.
+#[inline(always)]
 fn plane_of(plane: Plane, bytes: &[u8], numbers: &mut [u8]) {
     let per = plane.per;
     for (numbers, byte) in numbers.chunks_exact_mut(per).zip(bytes) {
@@ -265,52 +361,63 @@ impl Chunk {
     /// # Safety
     ///
     /// There is room for the chunk.
+    #[inline(always)]
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "loops over numbers are compiled for the vector unit, iterators not always"
+    )]
     unsafe fn write(&self, layout: &Layout, blocks: usize, to: *mut u8) {
         let head = layout.head(blocks);
         // SAFETY: guaranteed by the caller.
         let to = unsafe { std::slice::from_raw_parts_mut(to, layout.chunk(blocks)) };
         let (scales, codes) = to.split_at_mut(head);
         scales.fill(0);
-        let parts = scales.chunks_exact_mut(layout.scale_bytes(blocks)).take(1 + usize::from(layout.min));
-        for (part, (halves, times)) in parts.zip(self.halves.iter().zip(&self.times)) {
+        for part in 0..1 + usize::from(layout.min) {
+            let (halves, times) = (&self.halves[part], &self.times[part]);
+            let to = &mut scales[part * layout.scale_bytes(blocks)..][..layout.scale_bytes(blocks)];
+            let groups = match layout.scales {
+                Scales::Times => blocks * DEPTH / layout.group,
+                Scales::Halves | Scales::Powers => 0,
+            };
             for column in 0..WIDTH {
-                let mut half = |at: usize, half: u16| {
-                    part[(at * WIDTH + column) * 2..][..2].copy_from_slice(&half.to_le_bytes());
-                };
-                match layout.scales {
-                    Scales::Halves => (0..blocks).for_each(|block| half(block, halves[column][block])),
-                    Scales::Powers => {
-                        (0..blocks).for_each(|at| part[at * WIDTH + column] = halves[column][at] as u8);
+                for block in 0..if groups > 0 { 1 } else { blocks } {
+                    let (half, at) = (halves[column][block].to_le_bytes(), block * WIDTH + column);
+                    match layout.scales {
+                        Scales::Powers => to[at] = half[0],
+                        Scales::Halves | Scales::Times => to[2 * at..][..2].copy_from_slice(&half),
                     }
-                    Scales::Times => {
-                        half(0, halves[column][0]);
-                        for group in 0..blocks * DEPTH / layout.group {
-                            part[WIDTH * 2 + group * WIDTH + column] = times[column][group].cast_unsigned();
-                        }
-                    }
+                }
+                for group in 0..groups {
+                    to[2 * WIDTH + group * WIDTH + column] = times[column][group].cast_unsigned();
                 }
             }
         }
-        for (block, to) in codes.chunks_exact_mut(layout.block()).enumerate() {
-            let mut quads = [[0; 4 * WIDTH]; QUADS];
-            for (column, codes) in self.codes.iter().enumerate() {
-                let codes = &codes[block * DEPTH..][..DEPTH];
-                for (quad, codes) in quads.iter_mut().zip(codes.chunks_exact(4)) {
-                    quad[4 * column..][..4].copy_from_slice(codes);
+        let mut at = 0;
+        for block in 0..blocks {
+            let mut quads = [[0; WIDTH]; QUADS];
+            for number in 0..QUADS {
+                for column in 0..WIDTH {
+                    quads[number][column] = self.codes[column][block * QUADS + number];
                 }
             }
-            to.fill(0);
-            let (mut to, mut up) = (to, 0);
+            let mut up = 0;
             for plane in layout.planes {
-                let bits = plane.bits as usize;
-                let (vectors, rest) = to.split_at_mut(bits * 4 * WIDTH);
-                for (number, quad) in quads.iter().enumerate() {
-                    let vector = &mut vectors[number % bits * 4 * WIDTH..][..4 * WIDTH];
-                    for (to, code) in vector.iter_mut().zip(quad) {
-                        *to |= (code >> up & plane.mask()) << (bits * (number / bits));
+                let (bits, mask) = (plane.bits as usize, u32::from_ne_bytes([plane.mask(); 4]));
+                for first in 0..bits {
+                    let mut vector = [0; WIDTH];
+                    let mut number = first;
+                    while number < QUADS {
+                        for column in 0..WIDTH {
+                            // What comes into a byte from the next one is masked.
+                            let code = quads[number][column] >> up & mask;
+                            vector[column] |= code << (bits * (number / bits));
+                        }
+                        number += bits;
                     }
+                    codes[at..][..4 * WIDTH].copy_from_slice(bytemuck::bytes_of(&vector));
+                    at += 4 * WIDTH;
                 }
-                (to, up) = (rest, up + plane.bits);
+                up += plane.bits;
             }
         }
     }

@@ -10,10 +10,10 @@ mod floats;
 mod plain;
 
 use max_core::Element;
-use max_core::quantization::{Codes, QuantizationEncoding};
+use max_core::quantization::{Codes, QuantizationEncoding, Storage};
 
 use super::activations::Rows;
-use super::panel::{CHUNK, DEPTH, Layout, QUADS, Scales, WIDTH};
+use super::panel::{self, CHUNK, DEPTH, Layout, Pack, QUADS, Scales, WIDTH};
 use crate::simd::prefetch_near;
 
 pub(super) use floats::{float_block, float_kernels};
@@ -352,6 +352,7 @@ const MIN_LANES: usize = 4;
 
 /// A kind of weights that kernels are compiled for.
 pub(super) trait Kind {
+    const STORAGE: Storage;
     const LAYOUT: Layout;
 }
 
@@ -361,6 +362,7 @@ macro_rules! kinds {
         struct $kind;
 
         impl Kind for $kind {
+            const STORAGE: Storage = Storage::Blocks(QuantizationEncoding::$kind);
             const LAYOUT: Layout = match QuantizationEncoding::$kind.blocks() {
                 Some(format) => Layout::of(format),
                 None => panic!("the encoding has blocks"),
@@ -372,6 +374,14 @@ macro_rules! kinds {
         pub(super) fn kernels(encoding: QuantizationEncoding) -> Option<(&'static Layout, &'static [Tile])> {
             Some(match encoding {
                 $(QuantizationEncoding::$kind => (const { &$kind::LAYOUT }, arch::tiles::<$kind>()),)*
+                QuantizationEncoding::GPTQ => return None,
+            })
+        }
+
+        /// What packs weights of an encoding with blocks.
+        pub(super) fn packing(encoding: QuantizationEncoding) -> Option<Pack> {
+            Some(match encoding {
+                $(QuantizationEncoding::$kind => panel::packing::<$kind>(),)*
                 QuantizationEncoding::GPTQ => return None,
             })
         }
