@@ -1,6 +1,8 @@
 //! The memory that kernels work on: pieces of buffers and constants, and the check that a kernel stays inside them
 //! and overwrites nothing that it still reads.
 
+use std::collections::BTreeMap;
+
 use max_core::kernel::{Ending, Kernel, Role, Walk};
 use max_core::{DType, DeviceRef, HostBytes, Result, ViewIndex, bail};
 use max_driver::Buffer;
@@ -274,9 +276,9 @@ pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents
             bail!(internal, "an epilogue has the shape {:?} where {space:?} is computed", run.shape);
         }
     }
-    let mut slots: Vec<Extent> = Vec::new();
+    let mut slots: BTreeMap<usize, Extent> = BTreeMap::new();
     // Accesses of one final loop that name the same bytes at every index walk memory in the same way.
-    let mut ways: Vec<Walk<'_, i64>> = Vec::new();
+    let mut ways = BTreeMap::new();
     for walk in kernel.walks() {
         let access = walk.access;
         let (slot, bytes, write) = (access.slot.0 as usize, span(&walk)?, walk.role.writes());
@@ -284,29 +286,17 @@ pub(crate) fn extents(kernel: &Kernel<i64>, device: DeviceRef) -> Result<Extents
             continue;
         }
         let way = matches!(walk.role, Role::Load | Role::Store).then(|| {
-            let way = ways.iter().position(|other| same_way(other, &walk)).unwrap_or(ways.len());
-            if way == ways.len() {
-                ways.push(walk.clone());
-            }
-            way as u32
+            let (number, element) = (ways.len() as u32, access.dtype.size_in_bytes());
+            *ways.entry((walk.ending, element, access.offset, &access.strides)).or_insert(number)
         });
-        let Some(known) = slots.iter_mut().find(|extent| extent.slot == slot) else {
-            slots.push(Extent { slot, bytes, write, walk: way });
-            continue;
-        };
+        let known = slots.entry(slot).or_insert(Extent { slot, bytes, write, walk: way });
         if known.write != write && (way.is_none() || known.walk != way) {
             bail!(internal, "a kernel reads slot {slot} in a different way than it writes it");
         }
         known.walk = known.walk.filter(|known| Some(*known) == way);
         (known.bytes, known.write) = (known.bytes.max(bytes), known.write || write);
     }
-    Ok(Extents { device, slots })
-}
-
-fn same_way(a: &Walk<'_, i64>, b: &Walk<'_, i64>) -> bool {
-    let size = |walk: &Walk<'_, i64>| walk.access.dtype.size_in_bytes();
-    let same_places = a.access.offset == b.access.offset && a.access.strides == b.access.strides;
-    a.ending == b.ending && same_places && size(a) == size(b)
+    Ok(Extents { device, slots: slots.into_values().collect() })
 }
 
 /// The bytes from the start of a slot to the end of the last element that an access names; an error if it names one

@@ -79,7 +79,7 @@ fn it_is_what_it_says() {
 fn blocks_predict_nearly_as_well_as_floats() {
     let text = heldout();
     // Some stories are enough.
-    let text = &text[..text.char_indices().nth(12_000).unwrap().0];
+    let text = &text[..text.char_indices().nth(5_000).unwrap().0];
     let perplexity =
         |form: Stored| toy(Some(form), None).likelihood(text, None, &mut |_, _| Ok(())).unwrap().perplexity();
     let exact = perplexity(Stored::Floats(DType::Float32));

@@ -78,7 +78,7 @@ for built in [built for folder in sys.argv[1:] for built in pathlib.Path(folder)
     built.unlink()";
     let built = ["tests", "examples"].map(|name| folder.join(name));
     exec::run(context.venv().python().args(["-c", pack]).args(built))?;
-    wheel(&context)?;
+    wheel(&context, "release")?;
     copy(&the_wheel(&context.target.join("wheels"))?, &folder.join("wheel"))?;
     exec::run(
         context

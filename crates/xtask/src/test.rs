@@ -19,7 +19,7 @@ const RUST: &[Check] = &[
 
 const PYTHON: &[Check] = &[
     Check { name: "Python environment", run: |context, _| python_environment(context) },
-    Check { name: "wheel", run: |context, _| wheel(context) },
+    Check { name: "wheel", run: |context, _| wheel(context, "quick") },
     Check { name: "Python tests", run: python_tests },
 ];
 
@@ -180,8 +180,8 @@ pub fn python_environment(context: &Context) -> Result<(), String> {
     files.iter().try_for_each(|file| venv.install_requirements(&Path::new(PACKAGE).join(file), &[]))
 }
 
-/// Builds the wheel and installs it into the private environment.
-pub fn wheel(context: &Context) -> Result<(), String> {
+/// Builds the wheel with a profile and installs it into the private environment.
+pub fn wheel(context: &Context, profile: &str) -> Result<(), String> {
     let venv = context.venv();
     let wheels = context.target.join("wheels");
     if wheels.exists() {
@@ -191,7 +191,7 @@ pub fn wheel(context: &Context) -> Result<(), String> {
     let manifest = format!("{PACKAGE}/Cargo.toml");
     exec::run(
         venv.python()
-            .args(["-m", "maturin", "build", "--release", "--locked", "--manifest-path", &manifest])
+            .args(["-m", "maturin", "build", "--profile", profile, "--locked", "--manifest-path", &manifest])
             .arg("--interpreter")
             .arg(venv.interpreter())
             .arg("--out")

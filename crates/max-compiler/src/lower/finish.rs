@@ -1,7 +1,7 @@
 //! From groups to a program: dead instructions are removed, nodes get slots, groups become steps, slots get lifetimes,
 //! and equal kernels become one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -176,17 +176,16 @@ impl Kernels {
         kernel: &Kernel<Dim, NodeId>,
         slots: &mut Slots,
     ) -> Result<Launch> {
-        let mut own: Vec<Slot> = Vec::new();
+        let (mut own, mut numbers) = (Vec::new(), BTreeMap::new());
         let mut number = |&node: &NodeId| {
             let slot = slots.slot(node);
             if slot == Slot::NONE {
                 return Ok(Slot::NONE);
             }
-            let at = own.iter().position(|own| *own == slot).unwrap_or(own.len());
-            if at == own.len() {
+            Ok(*numbers.entry(slot.0).or_insert_with(|| {
                 own.push(slot);
-            }
-            Ok(Slot(at as u32))
+                Slot(own.len() as u32 - 1)
+            }))
         };
         let kernel =
             kernel.map(&mut Map { size: &mut |size: &Dim| Ok(size.clone()), memory: &mut number })?;
@@ -404,11 +403,16 @@ fn lifetimes(program: &mut Program, in_place: &[Vec<(Slot, Slot)>]) {
     }
 }
 
+/// How many slots that a kernel reads may be taken over by what it writes.
+const CHOICES: usize = 100;
+
 /// Pairs of slots that the final loop of a kernel reads and writes, each through one access only, and both through equal
 /// ones: the second may take over the memory of the first.
 fn in_place_pairs(walks: &[(Walk<Dim, NodeId>, Slot)]) -> Vec<(Slot, Slot)> {
-    let alone = |slot: Slot| walks.iter().filter(|(_, other)| *other == slot).count() == 1;
-    let of = |role: Role| walks.iter().filter(move |(walk, slot)| walk.role == role && alone(*slot));
+    let mut uses: BTreeMap<u32, usize> = BTreeMap::new();
+    walks.iter().for_each(|(_, slot)| *uses.entry(slot.0).or_default() += 1);
+    let of =
+        |role| walks.iter().filter(move |(walk, _)| walk.role == role).filter(|(_, slot)| uses[&slot.0] == 1);
     let in_step = |a: &Walk<Dim, NodeId>, b: &Walk<Dim, NodeId>| {
         let (read, written) = (a.access, b.access);
         a.ending == b.ending
@@ -416,8 +420,9 @@ fn in_place_pairs(walks: &[(Walk<Dim, NodeId>, Slot)]) -> Vec<(Slot, Slot)> {
             && read.offset == written.offset
             && read.strides == written.strides
     };
+    let loads: Vec<_> = of(Role::Load).take(CHOICES).collect();
     let pairs = of(Role::Store).flat_map(|(written, to)| {
-        let fitting = of(Role::Load).filter(|(read, _)| in_step(read, written));
+        let fitting = loads.iter().filter(|(read, _)| in_step(read, written));
         fitting.map(|(_, from)| (*from, *to))
     });
     pairs.collect()

@@ -3,6 +3,8 @@
 //! A unit is what has its own per-row values: one row where tiles go along the reduced axis, otherwise one tile. Every
 //! number here comes from the shape of the loop, so that results do not depend on which thread computes them.
 
+use std::collections::BTreeSet;
+
 use max_core::kernel::Loop;
 use max_core::{DType, Result};
 
@@ -306,9 +308,10 @@ impl Plan {
 
 /// Which views nothing the loop writes can change.
 fn constant(space: &Space, uses: &Uses) -> Vec<bool> {
-    let views = || space.views.iter().zip(&uses.written);
-    let written = |slot: usize| views().any(|(view, written)| *written && view.slot == slot);
-    space.views.iter().map(|view| !written(view.slot)).collect()
+    let views = space.views.iter().zip(&uses.written);
+    let written: BTreeSet<usize> =
+        views.filter(|(_, written)| **written).map(|(view, _)| view.slot).collect();
+    space.views.iter().map(|view| !written.contains(&view.slot)).collect()
 }
 
 /// Whether a loop moves more than the caches can hold.
