@@ -189,14 +189,14 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, BLOCKS) NAME
             int i = tap / across, j = tap - i * across;
 #if SLIDING
             // Where the pixels of the strip are: multiples of eight, negative ones too. Those outside the images are nowhere.
-            constexpr int NOWHERE = 1;
+            constexpr int OUTSIDE = 1;
             int *places = (int *)(room + BARRIER_BYTES + STAGES * RIGHT_BYTES + 2 * strip_bytes);
             const int first = place_of(row);
             for (int q = copier; q < strip; q += COPIERS) {
                 const int v = first + q, rest = v / line, number = rest / lines;
                 const int x = v - rest * line - (int)padding_across, y = rest - number * lines - (int)padding_down;
                 const bool exists = number < batch && (unsigned int)y < height && (unsigned int)x < width;
-                places[q] = exists ? number * (int)in_batch + y * (int)in_down + x * (int)in_across : NOWHERE;
+                places[q] = exists ? number * (int)in_batch + y * (int)in_down + x * (int)in_across : OUTSIDE;
             }
             asm volatile("bar.sync 1, %0;" ::"n"(COPIERS) : "memory");
             const auto copy_strip = [&](const int side, const int channel, const int from, const int to) {
@@ -205,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + COPIERS, BLOCKS) NAME
 #pragma unroll 4
                 for (int q = from + copied; q < to; q += ROWS) {
                     const int place = places[q];
-                    const bool exists = some && place != NOWHERE;
+                    const bool exists = some && place != OUTSIDE;
                     copy_piece(base + (q - copied) * PITCH, image + (place + channel), exists);
                 }
             };
