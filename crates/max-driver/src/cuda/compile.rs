@@ -38,6 +38,13 @@ pub struct Source {
     pub code: String,
 }
 
+impl Source {
+    /// What the compiler is given for it alone.
+    pub fn text(&self) -> String {
+        loaded::program(std::slice::from_ref(self))
+    }
+}
+
 /// A function loaded on a GPU. Clones share one function.
 #[derive(Clone)]
 pub struct Function(Arc<Inner>);

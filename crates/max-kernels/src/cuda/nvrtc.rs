@@ -52,7 +52,7 @@ fn open() -> Option<Library> {
 ///
 /// The library is NVRTC.
 unsafe fn compile(library: &Library, source: &Source, architecture: &str) -> String {
-    let code = CString::new([&source.prelude, source.code.as_str()].concat()).unwrap();
+    let code = CString::new(source.text()).unwrap();
     let name = CString::new(source.name.as_str()).unwrap();
     let options =
         [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()]

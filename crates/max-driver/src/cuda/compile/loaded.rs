@@ -81,7 +81,7 @@ impl Modules {
 }
 
 /// The text of sources as one program: each prelude once, then the code of each source, whose function waits.
-fn program(sources: &[Source]) -> String {
+pub(super) fn program(sources: &[Source]) -> String {
     let mut seen = HashSet::new();
     let preludes = sources.iter().map(|source| &*source.prelude).filter(|prelude| seen.insert(*prelude));
     let mut text = WAITING.to_owned();
