@@ -138,6 +138,21 @@ fn a_value_may_be_many_outputs() {
 }
 
 #[test]
+fn a_kernel_may_read_and_write_very_many_values() {
+    let count = 4000;
+    let inputs = (0..count).map(|n| format!("%{n}: float32[4]")).collect::<Vec<_>>().join(", ");
+    let sum = |n: usize| if n == 0 { 0 } else { count + n - 1 };
+    let ops: String =
+        (1..count).map(|n| format!(" %{} = add(%{}, %{n}) : float32[4]\n", sum(n), sum(n - 1))).collect();
+    let outputs = (1..count).map(|n| format!("%{}", sum(n))).collect::<Vec<_>>().join(", ");
+    let ir = format!("graph \"g\"({inputs}) {{\n{ops} return {outputs}\n}}");
+    let outputs = execute(&load(&ir).unwrap(), &vec![tensor(&[4], |_| 1.0f32); count]).unwrap();
+    for (n, output) in outputs.iter().enumerate() {
+        assert_eq!(output.bytes(), tensor(&[4], |_| n as f32 + 2.0).bytes());
+    }
+}
+
+#[test]
 fn bounds_of_slices_outlive_the_steps_before() {
     // The last step before the slice could reuse the memory of the scalar at which the slice starts.
     let ir = r#"graph "g"(%0: float32[n], %1: float32[9]) {

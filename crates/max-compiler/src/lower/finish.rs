@@ -403,7 +403,7 @@ fn lifetimes(program: &mut Program, in_place: &[Vec<(Slot, Slot)>]) {
     }
 }
 
-/// How many slots that a kernel reads may be taken over by what it writes.
+/// How many slots that a kernel reads are compared with each one that it writes.
 const CHOICES: usize = 100;
 
 /// Pairs of slots that the final loop of a kernel reads and writes, each through one access only, and both through equal
